@@ -20,6 +20,9 @@ fn read_write_for_gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
+/// The numbers of granules of the two reservations of a `Fixture`.
+const GRANULES: [usize; 2] = [8, 3];
+
 /// Nine new mappings in two reservations, in no particular order. The first reservation has six mappings of the first
 /// GPU's memory: four adjacent mappings, and two other adjacent mappings. The second reservation has three mappings
 /// of the second GPU's memory.
@@ -34,7 +37,7 @@ impl Fixture {
     fn new(config: Config) -> Self {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let bases = [8, 3].map(|granules| machine.reserve(granules * granule));
+        let bases = GRANULES.map(|granules| machine.reserve(granules * granule));
         let [first, second] = [0, 1].map(|gpu| machine.create(gpu, granule));
         let granule_mapping = |base: Address, index: usize, handle| {
             new_mapping(at(base, index * granule), granule, handle)
@@ -105,7 +108,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
 struct MappingState {
     reservation: usize,
     offset: usize,
-    /// Agents by index.
+    /// The access of agents. Each agent has its index in the runtime's list.
     access: Vec<(usize, u32)>,
     /// Whether each GPU can access the mapping.
     gpu_access: [bool; 2],
@@ -116,7 +119,7 @@ fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
     let state = |MappingInfo { address, access, .. }: MappingInfo| {
         let contains_address = |number: &usize| {
             let start = fixture.bases[*number].get();
-            (start..start + [8, 3][*number] * fixture.granule).contains(&address.get())
+            (start..start + GRANULES[*number] * fixture.granule).contains(&address.get())
         };
         let reservation = (0..2).find(contains_address).expect("an address of a reservation");
         let index = |agent| {

@@ -99,22 +99,23 @@ fn child_loads_a_runtime() {
 fn privileged_load_ignores_environment() {
     let Some(attack) = Attack::prepare("constructor-load") else { return };
     let (library, rocm) = (attack.path("attack.so"), attack.path("malicious"));
-    let attacks = [
+    let variables = [
         ("HSA_VMM_RUNTIME", library.as_str()),
         ("HSA_VMM_RUNTIME", "./attack.so"),
         ("ROCM_PATH", rocm.as_str()),
         ("ROCM_PATH", "malicious"),
     ];
-    for variable in attacks {
+    for variable in variables {
         attack.set_mode(0o4755);
         let (text, constructor_user) = attack.run(&[variable]);
         assert_eq!(constructor_user, None, "{variable:?} ran the caller's code: {text}");
         assert!(!text.contains(variable.1), "{variable:?} was not ignored: {text}");
     }
-    // Without privileges, the constructor runs, but only with the caller's own rights.
-    for variable in [attacks[0], attacks[1], attacks[2]] {
+    // Without privileges, the constructor runs, but only with the caller's own rights. A relative `ROCM_PATH` (the last
+    // variable) is never used.
+    for variable in &variables[..3] {
         attack.set_mode(0o755);
-        let (text, constructor_user) = attack.run(&[variable]);
+        let (text, constructor_user) = attack.run(&[*variable]);
         assert_eq!(constructor_user, Some(NOBODY_UID), "{variable:?}: {text}");
     }
 }

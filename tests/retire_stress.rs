@@ -1,4 +1,4 @@
-//! Eight threads retire ten thousand mappings each; a tenth of them without `HSA_VMM_LONG=1`.
+//! Eight threads retire ten thousand mappings each. Without `HSA_VMM_LONG=1`, they retire a tenth of these.
 
 mod machine;
 mod retire_load;

@@ -108,9 +108,9 @@ fn aligned_hint_takes_one_call() {
         machine.vmm.address_free(free, granule).unwrap();
         let reserve_and_free_calls = || {
             let calls_of = |function| machine.simulation.calls(function);
-            let plain = calls_of("hsa_amd_vmem_address_reserve");
+            let reserves = calls_of("hsa_amd_vmem_address_reserve");
             (
-                plain + calls_of("hsa_amd_vmem_address_reserve_align"),
+                reserves + calls_of("hsa_amd_vmem_address_reserve_align"),
                 calls_of("hsa_amd_vmem_address_free"),
             )
         };
@@ -193,7 +193,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
     }
 }
 
-/// Imports a file that is not GPU memory, which newer runtimes do not check.
+/// Imports a file that is not GPU memory. Newer runtimes do not check this.
 fn import_file(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = machine::file_without_memory(size);
     let handle_type = HandleType::POSIX_FILE_DESCRIPTOR;

@@ -23,34 +23,34 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
 }
 
 /// Maps a handle at new addresses, and grants the CPU access.
-fn map_view(machine: &Machine, handle: Handle, size: usize) -> Address {
+fn map_for_cpu(machine: &Machine, handle: Handle, size: usize) -> Address {
     let base = machine.reserve(size);
     machine.map(base, size, handle);
     machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
     base
 }
 
-/// Creates memory with a text at its beginning. Returns the handle and the address of a view.
+/// Creates memory with a text at its beginning, and maps it for the CPU. Returns the handle and the address.
 fn create_with_text(machine: &Machine, size: usize) -> (Handle, Address) {
     let handle = machine.create(0, size);
-    let address = map_view(machine, handle, size);
+    let address = map_for_cpu(machine, handle, size);
     machine.vmm.write(address, b"text").unwrap();
     (handle, address)
 }
 
-fn unmap_view(machine: &Machine, base: Address, size: usize) {
+fn unmap_and_free(machine: &Machine, base: Address, size: usize) {
     machine.vmm.unmap(base, size).unwrap();
     machine.vmm.address_free(base, size).unwrap();
 }
 
-/// Imports a descriptor, and fails unless its memory begins with the text.
+/// Imports a descriptor, and fails unless its memory begins with the text of [`create_with_text`].
 #[track_caller]
 fn assert_contains_text(machine: &Machine, shared: impl AsFd, size: usize, context: &str) {
     let imported = machine.vmm.import_from_shareable_handle(shared, DESCRIPTOR);
     let imported = imported.unwrap_or_else(|error| panic!("{context}: {error}"));
-    let imported_view = map_view(machine, imported, size);
-    assert_eq!(&text_at(machine, imported_view), b"text", "{context}");
-    unmap_view(machine, imported_view, size);
+    let imported_address = map_for_cpu(machine, imported, size);
+    assert_eq!(&text_at(machine, imported_address), b"text", "{context}");
+    unmap_and_free(machine, imported_address, size);
     machine.vmm.release(imported).unwrap();
 }
 
@@ -83,8 +83,8 @@ fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
 fn import_returns_a_new_handle_of_the_same_memory() {
     on_each_release(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
-        let original_view = map_view(machine, original, 2 * granule);
-        machine.vmm.write(original_view, b"here").unwrap();
+        let original_address = map_for_cpu(machine, original, 2 * granule);
+        machine.vmm.write(original_address, b"here").unwrap();
         let shared = export(machine, original);
         let imports = [(); 2]
             .map(|()| machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap());
@@ -96,19 +96,19 @@ fn import_returns_a_new_handle_of_the_same_memory() {
             assert_eq!(properties.handle_types, HandleType::POSIX_FILE_DESCRIPTOR);
             let owner = Location::Agent(machine.gpu(0));
             assert!([owner, Location::Unknown].contains(&properties.location), "{release}");
-            let imported_view = map_view(machine, imported, 2 * granule);
-            assert_eq!(&text_at(machine, imported_view), b"here", "{release}");
-            machine.vmm.write(at(imported_view, granule), b"back").unwrap();
-            assert_eq!(&text_at(machine, at(original_view, granule)), b"back", "{release}");
+            let imported_address = map_for_cpu(machine, imported, 2 * granule);
+            assert_eq!(&text_at(machine, imported_address), b"here", "{release}");
+            machine.vmm.write(at(imported_address, granule), b"back").unwrap();
+            assert_eq!(&text_at(machine, at(original_address, granule)), b"back", "{release}");
             // GPUs can also access the imported memory.
-            machine.grant(imported_view, 2 * granule, machine.gpu(0), Access::ReadWrite);
-            machine.vmm.copy(machine.gpu(0), at(imported_view, 8), imported_view, 4).unwrap();
-            assert_eq!(&text_at(machine, at(original_view, 8)), b"here", "{release}");
-            unmap_view(machine, imported_view, 2 * granule);
+            machine.grant(imported_address, 2 * granule, machine.gpu(0), Access::ReadWrite);
+            machine.vmm.copy(machine.gpu(0), at(imported_address, 8), imported_address, 4).unwrap();
+            assert_eq!(&text_at(machine, at(original_address, 8)), b"here", "{release}");
+            unmap_and_free(machine, imported_address, 2 * granule);
             machine.vmm.release(imported).unwrap();
         }
-        assert_eq!(&text_at(machine, original_view), b"here", "{release}");
-        unmap_view(machine, original_view, 2 * granule);
+        assert_eq!(&text_at(machine, original_address), b"here", "{release}");
+        unmap_and_free(machine, original_address, 2 * granule);
         machine.vmm.release(original).unwrap();
         drop(shared);
         machine.assert_empty();
@@ -130,21 +130,21 @@ fn imported_descriptor_may_be_closed() {
             drop(shared);
             // Another file now has the number of the closed descriptor.
             let decoy = File::open("/dev/null").unwrap();
-            let imported_view = machine.reserve(granule);
-            machine.map(imported_view, granule, imported);
+            let imported_address = machine.reserve(granule);
+            machine.map(imported_address, granule, imported);
             let gpu = [access(machine.gpu(1), Access::ReadWrite)];
-            let granted = machine.vmm.set_access(imported_view, granule, &gpu);
+            let granted = machine.vmm.set_access(imported_address, granule, &gpu);
             granted.unwrap_or_else(|error| panic!("{release}: {error}"));
-            machine.grant(imported_view, granule, machine.cpu(0), Access::ReadWrite);
-            machine.vmm.write(imported_view, b"text").unwrap();
+            machine.grant(imported_address, granule, machine.cpu(0), Access::ReadWrite);
+            machine.vmm.write(imported_address, b"text").unwrap();
             machine.vmm.release(original).unwrap();
             assert_eq!(
-                &text_at(&machine, imported_view),
+                &text_at(&machine, imported_address),
                 b"text",
                 "{release}: the import keeps the memory"
             );
             drop(decoy);
-            unmap_view(&machine, imported_view, granule);
+            unmap_and_free(&machine, imported_address, granule);
             machine.vmm.release(imported).unwrap();
             machine.assert_empty();
         }
@@ -154,7 +154,7 @@ fn imported_descriptor_may_be_closed() {
 #[test]
 fn every_export_is_a_new_descriptor() {
     on_each_release(|release, machine, granule| {
-        let (handle, original_view) = create_with_text(machine, granule);
+        let (handle, original_address) = create_with_text(machine, granule);
         let first = export(machine, handle);
         let second = export(machine, handle);
         assert_ne!(first.as_raw_fd(), second.as_raw_fd(), "{release}");
@@ -164,7 +164,7 @@ fn every_export_is_a_new_descriptor() {
         for shared in [second, third] {
             assert_contains_text(machine, shared, granule, release);
         }
-        unmap_view(machine, original_view, granule);
+        unmap_and_free(machine, original_address, granule);
         machine.vmm.release(handle).unwrap();
         machine.assert_empty();
     });
@@ -173,9 +173,9 @@ fn every_export_is_a_new_descriptor() {
 #[test]
 fn export_keeps_memory_after_release() {
     on_each_release(|release, machine, granule| {
-        let (handle, original_view) = create_with_text(machine, granule);
+        let (handle, original_address) = create_with_text(machine, granule);
         let shared = export(machine, handle);
-        unmap_view(machine, original_view, granule);
+        unmap_and_free(machine, original_address, granule);
         machine.vmm.release(handle).unwrap();
         assert_contains_text(machine, shared, granule, release);
         machine.assert_empty();
@@ -191,16 +191,16 @@ fn imports_can_be_exported() {
         assert!(is_close_on_exec(&exported), "{release}");
         let second = Allocation::import(&machine.vmm, exported).unwrap();
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let views =
+        let mappings =
             [reservation.map(0, &original).unwrap(), reservation.map(granule, &second).unwrap()];
-        for view in &views {
-            view.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        for mapping in &mappings {
+            mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         }
-        views[0].write(0, b"text").unwrap();
+        mappings[0].write(0, b"text").unwrap();
         let mut text = [0; 4];
-        views[1].read(0, &mut text).unwrap();
+        mappings[1].read(0, &mut text).unwrap();
         assert_eq!(&text, b"text", "{release}");
-        drop((views, original, first, second, reservation));
+        drop((mappings, original, first, second, reservation));
         machine.assert_empty();
     });
 }
@@ -245,7 +245,7 @@ fn failed_imports_and_exports_leak_no_descriptor() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let private =
+        let not_shareable =
             machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0))).unwrap();
         let path = std::env::temp_dir().join(format!("hsa-vmm-share-{}", std::process::id()));
         let mut options = File::options();
@@ -254,7 +254,8 @@ fn failed_imports_and_exports_leak_no_descriptor() {
         file.set_len(granule as u64).unwrap();
         let before = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
         for _ in 0..10 {
-            let error = machine.vmm.export_to_shareable_handle(private, DESCRIPTOR).unwrap_err();
+            let error =
+                machine.vmm.export_to_shareable_handle(not_shareable, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotRequested), "{release}");
             let null = File::open("/dev/null").unwrap();
             let error = machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).unwrap_err();
@@ -262,8 +263,9 @@ fn failed_imports_and_exports_leak_no_descriptor() {
             // Another process could shrink these files, so that the CPU's accesses would raise SIGBUS.
             let memory_file = memfd_create("no memory", MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&memory_file, granule as u64).unwrap();
-            for file in [file.as_fd(), memory_file.as_fd()] {
-                let error = machine.vmm.import_from_shareable_handle(file, DESCRIPTOR).unwrap_err();
+            for shrinkable in [file.as_fd(), memory_file.as_fd()] {
+                let error =
+                    machine.vmm.import_from_shareable_handle(shrinkable, DESCRIPTOR).unwrap_err();
                 assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
             }
         }
@@ -321,8 +323,8 @@ fn another_process_accesses_the_same_memory() {
         let machine = Machine::new(config.clone());
         let granule = machine.granule();
         let original = machine.create(0, granule);
-        let original_view = map_view(&machine, original, granule);
-        machine.vmm.write(original_view, b"ping").unwrap();
+        let original_address = map_for_cpu(&machine, original, granule);
+        machine.vmm.write(original_address, b"ping").unwrap();
         let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
         send(&parent_socket, &export(&machine, original));
         let end = process::in_child(|| {
@@ -330,17 +332,17 @@ fn another_process_accesses_the_same_memory() {
             let imported =
                 machine.vmm.import_from_shareable_handle(receive(&child_socket), DESCRIPTOR);
             let imported = imported.unwrap();
-            let imported_view = map_view(&machine, imported, granule);
-            assert_eq!(&text_at(&machine, imported_view), b"ping");
-            machine.vmm.write(imported_view, b"pong").unwrap();
-            unmap_view(&machine, imported_view, granule);
+            let imported_address = map_for_cpu(&machine, imported, granule);
+            assert_eq!(&text_at(&machine, imported_address), b"ping");
+            machine.vmm.write(imported_address, b"pong").unwrap();
+            unmap_and_free(&machine, imported_address, granule);
             machine.vmm.release(imported).unwrap();
             machine.assert_empty();
             child_socket.write_all(b"!").unwrap();
         });
         assert_eq!(end, End::Success, "{generation}");
         parent_socket.read_exact(&mut [0]).unwrap();
-        assert_eq!(&text_at(&machine, original_view), b"pong", "{generation}");
+        assert_eq!(&text_at(&machine, original_address), b"pong", "{generation}");
     }
 }
 

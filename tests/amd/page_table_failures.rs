@@ -283,8 +283,8 @@ fn refused_call_while_opening_is_reported() {
         }
         println!("{}: {tried} calls refused, {reported} reported", fixture.release());
         assert_eq!(failures, [], "of {tried}");
-        let expected = tried >= 20 * modes.len() && reported >= 5 * modes.len();
-        assert!(expected, "{tried} calls, {reported} reported");
+        let is_enough = tried >= 20 * modes.len() && reported >= 5 * modes.len();
+        assert!(is_enough, "{tried} calls, {reported} reported");
     });
 }
 
@@ -325,9 +325,9 @@ fn probe_keeps_memory_if_the_last_wait_fails() {
             assert!(call.contains("MAP_MEMORY"), "{call}");
             let is_same = |line: &&String| line.split(' ').nth(3) == Some(call);
             let number = lines[..=wait].iter().filter(is_same).count();
-            let freed = &lines[position(wait, "FREE_MEMORY_OF_GPU handle=")];
-            let (_, freed) = freed.split_once("FREE_MEMORY_OF_GPU handle=").unwrap();
-            let memory = freed.split(' ').next().unwrap();
+            let free_line = &lines[position(wait, "FREE_MEMORY_OF_GPU handle=")];
+            let (_, fields) = free_line.split_once("FREE_MEMORY_OF_GPU handle=").unwrap();
+            let memory = fields.split(' ').next().unwrap();
 
             let lines = log_of_opening(fixture, mode, &format!("{call}#{number}=ENOMEM"));
             let context = format!("{} {mode}: {call}#{number} of {lines:#?}", fixture.release());

@@ -52,6 +52,7 @@ impl AreaSetup {
         self.vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         let usage = self.vmm.usage();
         let resources = usage.reservations + usage.handles + usage.mappings;
+        // Virtual memory has a reservation, a handle and a mapping.
         let expected = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
         assert_eq!(resources, expected, "{context}: {usage:?}");
         assert_eq!(self.vmm.quarantine(), [], "{context}");

@@ -72,7 +72,7 @@ fn grants_hold_for_memory_added_later() {
 /// All kinds of buffers have the same query and return the same access.
 #[test]
 fn access_returns_what_was_granted() {
-    let foreign = Machine::new(Config::mi300x(1)).gpu(0);
+    let foreign_gpu = Machine::new(Config::mi300x(1)).gpu(0);
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
@@ -104,7 +104,7 @@ fn access_returns_what_was_granted() {
             assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {name}");
             assert_eq!(access(peer), Ok(Access::None), "{generation}: {name}");
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {name}");
-            let Err(error) = access(foreign) else { panic!("{generation}: {name}") };
+            let Err(error) = access(foreign_gpu) else { panic!("{generation}: {name}") };
             let reported = (error.operation(), error.problem());
             assert_eq!(
                 reported,
@@ -147,11 +147,11 @@ fn concurrent_changes_leave_recorded_access() {
 #[test]
 fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let foreign = Machine::new(Config::mi300x(1));
+    let foreign_machine = Machine::new(Config::mi300x(1));
     let buffer = new_buffer(&machine);
     for (agents, problem) in [
-        (vec![foreign.gpu(0)], Problem::UnknownAgent),
-        (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
+        (vec![foreign_machine.gpu(0)], Problem::UnknownAgent),
+        (vec![machine.gpu(0), foreign_machine.cpu(0)], Problem::UnknownAgent),
         (vec![], Problem::Empty),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("the agents do not exist");
@@ -195,7 +195,7 @@ fn cpu_access_beyond_its_grant_is_an_error() {
 #[test]
 fn revoke_rejects_unknown_agents_without_memory() {
     let machine = Machine::new(Config::mi300x(1));
-    let foreign = Machine::new(Config::mi300x(2)).gpu(1);
+    let foreign_gpu = Machine::new(Config::mi300x(2)).gpu(1);
     let (vmm, properties) = (&machine.vmm, machine.on(0));
     let growable = new_buffer(&machine);
     let mut paused = PausableBuffer::create(vmm, STEP, &properties).unwrap();
@@ -209,7 +209,7 @@ fn revoke_rejects_unknown_agents_without_memory() {
     ];
     for (name, revoke) in revokes {
         for (agents, argument, problem) in [
-            (&[foreign][..], Argument::Agent, Problem::UnknownAgent),
+            (&[foreign_gpu][..], Argument::Agent, Problem::UnknownAgent),
             (&[], Argument::Descriptors, Problem::Empty),
         ] {
             let error = revoke(agents).expect_err(name);

@@ -98,7 +98,7 @@ impl<S: Setup> FailedOperation<S> {
 }
 
 /// Runs each operation on each configuration. In each run, one call of the operation returns one of the statuses.
-/// Returns the number of failures.
+/// Returns the number of runs in which a call failed.
 pub fn fail_one_call<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],

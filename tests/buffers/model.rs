@@ -9,6 +9,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 use proptest::prelude::*;
 
 const STEP: usize = 4 * KIB;
+/// The agents are the CPU, the owner of the memory and another GPU.
 const AGENTS: usize = 3;
 const CPU: usize = 0;
 const OWNER: usize = 1;
@@ -32,7 +33,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
             0..8 * STEP,
             (0..9usize, 0..3usize)
-                .prop_map(|(steps, around)| { (steps * STEP + around).saturating_sub(1) })
+                .prop_map(|(steps, bytes)| { (steps * STEP + bytes).saturating_sub(1) })
         ]
     };
     let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
@@ -123,7 +124,7 @@ impl Model {
 }
 
 fn pattern(seed: u8, size: usize) -> Vec<u8> {
-    (0..size).map(|byte| (byte as u8).wrapping_mul(31) ^ seed).collect()
+    (0..size).map(|index| (index as u8).wrapping_mul(31) ^ seed).collect()
 }
 
 /// A buffer and its model.

@@ -159,10 +159,10 @@ fn opposite_moves_do_not_deadlock() {
             (new_buffer(&machine, false), new_buffer(&machine, true));
         first_buffer.map(0..2).unwrap();
         second_buffer.map(2..4).unwrap();
-        let move_back_and_forth = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {
+        let move_back_and_forth = |source: &PagedBuffer, target: &PagedBuffer, first: usize| {
             for _ in 0..200 {
-                from.move_pages(first..first + 2, to, first).unwrap();
-                to.move_pages(first..first + 2, from, first).unwrap();
+                source.move_pages(first..first + 2, target, first).unwrap();
+                target.move_pages(first..first + 2, source, first).unwrap();
             }
         };
         std::thread::scope(|scope| {

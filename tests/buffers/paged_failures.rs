@@ -1,5 +1,5 @@
-//! Each runtime call of mapping, unmapping and moving pages fails in turn: the buffers do not change, or lost
-//! pages are reported.
+//! Each runtime call of mapping, unmapping and moving pages fails in turn. The buffers do not change, or the library
+//! reports lost pages.
 
 use crate::failing_calls::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -19,7 +19,7 @@ const PAGES: usize = 8;
 /// Two buffers with some pages mapped. The second one has a zero page.
 struct Buffers {
     plain: PagedBuffer,
-    zero: PagedBuffer,
+    with_zeros: PagedBuffer,
     machine: Machine,
 }
 
@@ -28,7 +28,7 @@ impl Setup for Buffers {
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
-        let [plain, zero] = [false, true].map(|has_zero_page| {
+        let [plain, with_zeros] = [false, true].map(|has_zero_page| {
             let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE);
             let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -37,7 +37,7 @@ impl Setup for Buffers {
             (1..4).for_each(|page| buffer.write(page * PAGE, &[page as u8 + 10; 9]).unwrap());
             buffer
         });
-        Self { plain, zero, machine }
+        Self { plain, with_zeros, machine }
     }
 
     fn machine(&self) -> &Machine {
@@ -58,10 +58,10 @@ impl Setup for Buffers {
 
 impl Buffers {
     fn buffers(&self) -> [&PagedBuffer; 2] {
-        [&self.plain, &self.zero]
+        [&self.plain, &self.with_zeros]
     }
 
-    /// Checks that every page that is not lost has its contents.
+    /// Checks that every page that is not lost can be read and, unless pages were exchanged, has its contents.
     fn assert_contents(&self, exchanged: bool, context: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
@@ -84,8 +84,8 @@ impl Buffers {
     }
 
     fn close(self) {
-        let Self { plain, zero, machine } = self;
-        drop((plain, zero));
+        let Self { plain, with_zeros, machine } = self;
+        drop((plain, with_zeros));
         machine.close();
     }
 }
@@ -94,19 +94,19 @@ const EXCHANGE: &str = "exchange";
 
 const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("map pages", |s| s.plain.map(4..7)),
-    ("map pages over zeros", |s| s.zero.map(4..7)),
+    ("map pages over zeros", |s| s.with_zeros.map(4..7)),
     ("unmap pages", |s| s.plain.unmap(1..3)),
-    ("unmap pages and map zeros", |s| s.zero.unmap(2..4)),
+    ("unmap pages and map zeros", |s| s.with_zeros.unmap(2..4)),
     ("grant a peer", |s| s.plain.grant(&[s.machine.gpu(1)], Access::Read)),
-    ("grant a peer at zeros", |s| s.zero.grant(&[s.machine.gpu(1)], Access::ReadWrite)),
+    ("grant a peer at zeros", |s| s.with_zeros.grant(&[s.machine.gpu(1)], Access::ReadWrite)),
     ("change the CPU's access", |s| {
-        s.zero.grant(&[s.machine.cpu(0), s.machine.gpu(1)], Access::Read)
+        s.with_zeros.grant(&[s.machine.cpu(0), s.machine.gpu(1)], Access::Read)
     }),
-    ("revoke", |s| s.zero.revoke(&[s.machine.gpu(0)])),
-    ("move to the other buffer", |s| s.plain.move_pages(2..4, &s.zero, 5)),
-    ("move back", |s| s.zero.move_pages(1..3, &s.plain, 5)),
-    ("move within a buffer", |s| s.zero.move_pages(1..3, &s.zero, 6)),
-    (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.zero, 2)),
+    ("revoke", |s| s.with_zeros.revoke(&[s.machine.gpu(0)])),
+    ("move to the other buffer", |s| s.plain.move_pages(2..4, &s.with_zeros, 5)),
+    ("move back", |s| s.with_zeros.move_pages(1..3, &s.plain, 5)),
+    ("move within a buffer", |s| s.with_zeros.move_pages(1..3, &s.with_zeros, 6)),
+    (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.with_zeros, 2)),
     ("make a buffer", |s| {
         let options = PagedBuffer::builder(3 * PAGE).with_page_size(PAGE).with_zero_page();
         options.reserve(&s.machine.vmm, &s.machine.on(1)).map(drop)

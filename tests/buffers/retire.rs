@@ -51,10 +51,10 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert!(statistics.to_string().contains("2 retiring"), "{statistics}");
         // A kernel can still read the pages.
         assert_eq!(queue.poll().unwrap().pending, 2);
-        let page = buffer.address_of(1).unwrap();
-        assert!(machine.simulation.page(0, page.get()).is_some(), "{generation}");
+        let address = buffer.address_of(1).unwrap();
+        assert!(machine.simulation.page(0, address.get()).is_some(), "{generation}");
         // SAFETY: the page is mapped; otherwise, this ends the process.
-        assert_eq!(unsafe { (page.get() as *const u8).read_volatile() }, b'r');
+        assert_eq!(unsafe { (address.get() as *const u8).read_volatile() }, b'r');
         // The buffer rejects calls on retiring pages.
         let errors = [
             buffer.map(1..2).unwrap_err(),
@@ -76,7 +76,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         let problem = buffer.read(PAGE, &mut [0]).unwrap_err().problem();
         assert_eq!(problem, Some(Problem::PageNotMapped), "{generation}");
         assert_eq!(buffer.state(1).unwrap(), PageState::Empty, "{generation}");
-        assert!(machine.simulation.page(0, page.get()).is_none(), "{generation}");
+        assert!(machine.simulation.page(0, address.get()).is_none(), "{generation}");
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
@@ -203,8 +203,8 @@ fn late_signal_quarantines_the_page() {
     let report = queue.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(report.failures.len(), 1);
     // Unlike other calls, a read does not first reclaim the pages that the queue has finished.
-    let read = buffer.read(0, &mut [0]).unwrap_err();
-    assert_eq!(read.problem(), Some(Problem::PageQuarantined));
+    let error = buffer.read(0, &mut [0]).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::PageQuarantined));
     signal.set(0);
     assert_eq!(buffer.state(0).unwrap(), PageState::Quarantined);
     let statistics = buffer.statistics();
@@ -220,9 +220,9 @@ fn late_signal_quarantines_the_page() {
     buffer.unmap(1..3).unwrap();
     buffer.map(1..4).unwrap();
     assert_eq!(buffer.statistics().memory(), 4 * PAGE);
-    let page = buffer.address();
+    let address = buffer.address();
     drop((buffer, queue));
-    assert!(machine.simulation.page(0, page.get()).is_some());
+    assert!(machine.simulation.page(0, address.get()).is_some());
     assert_eq!(machine.vmm.usage().mappings, 1);
 }
 
@@ -248,18 +248,18 @@ fn another_mapping_ends_retiring() {
     buffer.map(0..2).unwrap();
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     assert_eq!(buffer.state(0).unwrap(), PageState::Retiring);
-    let page = buffer.address_of(0).unwrap();
-    vmm.unmap(page, PAGE).unwrap();
+    let address = buffer.address_of(0).unwrap();
+    vmm.unmap(address, PAGE).unwrap();
     let handle = machine.create(0, PAGE);
-    vmm.map(page, PAGE, 0, handle).unwrap();
+    vmm.map(address, PAGE, 0, handle).unwrap();
     assert_eq!(buffer.state(0).unwrap(), PageState::Empty);
     assert_eq!(buffer.statistics().retiring, 0);
 
     // The queue does not unmap the other mapping.
     signal.set(0);
     assert_eq!(queue.poll().unwrap().pending, 0);
-    assert!(vmm.mapping_at(page).is_some());
-    vmm.unmap(page, PAGE).unwrap();
+    assert!(vmm.mapping_at(address).is_some());
+    vmm.unmap(address, PAGE).unwrap();
     vmm.release(handle).unwrap();
     drop((buffer, queue));
     machine.assert_everything_freed();

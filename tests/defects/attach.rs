@@ -14,8 +14,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A size whose memory the runtime caches after a free, and a larger one that it does not cache.
+/// The runtime caches memory of this size after a free.
 const SMALL: usize = 2 << 20;
+/// The runtime does not cache memory of this size.
 const LARGE: usize = 64 << 20;
 
 /// The time limit for a call that may never return. A successful call returns at once.

@@ -1,5 +1,5 @@
-//! After the CPU had access, `unmap` leaves a hole in the reservation. The runtime overwrites or removes a foreign
-//! mapping created in the hole.
+//! If the CPU had access to memory, the runtime's `unmap` leaves a hole in the reservation. The runtime later overwrites
+//! or removes a foreign mapping that was created in the hole.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
@@ -44,8 +44,9 @@ fn foreign_mapping_is_removed_on_the_runtime() {
     );
 }
 
-/// The minimum duration and number of rounds.
+/// The minimum duration of all rounds.
 const MIN_DURATION: Duration = Duration::from_secs(1);
+/// The minimum number of rounds.
 const MIN_ROUNDS: usize = 20;
 
 /// A thread maps memory near the reservation continuously, and never gets addresses in it.

@@ -1,4 +1,4 @@
-//! `set_access` with no access or read access does not restrict a GPU's page table.
+//! The runtime's `set_access` restricts no GPU's page table when it sets no access or read access.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, RawRuntime, SIZE, load};
@@ -52,7 +52,7 @@ fn revoke_clears_page_table_through_the_library() {
         let mut number = [0; 8];
         vmm.read(base, &mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 43);
-        // The GPU's page table has no entry any more.
+        // The page table of the peer has no entry any more.
         vmm.copy(peer, base, base, 8).unwrap_err();
         assert_eq!(raw.read_by(raw.gpus[1], base.get()), Err(Fault));
     });

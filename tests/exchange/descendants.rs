@@ -11,11 +11,11 @@ use std::time::Duration;
 /// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Creates the memory that is sent to the children.
+    /// Creates the memory that is sent to the child and the grandchild.
     Parent,
     /// Forwards received memory in both directions.
     Child,
-    /// Creates the memory that is sent to the parents.
+    /// Creates the memory that is sent to the child and the parent.
     Grandchild,
 }
 
@@ -43,17 +43,17 @@ fn connect_all() -> [Option<Ends>; 3] {
 /// Sends memory ("down") from the parent to the grandchild, and other memory ("up") back. Every process writes and
 /// reads both. Then one process is killed, and the other two continue to use both memories.
 pub fn share_with_descendants(open: OpenLibrary<'_>, killed: Role) {
-    let (mut reports, report) = UnixStream::pair().unwrap();
-    reports.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (mut report_reader, report_writer) = UnixStream::pair().unwrap();
+    report_reader.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connect_all();
-    let parent = Child::start(|| run_process(0, &mut ends, &report, open, killed));
-    drop((ends, report));
+    let parent = Child::start(|| run_process(0, &mut ends, &report_writer, open, killed));
+    drop((ends, report_writer));
     let killed_end = End::Signal(libc::SIGKILL);
     let expected = if killed == Role::Parent { killed_end } else { End::Success };
     assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
     // No process waits for an orphan, so each process reports its success itself.
     let mut succeeded = Vec::new();
-    reports.read_to_end(&mut succeeded).unwrap();
+    report_reader.read_to_end(&mut succeeded).unwrap();
     succeeded.sort_unstable();
     let survivors: Vec<u8> = (0..3).filter(|&role| ROLES[usize::from(role)] != killed).collect();
     assert_eq!(succeeded, survivors, "{killed:?} is killed");

@@ -75,6 +75,7 @@ impl Executor {
                 let base = self.reservations[reservation];
                 vmm.address_free(base, self.reservation_size())?;
             }
+            // Agent 0 is the CPU, so GPUs are numbered from agent 1.
             Operation::Create(agent) => {
                 let size = self.parts * self.granule;
                 self.handles.push(vmm.create(size, &self.machine.on(agent - 1))?);

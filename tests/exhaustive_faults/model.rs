@@ -1,6 +1,6 @@
 //! The state after a sequence of operations, and the operations that can follow. The model implements only a part of
 //! HIP's documents. That is enough to skip operations that fail before the runtime is called, and sequences that
-//! differ from others only in names.
+//! differ from others only in the numbers of reservations.
 
 use hsa_vmm::Access;
 
@@ -90,7 +90,7 @@ pub struct Model {
     pub exported: Option<usize>,
     /// Memory and part: the parts to which the CPU has written the tag of that part (`executor::tag_of`).
     pub written: Vec<(usize, usize)>,
-    /// The number of granules of each memory: one; two if memory can be mapped from an offset.
+    /// The number of granules of each memory. Memory has two granules if it can be mapped from an offset, otherwise one.
     pub parts: usize,
 }
 
@@ -133,7 +133,7 @@ impl Model {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
         }
         let empty = |&index: &usize| self.reservations[index] && !self.has_mappings(index);
-        // Empty reservations differ only in their names, so that one of them is enough.
+        // Empty reservations differ only in their numbers, so that one of them is enough.
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
 

@@ -103,8 +103,8 @@ impl fmt::Display for Search {
 }
 
 impl Search {
-    /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
-    /// last operation it tries only one, unless `all_sequences` is set.
+    /// Tries every sequence of up to `depth` operations. If several sequences reach the same state before the last
+    /// operation, tries only one of them, unless `all_sequences` is set.
     pub fn run(
         name: &str,
         (config, page_tables): (Config, PageTables),

@@ -62,7 +62,9 @@ impl Drop for ForeignMapping {
 #[derive(Debug, Default)]
 struct Outcomes {
     attempts: AtomicUsize,
+    /// How often a check found a foreign mapping in the reservation.
     inside: AtomicUsize,
+    /// How often a check found a foreign mapping with changed contents.
     damaged: AtomicUsize,
 }
 
@@ -74,9 +76,9 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
         outcomes.damaged.fetch_add(usize::from(!mapping.is_unchanged()), Ordering::Relaxed);
     };
     while !stop.load(Ordering::Relaxed) {
-        for page in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
-            let at_hint = ForeignMapping::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
-            let near_hint = ForeignMapping::map(page, PAGES_PER_MAPPING * PAGE, 0, mark);
+        for hint in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
+            let at_hint = ForeignMapping::map(hint, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
+            let near_hint = ForeignMapping::map(hint, PAGES_PER_MAPPING * PAGE, 0, mark);
             let anywhere = ForeignMapping::map(0, PAGE, 0, mark);
             outcomes.attempts.fetch_add(3, Ordering::Relaxed);
             mappings.extend([at_hint, near_hint, anywhere].into_iter().flatten());

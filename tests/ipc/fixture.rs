@@ -105,7 +105,7 @@ pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
     });
 }
 
-/// Defines tests that run on the simulation, and on each release of AMD's; some need privileges.
+/// Defines tests that run on the simulation and on each release of AMD's runtime. Some tests need privileges.
 macro_rules! on_all_fixtures {
     ($($(#[$doc:meta])* $name:ident($fixture:ident) $(needs $need:ident)? $body:block)*) => {
         $(

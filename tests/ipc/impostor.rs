@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The size of a request to AMD's server.
 const REQUEST: usize = 64;
+/// Process IDs are smaller than this number.
+const MAX_PROCESSES: i64 = 1 << 22;
 /// The request that ends AMD's server.
 const END_REQUEST: u64 = u64::MAX;
 
@@ -88,7 +90,8 @@ fn bind_name(process: i32) -> UnixListener {
     }
 }
 
-/// Ends another process's server, binds the server's name, and from then on sends the memory of `own`.
+/// Ends another process's server and binds the server's name. From then on, sends the memory of the handle `own` to
+/// every client.
 pub fn usurp(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
     stream.write_all(&request(END_REQUEST)).expect("the server reads");
@@ -110,7 +113,8 @@ pub fn usurp(process: i32, own: &IpcHandle) {
 /// Binds the names that the relays of a process would have if they were not random. A relay is a server in the
 /// importer's process, which `src/ipc/server.rs` starts for one call.
 pub fn squat(process: i32) {
-    let names = (0..128).map(|attempt| bind_name(1 << 30 | attempt << 22 | process));
+    let names =
+        (0..128).map(|attempt| bind_name(1 << 30 | attempt * MAX_PROCESSES as i32 | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
@@ -124,10 +128,11 @@ pub fn flood() {
         loop {
             let sockets = std::fs::read_to_string("/proc/net/unix").expect("/proc is mounted");
             let numbers = sockets.lines().filter_map(|line| {
+                // The last of eight columns is the name.
                 let name = line.split_whitespace().nth(7)?.trim_end_matches('@');
                 let number: i64 = name.strip_prefix("@hsa")?.parse().ok()?;
-                // Skips AMD's own servers.
-                (!(0..1 << 22).contains(&number)).then_some(number as i32)
+                // Skips AMD's own servers, whose numbers are process IDs.
+                (!(0..MAX_PROCESSES).contains(&number)).then_some(number as i32)
             });
             for number in numbers {
                 connected.extend((0..8).filter_map(|_| connect(number).ok()));
@@ -139,8 +144,8 @@ pub fn flood() {
     });
 }
 
-/// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. Returns early
-/// once the server has ended, as it does if a client disconnects after the reply was sent.
+/// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. The server ends if
+/// a client disconnects after the reply was sent. This function then returns early.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };

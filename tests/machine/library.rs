@@ -89,7 +89,7 @@ impl Library {
     #[track_caller]
     pub fn adjacent_reservations(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
-            // A reservation of both sizes, which is dropped at once, shows where the addresses are free.
+            // A reservation of twice the size, which is dropped at once, shows where the addresses are free.
             let low =
                 Reservation::builder(2 * size).reserve(&self.vmm).expect("addresses").address();
             let high = low.checked_add(size).expect("no overflow");

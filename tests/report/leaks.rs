@@ -45,10 +45,17 @@ fn leaks_are_logged_by_name() {
         let matches = |leak: &&&Fields| expected.iter().all(|field| leak.contains(field));
         assert_eq!(leaks.iter().filter(matches).count(), 1, "{expected:?} in {leaks:?}");
     };
-    let reservation = "a reservation was leaked";
-    assert_one(reservation, &[("name", "kv cache"), ("mappings", "1"), ("size", "4194304")]);
+    let leaked_reservation = "a reservation was leaked";
+    let [one_granule, two_granules] = [1, 2].map(|count| (count * GRANULE).to_string());
+    assert_one(
+        leaked_reservation,
+        &[("name", "kv cache"), ("mappings", "1"), ("size", two_granules.as_str())],
+    );
     assert_one("physical memory was leaked", &[("name", "page 0"), ("references", "1")]);
-    assert_one(reservation, &[("name", ""), ("mappings", "1"), ("size", "2097152")]);
+    assert_one(
+        leaked_reservation,
+        &[("name", ""), ("mappings", "1"), ("size", one_granule.as_str())],
+    );
 }
 
 #[test]

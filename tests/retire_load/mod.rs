@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 /// The size of a mapping in bytes.
 const SIZE: usize = 64 << 10;
-/// The number of mappings that fit into the reservation of a thread. A thread loses fewer mappings than that to late
-/// signals.
+/// The number of mappings that fit into the reservation of a thread. Fewer mappings of
+/// each thread have late signals.
 const SLOTS: usize = 256;
 /// How long a thread waits before it tries again, so that the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
-/// On average, one of this number of submissions has signals that fire too late or never.
-const SUBMISSIONS_PER_LATE_ONE: usize = 250;
+/// On average, one in this many submissions has signals that fire too late or never.
+const SUBMISSIONS_PER_LATE_SUBMISSION: usize = 250;
 
 /// The parameters of a run.
 pub struct Load<'a> {
@@ -258,7 +258,7 @@ impl<'a> Worker<'a> {
         };
         self.submitting += submitted.elapsed();
         let pending = Pending { address, tag, signals, fired: 0, submitted };
-        match self.random.below(SUBMISSIONS_PER_LATE_ONE) {
+        match self.random.below(SUBMISSIONS_PER_LATE_SUBMISSION) {
             0 => self.late.push(pending),
             _ => self.pending.push(pending),
         }

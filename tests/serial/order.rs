@@ -89,8 +89,9 @@ mod tests {
     #[test]
     fn ended_events_come_first() {
         let rejected = Outcome::Rejected(Reason::NotMapped);
-        let late = [vec![event(MAP, Outcome::Done, 0, 1)], vec![event(UNMAP, rejected, 2, 3)]];
-        assert!(!has_serial_order(&late, &state_after(&[MAP])));
+        let unmap_after_map =
+            [vec![event(MAP, Outcome::Done, 0, 1)], vec![event(UNMAP, rejected, 2, 3)]];
+        assert!(!has_serial_order(&unmap_after_map, &state_after(&[MAP])));
         let twice = vec![event(MAP, Outcome::Done, 0, 1), event(MAP, Outcome::Done, 2, 3)];
         assert!(!has_serial_order(&[twice], &state_after(&[MAP])));
     }

@@ -1,4 +1,4 @@
-//! A model of HIP's documentation, for one round.
+//! A model of the operations as HIP documents them, for one round.
 
 use super::{AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
@@ -50,9 +50,9 @@ impl State {
         .any(|reason| self.can_be_rejected(operation, reason));
         // `AddressTaken` is always possible, because threads outside the round can take the addresses. Success is
         // impossible if the addresses are still reserved.
-        let taken =
+        let still_reserved =
             matches!(operation, Operation::Reserve { reservation } if self.reserved[reservation]);
-        !impossible && !taken && self.apply(operation) == outcome
+        !impossible && !still_reserved && self.apply(operation) == outcome
     }
 
     /// Returns whether an operation can be rejected for this reason.
@@ -77,27 +77,27 @@ impl State {
             }
         };
         let maps = matches!(operation, Operation::Map { .. } | Operation::FinishMap { .. });
-        let mut mapped = self.slots_in(range).iter();
+        let mut slots = self.slots_in(range).iter();
         match reason {
             Reason::AddressTaken => matches!(operation, Operation::Reserve { .. }),
             _ if matches!(operation, Operation::Reserve { .. }) => false,
             Reason::NotReserved => !self.reserved[range.first.reservation],
             Reason::StillMapped => {
-                matches!(operation, Operation::Free { .. }) && mapped.any(Option::is_some)
+                matches!(operation, Operation::Free { .. }) && slots.any(Option::is_some)
             }
             _ if matches!(operation, Operation::Free { .. }) => false,
-            Reason::AlreadyMapped => maps && mapped.any(Option::is_some),
+            Reason::AlreadyMapped => maps && slots.any(Option::is_some),
             Reason::Released => {
                 matches!(operation, Operation::Map { handle, .. } if self.references[handle] == 0)
             }
-            Reason::NotMapped => !maps && mapped.any(Option::is_none),
+            Reason::NotMapped => !maps && slots.any(Option::is_none),
             Reason::NotGranted => {
                 let needed = match operation {
                     Operation::Write { .. } => Access::ReadWrite,
                     Operation::Read { .. } => Access::Read,
                     _ => Access::None,
                 };
-                mapped.flatten().any(|mapped| mapped.access[0] < needed)
+                slots.flatten().any(|mapping| mapping.access[0] < needed)
             }
         }
     }
@@ -114,20 +114,20 @@ impl State {
             Operation::Revoke { range, agent } => self.grant(range, agent, Access::None),
             Operation::GetAccess { slot, agent } => {
                 return Outcome::Access(
-                    self.slot(slot).map_or(Access::None, |mapped| mapped.access[agent]),
+                    self.slot(slot).map_or(Access::None, |mapping| mapping.access[agent]),
                 );
             }
             Operation::Write { slot, value } => {
-                if let Some(mapped) = *self.slot(slot) {
-                    self.contents[mapped.handle] = value;
+                if let Some(mapping) = *self.slot(slot) {
+                    self.contents[mapping.handle] = value;
                 }
             }
             Operation::Read { slot } => {
-                let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
+                let handle = self.slot(slot).map_or(0, |mapping| mapping.handle);
                 return Outcome::Byte(self.contents[handle]);
             }
             Operation::Retain { slot } => {
-                let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
+                let handle = self.slot(slot).map_or(0, |mapping| mapping.handle);
                 self.references[handle] += 1;
                 return Outcome::Handle(handle);
             }
@@ -140,8 +140,8 @@ impl State {
     }
 
     fn grant(&mut self, range: SlotRange, agent: usize, access: Access) {
-        for mapped in self.slots_in_mut(range).iter_mut().flatten() {
-            mapped.access[agent] = access;
+        for mapping in self.slots_in_mut(range).iter_mut().flatten() {
+            mapping.access[agent] = access;
         }
     }
 
@@ -162,9 +162,9 @@ impl State {
     /// Returns the state that can be observed: without the contents of allocations that are not mapped.
     pub fn into_visible(mut self) -> Self {
         for handle in 0..HANDLES {
-            let mapped =
-                |slot: &Option<SlotMapping>| slot.is_some_and(|mapped| mapped.handle == handle);
-            if !self.slots.as_flattened().iter().any(mapped) {
+            let has_handle =
+                |slot: &Option<SlotMapping>| slot.is_some_and(|mapping| mapping.handle == handle);
+            if !self.slots.as_flattened().iter().any(has_handle) {
                 self.contents[handle] = 0;
             }
         }

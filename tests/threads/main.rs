@@ -93,7 +93,7 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// The simulation aborts the process if two calls overlap in which the simulated release takes no lock.
+/// In some calls, the simulated release takes no lock. If two such calls overlap, the simulation aborts the process.
 #[test]
 fn vmms_and_runtimes_share_a_simulation() {
     within(TIME_LIMIT, || {
@@ -102,9 +102,9 @@ fn vmms_and_runtimes_share_a_simulation() {
             let simulation = machine.simulation.clone();
             let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
             let options = VmmOptions::default();
-            let second_vmm = Library::open(machine.runtime.clone(), options);
-            let second_runtime = Library::open(runtime, options);
-            let others = [second_vmm, second_runtime]
+            let on_same_runtime = Library::open(machine.runtime.clone(), options);
+            let on_second_runtime = Library::open(runtime, options);
+            let others = [on_same_runtime, on_second_runtime]
                 .map(|library| Machine { simulation: simulation.clone(), library });
             std::thread::scope(|scope| {
                 for number in 1..=6 {
