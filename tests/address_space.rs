@@ -148,7 +148,8 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
 }
 
-/// Fails unless the four pages at `base` are quarantined, every operation on them fails, and the foreign mapping stays.
+/// Fails unless the four pages at `base` are quarantined, every operation on them fails, and the foreign mapping
+/// stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantine();
     assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
@@ -402,7 +403,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
     let mut base = machine.reserve(granule);
     let target = Arc::new(std::sync::atomic::AtomicUsize::new(base.get()));
     let (thread_stop, thread_target) = (stop.clone(), target.clone());
-    let foreign = std::thread::spawn(move || {
+    let foreign_thread = std::thread::spawn(move || {
         let mut pages = Vec::new();
         while !thread_stop.load(Ordering::Relaxed) {
             let hint = thread_target.load(Ordering::Relaxed);
@@ -437,7 +438,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
         }
     }
     stop.store(true, Ordering::Relaxed);
-    let pages = foreign.join().unwrap();
+    let pages = foreign_thread.join().unwrap();
     let simulation = machine.simulation.clone();
     assert_eq!(machine.vmm.quarantine().len(), quarantined);
     drop(machine);

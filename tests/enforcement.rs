@@ -12,7 +12,7 @@ use hsa_vmm::{
     Vmm,
 };
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
-use process::{End, FAULT, load_in_child, store_in_child};
+use process::{End, FAULT, STORED_BYTE, load_in_child, store_in_child};
 
 /// Creates a machine with one mapping. Returns the machine, and the mapping's address and size.
 fn machine_with_mapping(config: Config) -> (Machine, Address, usize) {
@@ -58,7 +58,7 @@ fn cpu_permissions_are_enforced() {
         assert_accesses(&format!("{name}, read and write"), base, End::Success, End::Success);
         let mut bytes = [0; 9];
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(bytes[8], 0x5a, "{name}: the child's store is visible");
+        assert_eq!(bytes[8], STORED_BYTE, "{name}: the child's store is visible");
         grant(Access::Read);
         assert_accesses(&format!("{name}, read again"), base, End::Success, FAULT);
         grant(Access::None);
@@ -69,7 +69,7 @@ fn cpu_permissions_are_enforced() {
         assert_accesses(&format!("{name}, revoked"), base, FAULT, FAULT);
         grant(Access::ReadWrite);
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(bytes[8], 0x5a, "{name}: the contents stay");
+        assert_eq!(bytes[8], STORED_BYTE, "{name}: the contents stay");
         machine.vmm.unmap(base, granule).unwrap();
         assert_accesses(&format!("{name}, unmapped"), base, FAULT, FAULT);
         assert_accesses(&format!("{name}, after the mapping"), at(base, granule), FAULT, FAULT);

@@ -261,8 +261,8 @@ fn invalid_properties_are_rejected() {
             let found = kind(vmm.create(granule, &properties));
             assert_eq!(found, ErrorKind::NotSupported(feature), "{release}");
         }
-        let private = AllocationProperties::at(Location::Host);
-        let handle = vmm.create(granule, &private).unwrap();
+        let not_shareable = AllocationProperties::at(Location::Host);
+        let handle = vmm.create(granule, &not_shareable).unwrap();
         let error = vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotRequested), "{release}");
         vmm.release(handle).unwrap();

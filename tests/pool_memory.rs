@@ -5,17 +5,16 @@ mod process;
 
 use hsa_vmm::error::{Operation, Problem, Rejected};
 use hsa_vmm::hip::{HipError, HipProfile};
-use hsa_vmm::hsa_sys::{HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ARGUMENT};
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ALLOCATION, HSA_STATUS_ERROR_INVALID_ARGUMENT,
+    HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+};
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::{Address, AgentId, ErrorKind, Ipc, PoolMemory, Runtime, Vmm};
 use machine::assert_idle;
 use process::End;
 use std::sync::Arc;
-
-/// `HSA_STATUS_ERROR_OUT_OF_RESOURCES` and `HSA_STATUS_ERROR_INVALID_ALLOCATION`.
-const OUT_OF_RESOURCES: u32 = 0x1008;
-const INVALID_ALLOCATION: u32 = 0x1003;
 
 fn start_simulation(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
     let config = Config::mi300x(2).with_faults(faults);
@@ -64,8 +63,12 @@ fn memory_has_the_flags_of_its_pool() {
 
 #[test]
 fn failed_free_returns_the_memory() {
-    let plan = FaultPlan::default().fail("hsa_amd_memory_pool_free", 1, INVALID_ALLOCATION);
-    let plan = plan.fail("hsa_amd_memory_pool_free", 3, INVALID_ALLOCATION);
+    let plan = FaultPlan::default().fail(
+        "hsa_amd_memory_pool_free",
+        1,
+        HSA_STATUS_ERROR_INVALID_ALLOCATION,
+    );
+    let plan = plan.fail("hsa_amd_memory_pool_free", 3, HSA_STATUS_ERROR_INVALID_ALLOCATION);
     let (simulation, runtime) = start_simulation(plan);
     let ipc = Ipc::open(&runtime).unwrap();
     for exported in [false, true] {
@@ -87,7 +90,7 @@ fn failed_free_returns_the_memory() {
 
 #[test]
 fn exhausted_pool_is_out_of_memory() {
-    for status in [OUT_OF_RESOURCES, INVALID_ALLOCATION] {
+    for status in [HSA_STATUS_ERROR_OUT_OF_RESOURCES, HSA_STATUS_ERROR_INVALID_ALLOCATION] {
         let plan = FaultPlan::default().fail("hsa_amd_memory_pool_allocate", 1, status);
         let (simulation, runtime) = start_simulation(plan);
         let error = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap_err();
@@ -230,7 +233,7 @@ fn unsupported_export_differs_from_runtime_failure() {
     for (status, is_runtime_failure) in [
         (HSA_STATUS_ERROR, false),
         (HSA_STATUS_ERROR_INVALID_ARGUMENT, false),
-        (OUT_OF_RESOURCES, true),
+        (HSA_STATUS_ERROR_OUT_OF_RESOURCES, true),
     ] {
         let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
         let (simulation, runtime) = start_simulation(plan);
@@ -256,7 +259,7 @@ fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // A bound socket that does not listen counts as a name that another process has taken.
+    // The name has the greatest size, and is padded with zeros. A bound socket that does not listen counts as a name that another process has taken.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -277,7 +280,7 @@ fn ipc_mode_is_fixed_at_start() {
     }
 }
 
-/// The runtime is not called: AMD's 7.2 would end the process.
+/// The library does not call the runtime, because AMD's runtime 7.2 would end the process.
 #[test]
 fn export_reports_missing_descriptors() {
     let end = process::in_child(|| {

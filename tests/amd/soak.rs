@@ -82,8 +82,8 @@ fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     let memory = vmm.create(SIZE, &library.on(gpu)).map_err(failed("create"))?;
     vmm.map(base, SIZE, 0, memory).map_err(failed("map"))?;
     vmm.map(at(base, 2 * SIZE), SIZE, 0, memory).map_err(failed("map"))?;
-    let owner = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));
-    vmm.set_access(base, SIZE, &owner).map_err(failed("set_access"))?;
+    let grants = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));
+    vmm.set_access(base, SIZE, &grants).map_err(failed("set_access"))?;
     vmm.write(base, &[number; 64]).map_err(failed("write"))?;
     vmm.copy(library.gpu(gpu), at(base, 64), base, 64).map_err(failed("copy"))?;
     let read = |agent| [access(agent, Access::Read)];

@@ -1,9 +1,13 @@
 //! Defects in the HIP code of AML, Argonne's memory library, that areas do not have (AML's file `src/area/hip.c`).
 
 use crate::fixture::Fixture;
+use crate::{AML_BUSY, AML_FAILURE, AML_INVALID_VALUE, AML_NOT_SUPPORTED, AML_OUT_OF_MEMORY};
 use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
-use hsa_vmm::hsa_sys::{HSA_STATUS_ERROR, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_NOT_SUPPORTED, HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+    HSA_STATUS_ERROR_RESOURCE_BUSY,
+};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
 /// In AML, because of `opts->device > 0`, an area of another device cannot use device 0.
@@ -37,9 +41,13 @@ fn no_failure_status_is_success() {
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // An error with code 5, not supported, names the function without its status.
+        // The error of a call that is not supported names the function without its status.
         let reported = format!("{status:#x}");
-        let reported = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &reported };
+        let reported = if error.aml() == AML_NOT_SUPPORTED {
+            "hsa_amd_memory_pool_allocate"
+        } else {
+            &reported
+        };
         assert!(error.to_string().contains(reported), "{error}");
     }
     fixture.assert_idle();
@@ -56,10 +64,12 @@ fn aml_numbers_are_positive() {
     let fail = |function: &str, status| {
         simulation.set_faults(FaultPlan::none().always(function, status));
     };
-    // Failure, out of memory, not supported, busy.
-    for (status, code) in
-        [(HSA_STATUS_ERROR, 1), (HSA_STATUS_ERROR_OUT_OF_RESOURCES, 2), (47, 5), (46, 6)]
-    {
+    for (status, code) in [
+        (HSA_STATUS_ERROR, AML_FAILURE),
+        (HSA_STATUS_ERROR_OUT_OF_RESOURCES, AML_OUT_OF_MEMORY),
+        (HSA_STATUS_ERROR_NOT_SUPPORTED, AML_NOT_SUPPORTED),
+        (HSA_STATUS_ERROR_RESOURCE_BUSY, AML_BUSY),
+    ] {
         fail("hsa_amd_memory_pool_allocate", status);
         let mmap_error = area.mmap(1, MmapOptions::new()).unwrap_err();
         simulation.set_faults(FaultPlan::none());
@@ -85,7 +95,7 @@ fn aml_numbers_are_positive() {
         }
         memory.munmap().unwrap();
     }
-    assert_eq!(area.mmap(0, MmapOptions::new()).unwrap_err().aml(), 3);
+    assert_eq!(area.mmap(0, MmapOptions::new()).unwrap_err().aml(), AML_INVALID_VALUE);
     fixture.assert_idle();
 }
 
@@ -101,7 +111,7 @@ fn failure_keeps_the_device() {
     );
     let error = area.mmap(1, MmapOptions::new().with_device(1)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
-    assert_eq!(error.aml(), 2, "{error}");
+    assert_eq!(error.aml(), AML_OUT_OF_MEMORY, "{error}");
     assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
 }
 
@@ -155,7 +165,7 @@ fn device_out_of_range_is_invalid() {
         let error = fixture.area(number, AreaFlags::DEFAULT).unwrap_err();
         assert_eq!(error.operation(), Operation::AreaCreate, "{error}");
         assert_eq!(error.argument().zip(error.problem()), Some((Argument::Device, problem)));
-        assert_eq!(error.aml(), 3);
+        assert_eq!(error.aml(), AML_INVALID_VALUE);
         let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
         let error = area.mmap(1, MmapOptions::new().with_device(number)).unwrap_err();
         assert_eq!(error.operation(), Operation::Mmap, "{error}");

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Fixture, on_amd};
 use crate::host_memory::ZeroedMemory;
-use crate::{GIB, MIB};
+use crate::{AML_FAILURE, AML_NOT_SUPPORTED, GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::simulation::{Config, Cpu};
@@ -314,7 +314,7 @@ fn global_device_memory_needs_peer_access() {
             (Virtual, _, false, true) => {
                 let area = fixture.area(1, flags).unwrap();
                 let error = area.mmap(1, MmapOptions::new()).unwrap_err();
-                assert_eq!(error.aml(), 5, "{error}");
+                assert_eq!(error.aml(), AML_NOT_SUPPORTED, "{error}");
                 assert_eq!(area.backing(), Err(error));
             }
             (Virtual, _, true, _) if global => {
@@ -351,9 +351,9 @@ fn virtual_memory_is_listed_by_the_vmm() {
         // A call by address can unmap an area's memory; accesses are errors afterwards.
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
-        assert_eq!(error.aml(), 1, "{error}");
+        assert_eq!(error.aml(), AML_FAILURE, "{error}");
         let Rejected { value: memory, error } = memory.munmap().unwrap_err();
-        assert_eq!(error.aml(), 1, "{error}");
+        assert_eq!(error.aml(), AML_FAILURE, "{error}");
         drop(memory);
         let usage = vmm.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0));

@@ -1,5 +1,6 @@
 //! Host memory of the caller: borrowed, by pointer, mapped twice, and leaked.
 
+use crate::AML_BUSY;
 use crate::GIB;
 use crate::fixture::{Fixture, on_amd};
 use crate::process;
@@ -113,12 +114,12 @@ fn check_mapped_host_memory(fixture: &Fixture) {
         let error = map(offset, size).unwrap_err();
         let busy = ErrorKind::HostMemoryMapped(mapped.address());
         assert_eq!(*error.kind(), busy, "{offset} {size}");
-        assert_eq!(error.aml(), 6);
+        assert_eq!(error.aml(), AML_BUSY);
     }
     let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
     drop(mapped);
     let remapped = map(1000, 500).unwrap();
-    assert_eq!(map(1499, 1).map(drop).unwrap_err().aml(), 6);
+    assert_eq!(map(1499, 1).map(drop).unwrap_err().aml(), AML_BUSY);
     let rest = map(1500, 500).unwrap();
     drop((before, after, remapped, rest));
     drop(map(0, 8192).unwrap());

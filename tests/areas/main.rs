@@ -15,3 +15,10 @@ mod rejected_calls;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
+
+/// The numbers of errors in AML, which `Error::aml` returns.
+const AML_FAILURE: i32 = 1;
+const AML_OUT_OF_MEMORY: i32 = 2;
+const AML_INVALID_VALUE: i32 = 3;
+const AML_NOT_SUPPORTED: i32 = 5;
+const AML_BUSY: i32 = 6;

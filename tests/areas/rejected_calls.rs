@@ -2,7 +2,7 @@
 
 use crate::fixture::{Fixture, on_amd};
 use crate::process::{self, End};
-use crate::{GIB, MIB};
+use crate::{AML_FAILURE, AML_INVALID_VALUE, AML_OUT_OF_MEMORY, GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Feature, Operation, Problem, Rejected};
 use hsa_vmm::hip::{HipError, HipProfile};
@@ -23,7 +23,7 @@ fn new_rejects_undefined_flags() {
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
         let error = fixture.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
-        assert_eq!(error.aml(), 3);
+        assert_eq!(error.aml(), AML_INVALID_VALUE);
     }
 }
 
@@ -60,7 +60,7 @@ fn areas_need_a_gpu() {
         assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::Gpu), "{flags}");
         assert_eq!(error.hip(HipProfile::default()), HipError::NotSupported, "{flags}");
         let error = Area::without_vmm(&runtime, 0, flags).unwrap_err();
-        assert_eq!(error.aml(), 3, "{error}");
+        assert_eq!(error.aml(), AML_INVALID_VALUE, "{error}");
     }
 }
 
@@ -77,7 +77,7 @@ fn check_invalid_sizes(fixture: &Fixture) {
         assert_eq!(reported, Some((Argument::Size, Problem::Zero)), "{flags}");
         for size in [largest + GIB, 1 << 47, usize::MAX - 4095, usize::MAX] {
             let error = area.mmap(size, MmapOptions::new()).unwrap_err();
-            assert_eq!(error.aml(), 2, "{flags}, {size:#x}: {error}");
+            assert_eq!(error.aml(), AML_OUT_OF_MEMORY, "{flags}, {size:#x}: {error}");
             assert_eq!(error.hip(HipProfile::default()), HipError::OutOfMemory);
         }
         area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
@@ -116,7 +116,7 @@ fn exhausted_memory_is_usable_after_free() {
                     Err(error) => break error,
                 }
             };
-            assert_eq!((memories.len(), error.aml()), (8, 2), "{error}");
+            assert_eq!((memories.len(), error.aml()), (8, AML_OUT_OF_MEMORY), "{error}");
         }
     }
     fixture.assert_idle();
@@ -258,7 +258,7 @@ fn forked_child_gets_errors() {
             assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
             assert_eq!(
                 (error.aml(), error.hip(HipProfile::default())),
-                (1, HipError::NotInitialized)
+                (AML_FAILURE, HipError::NotInitialized)
             );
         };
         assert_forked(Area::without_vmm(&fixture.runtime, 0, AreaFlags::DEFAULT).unwrap_err());

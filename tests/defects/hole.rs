@@ -1,5 +1,5 @@
-//! If the CPU had access to memory, the runtime's `unmap` leaves a hole in the reservation. The runtime later overwrites
-//! or removes a foreign mapping that was created in the hole.
+//! If the CPU had access to memory, the runtime's `unmap` leaves a hole in the reservation. The runtime later
+//! overwrites or removes a foreign mapping that was created in the hole.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};

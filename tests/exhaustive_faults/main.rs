@@ -42,7 +42,8 @@ fn search_with_page_tables(name: &'static str, generation: Generation) {
     run_search(name, (config, PageTables::Controlled), 4, 1_000);
 }
 
-/// Tests a kind of machine on which the library waits until the page tables have changed. Only this wait flushes the TLB.
+/// Tests a kind of machine on which the library waits until the page tables have changed. Only this wait flushes the
+/// TLB.
 fn search_with_barrier(name: &'static str, generation: Generation) {
     let config = self::generation(generation);
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);

@@ -90,7 +90,7 @@ pub struct Model {
     pub exported: Option<usize>,
     /// Memory and part: the parts to which the CPU has written the tag of that part (`executor::tag_of`).
     pub written: Vec<(usize, usize)>,
-    /// The number of granules of each memory. Memory has two granules if it can be mapped from an offset, otherwise one.
+    /// The number of granules of each memory: two if memory can be mapped from an offset, otherwise one.
     pub parts: usize,
 }
 

@@ -2,8 +2,7 @@
 
 use crate::machine::{Machine, access, at, generations};
 use crate::process;
-use crate::statuses::ERROR;
-use crate::statuses::statuses_of;
+use crate::statuses::{ERROR, statuses_of};
 use hsa_vmm::Access;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{RetireQueue, VmmOptions};

@@ -241,11 +241,15 @@ impl Child {
     }
 }
 
-/// Stores a byte at an address in a forked child, and returns how the child ends.
+/// The byte that [`store_in_child`] stores.
+#[allow(dead_code, reason = "each test binary uses a different part")]
+pub const STORED_BYTE: u8 = 0x5a;
+
+/// Stores [`STORED_BYTE`] at an address in a forked child, and returns how the child ends.
 pub fn store_in_child(address: usize) -> End {
     in_child(|| {
         // SAFETY: only affects this child, which ends by SIGSEGV if the address is not writable.
-        unsafe { (address as *mut u8).write_volatile(0x5a) };
+        unsafe { (address as *mut u8).write_volatile(STORED_BYTE) };
     })
 }
 

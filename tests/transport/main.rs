@@ -197,8 +197,8 @@ fn private_memory_is_not_sent() {
     }
     let machine = Machine::new(Config::mi300x(1));
     let (sender, receiver) = Channel::pair().unwrap();
-    let private = AllocationProperties::on(machine.gpu(0));
-    let memory = Allocation::create(&machine.vmm, SIZE, &private).unwrap();
+    let not_shareable = AllocationProperties::on(machine.gpu(0));
+    let memory = Allocation::create(&machine.vmm, SIZE, &not_shareable).unwrap();
     let error = sender.send(&machine.vmm, &memory, "").unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Send);
