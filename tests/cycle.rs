@@ -33,12 +33,12 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     let granule = machine.granule();
     let gpus = machine.gpus();
     let cpu = machine.cpu(0);
-    let last = gpus.len() - 1;
+    let last_gpu = gpus.len() - 1;
     let cpu_can_access = |gpu: usize| machine.runtime.host().can_access(gpus[gpu]);
     let base = machine.reserve(8 * granule);
     process::assert_inaccessible(base.get(), 8 * granule, name);
     let small = machine.create(0, granule);
-    let large = machine.create(last, 2 * granule);
+    let large = machine.create(last_gpu, 2 * granule);
     machine.map(base, granule, small);
     machine.map(at(base, granule), 2 * granule, large);
     machine.map(at(base, 5 * granule), granule, small);
@@ -55,8 +55,8 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     }
     // One GPU writes, and the last GPU copies the written bytes.
     vmm.fill(base, 0x0403_0201, granule).unwrap_or_else(|e| panic!("{name}: {e}"));
-    vmm.copy(gpus[last], at(base, granule), base, granule).unwrap();
-    if cpu_can_access(0) && cpu_can_access(last) {
+    vmm.copy(gpus[last_gpu], at(base, granule), base, granule).unwrap();
+    if cpu_can_access(0) && cpu_can_access(last_gpu) {
         // The CPU reads the bytes, the copy, and the bytes in the second mapping of `small`.
         machine.grant(base, 3 * granule, cpu, Access::ReadWrite);
         machine.grant(at(base, 5 * granule), granule, cpu, Access::Read);

@@ -233,14 +233,16 @@ fn fail_twice(config: &Config, release: &str) {
                 // Counts the calls that are made when this call fails.
                 let first_failure = FaultPlan::none().fail(function, number, ERROR);
                 let scenario = SimulatedScenario::new(config);
-                let before = scenario.simulation.all_calls();
+                let calls_before = scenario.simulation.all_calls();
                 scenario.simulation.set_faults(first_failure.clone());
                 if operation(&scenario).is_ok() {
                     continue;
                 }
-                let after = scenario.simulation.all_calls();
+                let calls_after = scenario.simulation.all_calls();
                 drop(scenario);
-                for ((second, count_before), (_, count_after)) in before.into_iter().zip(after) {
+                for ((second, count_before), (_, count_after)) in
+                    calls_before.into_iter().zip(calls_after)
+                {
                     for second_number in 1..=count_after - count_before {
                         let context = format!(
                             "{release}: {name}, {function} #{number} and {second} #{second_number} fail"

@@ -292,6 +292,7 @@ fn failed_start_lists_all_libraries() {
     if process::rerun_in_own_process() {
         return;
     }
+    // Its `hsa_init` returns `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
     let failing = FakeLibrary::new("failing", &["-DINIT=0x1008"]);
     let second = FakeLibrary::new("other", &[]);
     let start = || {

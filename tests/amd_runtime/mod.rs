@@ -46,8 +46,8 @@ pub fn set_variable(variable: &str, value: &str) {
     unsafe { std::env::set_var(variable, value) };
 }
 
-/// Makes calls of the kernel driver fail. The plan `GEM_VA#3=ENOMEM` fails the third `GEM_VA` call, `GEM_VA=ENOMEM`
-/// fails all of them.
+/// Makes calls of the kernel driver fail. With the plan `GEM_VA#3=ENOMEM`, the third `GEM_VA` call fails. With
+/// `GEM_VA=ENOMEM`, all of them fail.
 pub fn fail_driver_calls(plan: &str) {
     set_variable("HSA_KFD_FAULTS", plan);
 }

@@ -188,7 +188,7 @@ fn repeated_failures_lose_no_contents() {
                 machine.close();
             }
         });
-        println!("{runs} runtimes that kept failing");
+        println!("{runs} runs with a runtime that kept failing");
         assert!(runs > 600, "only {runs}");
     });
 }

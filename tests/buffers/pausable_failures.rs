@@ -188,7 +188,9 @@ fn repeated_failures_lose_no_contents() {
                 moved += failed.setup.resume_anywhere(name == PAUSE_AND_DROP, context);
             }
         });
-        println!("{runs} runtimes that kept failing, {kept_paused} buffers that kept their memory");
+        println!(
+            "{runs} runs with a runtime that kept failing, {kept_paused} buffers that kept their memory"
+        );
         println!("{moved} buffers that resumed at another address");
         assert!(runs > 200 && kept_paused > 0, "{runs}, {kept_paused}");
         assert!(moved > 0, "{moved}");

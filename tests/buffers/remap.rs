@@ -183,12 +183,12 @@ fn exchange_and_relocate_reject_bad_ranges() {
             (Argument::Agent, |problem| matches!(problem, Problem::NoPeerAccess(_))),
         ),
     ];
-    for (number, (destination, source, size, (argument, is_expected))) in
+    for (number, (target, origin, length, (argument, is_expected))) in
         exchanges.into_iter().enumerate()
     {
         vmm.set_access(base, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
         let calls = machine.simulation.all_calls();
-        let error = vmm.exchange(destination, source, size).expect_err("the range is invalid");
+        let error = vmm.exchange(target, origin, length).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
@@ -223,10 +223,9 @@ fn exchange_and_relocate_reject_bad_ranges() {
         (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
     ];
     let calls = machine.simulation.all_calls();
-    for (number, (destination, source, size, (argument, is_expected))) in
-        moves.into_iter().enumerate()
+    for (number, (target, origin, length, (argument, is_expected))) in moves.into_iter().enumerate()
     {
-        let error = vmm.relocate(destination, source, size).expect_err("the range is invalid");
+        let error = vmm.relocate(target, origin, length).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
     }

@@ -17,6 +17,8 @@
 #define CPU 1
 #define GPU 2
 #define POOL 3
+/* Fills foreign pages. mod.rs has the same value. */
+#define FOREIGN_BYTE 0x77
 
 /* The version of AMD's extension, and the build. Without a build, the runtime is unknown, or AMD's second runtime. */
 #ifdef ROCDDI
@@ -65,7 +67,7 @@ static void create_foreign_mapping(void *address) {
   void *page = mmap(address, 4096, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (page != address) return;
-  memset(page, 0x77, 4096);
+  memset(page, FOREIGN_BYTE, 4096);
   hostile_foreign_address = (uintptr_t)page;
 }
 

@@ -48,6 +48,7 @@ pub struct Entry {
 impl Entry {
     pub fn of(handle: &IpcHandle) -> Self {
         let bytes = handle.to_bytes();
+        // The numbers in the field `TABLE_AND_SLOT`.
         let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
         let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
         let path = format!("/proc/{}/fd/{descriptor}", handle.process);

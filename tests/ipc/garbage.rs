@@ -166,7 +166,7 @@ on_all_fixtures! {
         // The runtime's part of the handle is random, and names an unknown process. The runtime searches for that
         // process for ten seconds.
         let mut unknown_process = genuine;
-        unknown_process[..32].copy_from_slice(&random.bytes()[..32]);
+        unknown_process[forge::RUNTIME].copy_from_slice(&random.bytes()[forge::RUNTIME]);
         for bytes in [wrong_address, unknown_process] {
             let result = within(30, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert_error(&result, INVALID_DEVICE_POINTER);

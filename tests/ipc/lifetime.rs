@@ -4,7 +4,7 @@ use super::*;
 use crate::executor::to_hex;
 use crate::fixture::on_all_fixtures;
 
-/// The offset in an allocation of a shared address that is not its beginning.
+/// The offset of an address inside an allocation.
 const INTERIOR_OFFSET: usize = 0x1_2340;
 
 on_all_fixtures! {

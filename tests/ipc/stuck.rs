@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 /// Locks an export's entry in its exporter's table, like a process that hangs while it holds the lock.
 fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     let bytes = handle.to_bytes();
+    // The numbers in the field `forge::TABLE_AND_SLOT`.
     let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
     let slot = u16::from_le_bytes([bytes[55], bytes[56]]);
     let path = format!("/proc/{}/fd/{descriptor}", handle.process);

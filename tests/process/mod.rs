@@ -242,7 +242,6 @@ impl Child {
 }
 
 /// The byte that [`store_in_child`] stores.
-#[allow(dead_code, reason = "each test binary uses a different part")]
 pub const STORED_BYTE: u8 = 0x5a;
 
 /// Stores [`STORED_BYTE`] at an address in a forked child, and returns how the child ends.

@@ -41,8 +41,7 @@ fn unshare(namespaces: c_int) -> Result<(), Error> {
     if unsafe { libc::unshare(namespaces) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Creates a PID namespace. The next child of this process becomes the first process of the
-/// namespace.
+/// Creates a PID namespace. The next child of this process becomes the first process of the namespace.
 pub fn new_pid_namespace() {
     enter_pid_namespace().expect("a PID namespace");
 }
@@ -71,10 +70,10 @@ pub fn new_user_namespace() {
 /// Mounts the `/proc` of this process's PID namespace, visible only to this process and its children.
 pub fn mount_own_proc() {
     let (root, proc) = (c"/", c"proc");
-    let private = libc::MS_REC | libc::MS_PRIVATE;
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
     let null = std::ptr::null();
     // SAFETY: all strings end with a zero byte, and the other pointers may be null.
-    let status = unsafe { libc::mount(null, root.as_ptr(), null, private, null.cast()) };
+    let status = unsafe { libc::mount(null, root.as_ptr(), null, flags, null.cast()) };
     assert_eq!(status, 0, "{}", Error::last_os_error());
     let target = c"/proc".as_ptr();
     // SAFETY: all strings end with a zero byte, and the last pointer may be null.
