@@ -124,13 +124,13 @@ fn map_allocates_only_ledger_nodes() {
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {
         // Older releases reserve with another function, which cannot align.
-        let aligned = config.extension_minor >= 6;
+        let has_aligned_reserve = config.extension_minor >= 6;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let base = machine.reserve(granule);
         let handle = machine.create(0, granule);
         let gpus = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
-        let reserve = if aligned { "address_reserve_align" } else { "address_reserve" };
+        let reserve = if has_aligned_reserve { "address_reserve_align" } else { "address_reserve" };
         let look_up = || {
             vmm.get_access(machine.gpu(0), base).unwrap();
             vmm.retain_allocation_handle(base).unwrap();

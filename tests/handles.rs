@@ -240,7 +240,8 @@ fn release_by_handle_invalidates_the_allocation() {
     assert_eq!(error.problem(), Some(Problem::Released), "{error}");
     drop(memory);
     let mapping = reservation.map(0, &successor).unwrap();
-    // Two values with one reference each: the first takes that of the second when it is dropped.
+    // `successor` and `second` each own one reference. The call of `release` takes one of these references, and the
+    // drop of `successor` takes the other.
     let second = Allocation::at(&machine.vmm, mapping.address()).unwrap();
     drop(mapping);
     machine.vmm.release(successor.handle()).unwrap();

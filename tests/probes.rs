@@ -176,8 +176,8 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
                 );
                 let machine =
                     Machine::with_options(config.clone().with_faults(faults), always_probing());
-                let opened = machine.vmm.usage();
-                assert_eq!(opened, hsa_vmm::vmm::Usage::default(), "{release} {function} #{call}");
+                let usage = machine.vmm.usage();
+                assert_eq!(usage, hsa_vmm::vmm::Usage::default(), "{release} {function} #{call}");
                 machine.assert_empty();
             }
         }

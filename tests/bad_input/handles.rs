@@ -18,7 +18,7 @@ fn small_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
-/// A call that takes only a handle.
+/// A call with a handle.
 type HandleCall = fn(&Setup, Handle) -> Result<(), Error>;
 
 #[test]

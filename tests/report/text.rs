@@ -36,8 +36,8 @@ memory
 idle: allocated, and not in use
   0xADDR      2 MiB  "odd \"page\"\n"  mapping without access
 "#;
-    let page = at(base, 4 * GRANULE).to_string();
-    let text = text_with_placeholders(&machine, base, &handles).replace(&page, "0xADDR");
+    let idle_address = at(base, 4 * GRANULE).to_string();
+    let text = text_with_placeholders(&machine, base, &handles).replace(&idle_address, "0xADDR");
     assert_eq!(text.trim(), expected.trim());
 }
 

@@ -198,8 +198,8 @@ fn full_queue_returns_the_mapping() {
     // The same call cannot succeed later.
     let problem = rejected.error.problem();
     assert_eq!((problem, queue.pending()), (Some(Problem::ExceedsCapacity(2)), 0), "all or none");
-    let range = submit_range(&queue, reservation.address(), 3 * SIZE, &[]).unwrap_err();
-    assert_eq!(range.problem(), problem);
+    let by_range = submit_range(&queue, reservation.address(), 3 * SIZE, &[]).unwrap_err();
+    assert_eq!(by_range.problem(), problem);
     let mut mappings = rejected.value;
     let last = mappings.pop().unwrap();
     // SAFETY: the queue is dropped before the signal.
