@@ -114,7 +114,7 @@ pub fn usurp(process: i32, own: &IpcHandle) {
 /// importer's process, which `src/ipc/server.rs` starts for one call.
 pub fn squat(process: i32) {
     let names =
-        (0..128).map(|attempt| bind_name(1 << 30 | attempt * MAX_PROCESSES as i32 | process));
+        (0..128).map(|attempt| bind_name((1 << 30) | (attempt * MAX_PROCESSES as i32) | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
