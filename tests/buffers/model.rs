@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn growable_buffer_matches_a_vector(
-        generation in 0..4usize,
+        generation in 0..5usize,
         operations in proptest::collection::vec(
             (operation(), proptest::option::weighted(0.2, 1..12u64)),
             1..40,

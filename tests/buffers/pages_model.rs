@@ -317,7 +317,7 @@ fn paged_buffers_match_vectors() {
         (page_operation(), proptest::option::weighted(0.2, 1..10u64)),
         1..30,
     );
-    let case = (0..4usize, any::<[bool; 2]>(), 0..3usize, operations);
+    let case = (0..5usize, any::<[bool; 2]>(), 0..3usize, operations);
     TestRunner::new(config())
         .run(&case, |(generation, zeros, ahead, operations)| {
             let mut pair = Pair::new(generation, zeros, ahead);
@@ -416,7 +416,7 @@ fn pausable_buffer_matches_a_vector() {
     );
     run_single_threaded(|| {
         TestRunner::new(config())
-            .run(&(0..4usize, operations), |(generation, operations)| {
+            .run(&(0..5usize, operations), |(generation, operations)| {
                 check_pausable(generation, &operations);
                 Ok(())
             })
