@@ -85,11 +85,11 @@ pub(crate) fn format_bits(value: u32, names: &[(u32, &str)]) -> String {
 }
 
 /// Defines structs of integers, none of which has padding, and checks the size of each. A field
-/// can name the function that shows it in the log: `flags: u32 as flags::show`. `named` is followed by the
+/// can name the function that formats it for the log: `flags: u32 as flags::format`. `named` is followed by the
 /// function that returns the name of the call's operation.
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
-        $($field:ident: $kind:ty $(as $show:path)?),* $(,)?
+        $($field:ident: $kind:ty $(as $format:path)?),* $(,)?
     })*) => {
         $(
             $(#[$doc])*
@@ -103,7 +103,7 @@ macro_rules! structs {
             // SAFETY: integers only, and the sizes add up, so there is no padding.
             unsafe impl $crate::abi::Plain for $name {
                 fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
-                    $(visit(stringify!($field), $crate::abi::format_field!(self.$field $(, $show)?));)*
+                    $(visit(stringify!($field), $crate::abi::format_field!(self.$field $(, $format)?));)*
                 }
 
                 $(fn operation(&self, _: &'static str) -> &'static str {
@@ -120,13 +120,13 @@ macro_rules! format_field {
     ($value:expr) => {
         $crate::abi::LogField::format(&$value)
     };
-    ($value:expr, $show:path) => {
-        $show($value)
+    ($value:expr, $format:path) => {
+        $format($value)
     };
 }
 pub(crate) use format_field;
 
 /// Formats the flags of a new descriptor, which are those of `open`.
-pub(crate) fn open_flags(flags: u32) -> String {
+pub(crate) fn format_open_flags(flags: u32) -> String {
     format_bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
 }

@@ -213,7 +213,7 @@ mod tests {
             (LimitedMemory::new(MemoryUsage::unshared(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
-        let buffer = buffers.create(0, 1, 1 << 20, claim).unwrap();
+        let buffer = buffers.create(0, flags::VRAM, 1 << 20, claim).unwrap();
         let file = MemoryFile::duplicate(buffer.file().unwrap().descriptor()).unwrap();
         let imported = buffers.import(file.descriptor()).unwrap();
         assert!(Arc::ptr_eq(&buffer, &imported));
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn import_fails_without_free_offsets() {
-        let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
+        let label = |token| Label { gpu: 0, flags: flags::VRAM, token, process: 1 };
         // Another process may have created a fake dma-buf of the maximum file size.
         let [first, second, third] =
             [1, 2, 3].map(|token| MemoryFile::labelled(label(token), i64::MAX as u64).unwrap());
@@ -244,7 +244,7 @@ mod tests {
     fn concurrent_imports_share_one_buffer() {
         let exporter = Buffers::new();
         let claim = LimitedMemory::new(MemoryUsage::unshared(), 0, 4096).claim(4096).unwrap();
-        let buffer = exporter.create(0, 1, 4096, claim).unwrap();
+        let buffer = exporter.create(0, flags::VRAM, 4096, claim).unwrap();
         let descriptor = buffer.file().unwrap().descriptor();
         for _ in 0..500 {
             let (importer, start) = (Buffers::new(), Barrier::new(2));

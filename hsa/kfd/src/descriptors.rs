@@ -148,12 +148,12 @@ pub(crate) fn remove_within(first: u32, last: u32) {
     }
 }
 
-/// Registers a duplicate of a descriptor.
-pub(crate) fn register_duplicate(from: c_int, to: c_int) {
-    if to >= 0 && from != to && is_owner() {
-        drop(remove(to));
-        if let Some(device) = get(from) {
-            insert(to, device);
+/// Registers a duplicate of a descriptor, if the descriptor is a device's.
+pub(crate) fn register_duplicate(original: c_int, duplicate: c_int) {
+    if duplicate >= 0 && original != duplicate && is_owner() {
+        drop(remove(duplicate));
+        if let Some(device) = get(original) {
+            insert(duplicate, device);
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) const FIRST_RENDER_MINOR: usize = 128;
 /// The major number of DRM's devices.
 pub(crate) const DRM_MAJOR: u32 = 226;
 
-/// The major number of `/dev/kfd`, which the kernel assigns dynamically.
+/// The major number of `/dev/kfd`: one of the numbers that the kernel assigns dynamically.
 pub(crate) const KFD_MAJOR: u32 = 511;
 
 /// One GPU.
@@ -75,7 +75,9 @@ impl Driver {
     }
 }
 
+/// The identifier of the first GPU, an arbitrary number. In amdkfd, identifiers are hashes of a GPU's properties.
 const FIRST_ID: u32 = 0x1001;
+/// The difference between the identifiers of two consecutive GPUs.
 const ID_STEP: u32 = 0x111;
 
 /// Returns amdkfd's identifier of a GPU. It has 16 bits, because it is part of an `mmap` offset.

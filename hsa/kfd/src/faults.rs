@@ -5,7 +5,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
-use crate::queue::without_signals;
+use crate::queue::with_signals_blocked;
 use crate::{drm, kfd};
 use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
 use std::fs::File;
@@ -176,7 +176,9 @@ where
                 drop(run(&context, &mut argument));
             };
             // If no thread can be started, the call is lost.
-            drop(without_signals(|| thread::Builder::new().name("kfd-late".into()).spawn(later)));
+            drop(with_signals_blocked(|| {
+                thread::Builder::new().name("kfd-late".into()).spawn(later)
+            }));
             Ok(())
         }
         Some(_) => with_fault(fault, || run(context, argument)),

@@ -173,10 +173,12 @@ impl Hardware {
 mod tests {
     use super::*;
     use crate::buffer::Buffers;
+    use crate::kfd::abi::flags;
     use crate::page_table::{PAGE, READABLE, WRITABLE};
     use crate::vram::{LimitedMemory, MemoryUsage};
 
     const ADDRESS: u64 = 0x10000;
+    /// Longer than a test.
     const LONG: Duration = Duration::from_secs(600);
 
     fn entry(offset: u64, flags: u32) -> Entry {
@@ -235,7 +237,8 @@ mod tests {
     #[test]
     fn entries_do_not_keep_memory() {
         let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, PAGE);
-        let buffer = Buffers::new().create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap();
+        let buffer =
+            Buffers::new().create(0, flags::VRAM, PAGE, vram.claim(PAGE).unwrap()).unwrap();
         let mut hardware = Hardware::new(Updates { split_bug: true, ..Updates::default() });
         let entry = Entry { size: PAGE, offset: 0, flags: READABLE, buffer: Some(buffer.clone()) };
         hardware.write(ADDRESS, &entry);

@@ -20,7 +20,9 @@ pub(crate) struct Label {
     pub(crate) process: u32,
 }
 
+/// The start of the names of the files that contain buffer objects.
 const PREFIX: &str = "hsa-kfd:";
+/// The seals of such a file: its size never changes, and no seal can be added.
 const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Label {

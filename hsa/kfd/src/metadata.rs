@@ -69,6 +69,7 @@ fn name(label: Label) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kfd::abi::flags::VRAM;
     use crate::memory_file::random_token;
     use std::io::{Read, Write};
     use std::time::Duration;
@@ -86,7 +87,7 @@ mod tests {
         // SAFETY: the child runs this thread's code only, and ends without returning.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let label = Label { gpu: 0, flags: 1, token, process: std::process::id() };
+            let label = Label { gpu: 0, flags: VRAM, token, process: std::process::id() };
             let published = sample().publish(label);
             let _ = (&writer).write_all(&[u8::from(published.is_ok())]);
             loop {
@@ -96,7 +97,7 @@ mod tests {
         drop(writer);
         let mut published = [0];
         reader.read_exact(&mut published).unwrap();
-        let label = Label { gpu: 0, flags: 1, token, process: child as u32 };
+        let label = Label { gpu: 0, flags: VRAM, token, process: child as u32 };
         let (found, absent) = (
             Metadata::from_creator(label),
             Metadata::from_creator(Label { token: token ^ 1, ..label }),
@@ -112,7 +113,8 @@ mod tests {
 
     #[test]
     fn oversized_metadata_is_rejected() {
-        let label = Label { gpu: 0, flags: 1, token: random_token(), process: std::process::id() };
+        let label =
+            Label { gpu: 0, flags: VRAM, token: random_token(), process: std::process::id() };
         let oversized = Metadata { size: MAX_SIZE as u32 + 1, ..sample() };
         assert_eq!(oversized.publish(label).map(drop), Err(EINVAL));
     }

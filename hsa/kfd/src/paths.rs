@@ -91,7 +91,7 @@ pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
         DriverPath::Render(gpu) => {
             join_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER_MINOR + gpu))
         }
-        DriverPath::Generated(_) => join_tree(driver, "/counter"),
+        DriverPath::Generated(_) => join_tree(driver, "/generated"),
         DriverPath::Tree(path) => Some(path),
     }
 }

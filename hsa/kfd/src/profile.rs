@@ -10,6 +10,7 @@ pub(crate) struct Profile {
     pub(crate) device: u32,
     /// `AMDGPU_FAMILY_*`.
     pub(crate) family: u32,
+    /// amdgpu's external revision of the chip.
     pub(crate) revision: u32,
     /// Whether the CPU can access all of the GPU's memory (large BAR).
     pub(crate) large_bar: bool,
@@ -20,12 +21,16 @@ pub(crate) struct Profile {
     pub(crate) wave_size: u32,
     pub(crate) waves_per_simd: u32,
     pub(crate) shader_arrays: u32,
+    /// The number of compute dies (XCC).
     pub(crate) compute_dies: u32,
     pub(crate) dma_engines: u32,
+    /// The number of DMA engines for XGMI links.
     pub(crate) link_dma_engines: u32,
     pub(crate) clock_mhz: u32,
     pub(crate) memory_clock_mhz: u32,
+    /// The width of the memory bus in bits.
     pub(crate) memory_width: u32,
+    /// The size of the memory in bytes.
     pub(crate) memory: u64,
     /// Whether several such GPUs form a hive, connected by XGMI.
     pub(crate) hive: bool,

@@ -4,7 +4,7 @@ mod fixture;
 mod kernel;
 
 use fixture::run_preloaded;
-use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
+use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, calls, close, mmap, open, page_tables};
 use libc::EMFILE;
 use std::fs;
 
@@ -13,7 +13,7 @@ const ADDRESS: u64 = 0x1000_0000;
 
 /// Returns whether a descriptor is a render node.
 fn is_render(descriptor: i32) -> bool {
-    call(descriptor, b'd', 0x00, &mut [0u64; 8]).is_ok()
+    call(descriptor, calls::VERSION, &mut [0u64; 8]).is_ok()
 }
 
 #[test]
@@ -90,6 +90,7 @@ fn reused_descriptor_is_not_a_device() {
             let descriptor = open("/dev/dri/renderD128").unwrap();
             assert!(is_render(descriptor));
             assert!(close_function(descriptor) >= 0);
+            // `dup2` has reused the number itself.
             if index < 3 {
                 assert_eq!(
                     open("/dev/null").unwrap(),

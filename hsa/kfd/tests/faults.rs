@@ -4,13 +4,14 @@ mod fixture;
 mod kernel;
 
 use fixture::{is_child, rerun, run_preloaded};
-use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
+use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, calls, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const ADDRESS: u64 = 0x1000_0000;
+/// The flag of a readable entry (`AMDGPU_VM_PAGE_READABLE`).
 const READ: u64 = 2;
 
 fn with_plan(name: &str, plan: &str, body: impl FnOnce()) {
@@ -28,7 +29,7 @@ fn memory(gpu: Gpu) -> (u64, u64) {
 
 /// Maps memory read-only for the GPU.
 fn map_read_only(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
-    call(gpu.drm, b'd', 0x48, &mut [gem, MAP | READ << 32, address, 0, 2 * MIB])
+    call(gpu.drm, calls::GEM_VA, &mut [gem, MAP | READ << 32, address, 0, 2 * MIB])
 }
 
 #[test]

@@ -4,11 +4,12 @@ mod fixture;
 mod kernel;
 
 use fixture::run_preloaded;
-use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, page_tables};
+use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, calls, close, mmap, page_tables};
 use libc::{EBADF, ENOENT};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
+const ADDRESS: u64 = 0x1000_0000;
 
 /// Runs a function in a forked child. Panics unless the child succeeds within a minute.
 fn in_child(run: impl FnOnce()) {
@@ -38,7 +39,7 @@ fn forked_child_has_no_driver_state() {
         let (handle, offset) = gpu.alloc(48 * MIB, VRAM | PUBLIC).unwrap();
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
-        gpu.gem_va(gem, MAP, 0x1000_0000, MIB).unwrap();
+        gpu.gem_va(gem, MAP, ADDRESS, MIB).unwrap();
         let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
         // SAFETY: mapped just now.
         unsafe { memory.write_volatile(5) };
@@ -47,7 +48,7 @@ fn forked_child_has_no_driver_state() {
             // SAFETY: mapped above.
             assert_eq!(unsafe { memory.read_volatile() }, 5);
             assert_eq!(gpu.free(handle), Err(EBADF));
-            assert_eq!(gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB), Err(ENOENT));
+            assert_eq!(gpu.gem_va(gem, UNMAP, ADDRESS, MIB), Err(ENOENT));
             gpu.close();
             let child_gpu = Gpu::open();
             assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
@@ -62,7 +63,7 @@ fn forked_child_has_no_driver_state() {
         });
         // The parent's state is unchanged.
         assert_eq!(page_tables().0.len(), 1);
-        gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB).unwrap();
+        gpu.gem_va(gem, UNMAP, ADDRESS, MIB).unwrap();
         gpu.free(handle).unwrap();
     });
 }
@@ -80,12 +81,12 @@ fn fork_during_driver_calls_does_not_hang() {
                         let (handle, _) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
                         let descriptor = gpu.export(handle).unwrap();
                         let gem = gpu.prime(descriptor).unwrap();
-                        let address = 0x1000_0000 + thread * MIB;
+                        let address = ADDRESS + thread * MIB;
                         gpu.gem_va(gem, MAP, address, 4096).unwrap();
                         gpu.gem_close(gem).unwrap();
                         close(descriptor).unwrap();
                         let other = kernel::open("/dev/dri/renderD128").unwrap();
-                        call(other, b'd', 0, &mut [0u64; 8]).unwrap();
+                        call(other, calls::VERSION, &mut [0u64; 8]).unwrap();
                         close(other).unwrap();
                         gpu.free(handle).unwrap();
                         assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);
@@ -124,6 +125,6 @@ fn vfork_child_leaves_parent_intact() {
             libc::waitpid(child, &raw mut status, 0);
         }
         assert!(gpu.alloc(MIB, VRAM).is_ok());
-        call(gpu.drm, b'd', 0, &mut [0u64; 8]).unwrap();
+        call(gpu.drm, calls::VERSION, &mut [0u64; 8]).unwrap();
     });
 }

@@ -4,7 +4,8 @@ mod fixture;
 mod kernel;
 
 use fixture::run_preloaded;
-use kernel::Gpu;
+use kernel::calls::{self, Call};
+use kernel::{Gpu, READ_WRITE_EXECUTE};
 
 /// A deterministic random generator.
 struct Random(u64);
@@ -56,11 +57,11 @@ fn random_calls_return() {
         for _ in 0..200_000 {
             let render = random.below(2) == 0;
             let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
-            let numbers = if render { 0x60 } else { 0x30 };
-            let number =
-                if random.below(8) == 0 { random.below(256) } else { random.below(numbers) };
+            // Most of the calls have lower numbers.
+            let end = if render { 0x60 } else { 0x30 };
+            let number = if random.below(8) == 0 { random.below(256) } else { random.below(end) };
             // Skip all waits for events: a random timeout may be unlimited.
-            if !render && number == 0x0c {
+            if !render && number == u64::from(calls::WAIT_EVENTS.1) {
                 continue;
             }
             let mut argument = [0u64; 16];
@@ -102,34 +103,41 @@ fn random_calls_return() {
     });
 }
 
-/// Returns a random valid call on the process's objects: its family, number and arguments. `src/kfd/mod.rs` (`K`) and
-/// `src/drm/mod.rs` (`d`) list the numbers.
-fn valid_call(gpu: Gpu, random: &mut Random, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
+/// Returns a random valid call on the process's objects, and its arguments.
+fn valid_call(gpu: Gpu, random: &mut Random, memory: u64, dmabuf: i32) -> (Call, Vec<u64>) {
     let number = 1 + random.below(3);
     let (handle, address) = (gpu.id << 32 | number, 0x1000_0000 + (random.below(64) << 12));
     let (dmabuf, size) = (dmabuf as u64, 4096 * number);
     let flags =
         [kernel::VRAM, kernel::GTT, kernel::VRAM | kernel::PUBLIC][random.below(3) as usize];
+    // Ring, write pointer, read pointer, doorbell, size and GPU, type (AQL) and percentage, priority.
     let queue = [memory, memory + 8192, memory + 8200, 0, 4096 | gpu.id << 32, 2 | 100 << 32, 7];
     match random.below(16) {
-        0 => (b'K', 0x16, vec![address, size, 0, 0, gpu.id | (flags | kernel::WRITABLE) << 32]),
-        1 => (b'K', 0x17, vec![handle]),
-        2 => (b'K', 0x18, vec![handle, memory + 4096, 1]),
-        3 => (b'K', 0x19, vec![handle, memory + 4096, 1]),
-        4 => (b'K', 0x24, vec![handle, libc::O_CLOEXEC as u64]),
-        5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
-        6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
+        0 => (
+            calls::ALLOC_MEMORY_OF_GPU,
+            vec![address, size, 0, 0, gpu.id | (flags | kernel::WRITABLE) << 32],
+        ),
+        1 => (calls::FREE_MEMORY_OF_GPU, vec![handle]),
+        2 => (calls::MAP_MEMORY_TO_GPU, vec![handle, memory + 4096, 1]),
+        3 => (calls::UNMAP_MEMORY_FROM_GPU, vec![handle, memory + 4096, 1]),
+        4 => (calls::EXPORT_DMABUF, vec![handle, libc::O_CLOEXEC as u64]),
+        5 => (calls::IMPORT_DMABUF, vec![address, 0, gpu.id | dmabuf << 32]),
+        6 => (calls::GET_DMABUF_INFO, vec![0, 0, 0, dmabuf << 32]),
         // Each queue creates a thread, so create only a few.
-        7 if random.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
-        7 => (b'K', 0x23, vec![0, gpu.id]),
-        8 => (b'K', 0x03, vec![number]),
-        9 => (b'K', 0x08, vec![0, 0, 0, 0]),
-        10 => (b'K', 0x14, vec![memory, 2]),
-        11 => (b'd', 0x2e, vec![0, dmabuf]),
-        12 => (b'd', 0x48, vec![number, (1 + random.below(4)) | (0xe << 32), address, 0, size]),
-        13 => (b'd', 0x45, vec![memory, 360 | 0x16 << 32, 0, 0]),
-        14 => (b'd', 0x41, vec![number]),
-        _ => (b'd', 0x09, vec![number]),
+        7 if random.below(64) == 0 => (calls::CREATE_QUEUE, [&queue[..], &[0; 5]].concat()),
+        7 => (calls::AVAILABLE_MEMORY, vec![0, gpu.id]),
+        8 => (calls::DESTROY_QUEUE, vec![number]),
+        9 => (calls::CREATE_EVENT, vec![0, 0, 0, 0]),
+        10 => (calls::GET_PROCESS_APERTURES_NEW, vec![memory, 2]),
+        11 => (calls::PRIME_FD_TO_HANDLE, vec![0, dmabuf]),
+        12 => (
+            calls::GEM_VA,
+            vec![number, (1 + random.below(4)) | (READ_WRITE_EXECUTE << 32), address, 0, size],
+        ),
+        // The query for the properties of the GPU.
+        13 => (calls::INFO, vec![memory, 360 | 0x16 << 32, 0, 0]),
+        14 => (calls::GEM_MMAP, vec![number]),
+        _ => (calls::GEM_CLOSE, vec![number]),
     }
 }
 
@@ -147,11 +155,12 @@ fn nearly_valid_calls_return() {
         let mut random = Random(0xfeed);
         let (mut failed, mut succeeded) = (0, 0);
         for _ in 0..30_000 {
-            let (family, number, mut argument) = valid_call(gpu, &mut random, memory, dmabuf);
+            let (call, mut argument) = valid_call(gpu, &mut random, memory, dmabuf);
             if random.below(2) == 0 {
                 let index = random.below(argument.len() as u64) as usize;
                 argument[index] = random.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
             }
+            let (family, number) = call;
             let device = if family == b'd' { gpu.drm } else { gpu.kfd };
             let size = (argument.len() * 8) as u64;
             let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
@@ -162,7 +171,7 @@ fn nearly_valid_calls_return() {
             } else {
                 failed += 1
             }
-            if (number, result) == (0x24, 0) {
+            if (call, result) == (calls::EXPORT_DMABUF, 0) {
                 kernel::close((argument[1] >> 32) as i32).unwrap();
             }
         }
@@ -200,7 +209,7 @@ fn queue_survives_counter_overflow() {
         let rest = [4096 | gpu.id << 32, sdma | 100 << 32, 7, 0, 0, 0, 0, 0];
         let mut queue: Vec<u64> = addresses.into_iter().chain(rest).collect();
         let queue: &mut [u64; 12] = queue.as_mut_slice().try_into().unwrap();
-        kernel::call(gpu.kfd, b'K', 0x02, queue).unwrap();
+        kernel::call(gpu.kfd, calls::CREATE_QUEUE, queue).unwrap();
         let began = std::time::Instant::now();
         // SAFETY: as above.
         while unsafe { read.read_volatile() } > u64::MAX / 2 {
@@ -208,7 +217,7 @@ fn queue_survives_counter_overflow() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let mut destroy = [queue[6] >> 32];
-        kernel::call(gpu.kfd, b'K', 0x03, &mut destroy).unwrap();
+        kernel::call(gpu.kfd, calls::DESTROY_QUEUE, &mut destroy).unwrap();
     });
 }
 
@@ -218,7 +227,7 @@ fn invalid_waits_return() {
         let gpu = Gpu::open();
         let wait = |events: u64, count: u64, all: u64| {
             // The timeout is a millisecond.
-            kernel::call(gpu.kfd, b'K', 0x0c, &mut [events, count | all << 32, 1])
+            kernel::call(gpu.kfd, calls::WAIT_EVENTS, &mut [events, count | all << 32, 1])
         };
         assert_eq!(wait(0, 1, 0), Err(libc::EFAULT));
         assert_eq!(wait(8, 3, 1), Err(libc::EFAULT));

@@ -4,7 +4,7 @@ mod fixture;
 mod kernel;
 
 use fixture::{is_child, rerun, run_preloaded};
-use kernel::{Gpu, PUBLIC, VRAM, call, mmap};
+use kernel::{Gpu, PUBLIC, VRAM, call, calls, mmap};
 use libc::EBUSY;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -56,7 +56,7 @@ fn log_records_each_call() {
         unsafe { libc::munmap(mapped.cast(), 4096) };
         gpu.free(handle).unwrap();
         gpu.free(handle).unwrap_err();
-        call(gpu.kfd, b'K', 0x20, &mut [0u64]).unwrap_err();
+        call(gpu.kfd, calls::SVM, &mut [0u64]).unwrap_err();
         gpu.close();
     });
     let Some(text) = text else { return };

@@ -4,7 +4,7 @@ mod fixture;
 mod kernel;
 
 use fixture::run_preloaded;
-use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
+use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, calls, close, mmap, open, page_tables};
 use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY};
 use std::fs;
 
@@ -93,32 +93,33 @@ fn errors_match_the_kernel() {
         let drm = open("/dev/dri/renderD128").unwrap();
         let gpu = Gpu { kfd, drm, id: Gpu::ID };
         assert_eq!(gpu.alloc(MIB, VRAM), Err(ENODEV), "no page table yet");
-        let acquire = |gpu: u64| call(kfd, b'K', 0x15, &mut [drm as u64 | gpu << 32]);
+        let acquire = |gpu: u64| call(kfd, calls::ACQUIRE_VM, &mut [drm as u64 | gpu << 32]);
         assert_eq!(acquire(0x1009), Err(EINVAL), "no such GPU");
-        assert_eq!(acquire(0x1002), Err(EINVAL), "the file of another GPU");
-        assert_eq!((acquire(0x1001), acquire(0x1001)), (Ok(()), Ok(())));
+        assert_eq!(acquire(Gpu::SECOND_ID), Err(EINVAL), "the file of another GPU");
+        assert_eq!((acquire(Gpu::ID), acquire(Gpu::ID)), (Ok(()), Ok(())));
         let other = open("/dev/dri/renderD128").unwrap();
-        assert_eq!(call(kfd, b'K', 0x15, &mut [other as u64 | 0x1001 << 32]), Err(EBUSY));
+        assert_eq!(call(kfd, calls::ACQUIRE_VM, &mut [other as u64 | Gpu::ID << 32]), Err(EBUSY));
         assert_eq!(gpu.alloc(0, VRAM), Err(EINVAL));
         assert_eq!(gpu.alloc(MIB, 0), Err(EINVAL));
         assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
         assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
         assert_eq!(gpu.map_memory(0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
-        assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
-        assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
+        assert_eq!(call(kfd, calls::MAP_MEMORY_TO_GPU, &mut [handle, 8, 1]), Err(EFAULT));
+        assert_eq!(call(kfd, calls::MAP_MEMORY_TO_GPU, &mut [handle, 8, 0]), Err(EINVAL));
         // A failed call returns the number of GPUs that it has processed.
-        let gpus = [0x1001u32, 0x1112, 7];
+        let gpus = [Gpu::ID as u32, Gpu::SECOND_ID as u32, 7];
         let mut map = [handle, gpus.as_ptr() as u64, 3];
-        assert_eq!(call(kfd, b'K', 0x18, &mut map), Err(ENODEV));
+        assert_eq!(call(kfd, calls::MAP_MEMORY_TO_GPU, &mut map), Err(ENODEV));
         assert_eq!(map[2] >> 32, 1);
         assert_eq!(gpu.free(handle), Err(EBUSY));
         gpu.unmap_memory(handle).unwrap();
         gpu.free(handle).unwrap();
-        // Unknown calls, and an invalid argument.
-        assert_eq!(call(kfd, b'K', 0x7f, &mut [0u64]), Err(ENOTTY));
-        assert_eq!(call(kfd, b'K', 0x20, &mut [0u64]), Err(ENOTTY), "SVM");
-        assert_eq!(call(drm, b'd', 0x44, &mut [0u64]), Err(EINVAL));
+        // Unknown calls.
+        assert_eq!(call(kfd, (b'K', 0x7f), &mut [0u64]), Err(ENOTTY));
+        assert_eq!(call(kfd, calls::SVM, &mut [0u64]), Err(ENOTTY), "SVM");
+        assert_eq!(call(drm, calls::CS, &mut [0u64]), Err(EINVAL));
+        // `ALLOC_MEMORY_OF_GPU`, `GET_VERSION` and `VERSION`, with an invalid argument.
         for (device, code) in [(kfd, 0xc028_4b16u64), (kfd, 0x8008_4b01), (drm, 0xc040_6400)] {
             // SAFETY: the address is invalid on purpose.
             assert_eq!(unsafe { libc::ioctl(device, code, 8usize) }, -1);
@@ -135,11 +136,12 @@ fn errors_match_the_kernel() {
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));
         }
         assert_eq!(gpu.import(999), Err(EBADF));
-        // Invalid arguments of `mmap`.
+        // Invalid arguments of `mmap`. An offset in `/dev/kfd` contains the window from bit 62 on, and the GPU from bit 46
+        // on.
         assert_eq!(mmap(drm, 0, 4096), Err(EINVAL));
         assert_eq!(mmap(kfd, 1 << 62, 4096), Err(EFAULT));
         assert_eq!(mmap(kfd, 3 << 62 | 7 << 46, 8192), Err(ENODEV));
-        assert_eq!(mmap(kfd, 3 << 62 | 0x1001 << 46, 4096), Err(EINVAL));
+        assert_eq!(mmap(kfd, 3 << 62 | Gpu::ID << 46, 4096), Err(EINVAL));
         let (_, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
         assert_eq!(mmap(drm, offset, 2 * MIB as usize), Err(EINVAL));
         assert_eq!(mmap(drm, offset + 4096, 4096), Err(EINVAL));
@@ -236,8 +238,9 @@ fn system_memory_is_created_and_shared() {
         let gpu = Gpu::open();
         let file = open("/dev/dri/renderD128").unwrap();
         // Size, alignment, location, flags.
-        let create =
-            |mut arguments: [u64; 4]| call(file, b'd', 0x40, &mut arguments).map(|()| arguments[0]);
+        let create = |mut arguments: [u64; 4]| {
+            call(file, calls::GEM_CREATE, &mut arguments).map(|()| arguments[0])
+        };
         for invalid in [[0, 0, 2, 0], [4096, 100, 2, 0], [4096, 4096, 4, 0], [4096, 4096, 2, 1]] {
             assert_eq!(create(invalid), Err(EINVAL), "{invalid:?}");
         }
@@ -245,8 +248,8 @@ fn system_memory_is_created_and_shared() {
         let handle = create([2 * MIB - 1, 4096, 2, 0]).unwrap();
         assert_eq!(gpu.available(), 64 * MIB, "the GPU's own memory");
         let mut prime = [handle as u32, (libc::O_CLOEXEC | libc::O_RDWR) as u32, 0];
-        call(file, b'd', 0x2d, &mut prime).unwrap();
-        call(file, b'd', 0x09, &mut [handle]).unwrap();
+        call(file, calls::PRIME_HANDLE_TO_FD, &mut prime).unwrap();
+        call(file, calls::GEM_CLOSE, &mut [handle]).unwrap();
         close(file).unwrap();
         let descriptor = prime[2] as i32;
         let import = gpu.import(descriptor).unwrap();

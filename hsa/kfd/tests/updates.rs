@@ -6,7 +6,7 @@ mod kernel;
 
 use fixture::run_preloaded;
 use kernel::engine::Fault;
-use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, page_tables};
+use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, calls, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 
 const MIB: u64 = 1 << 20;
@@ -75,7 +75,7 @@ impl Machine {
     /// Calls `GEM_VA` on the memory under test.
     fn va(&self, operation: u64, flags: u64, address: u64, offset: u64, size: u64) {
         let mut va = [self.memory.gem, operation | flags << 32, address, offset, size];
-        call(self.gpu.drm, b'd', 0x48, &mut va).unwrap();
+        call(self.gpu.drm, calls::GEM_VA, &mut va).unwrap();
     }
 
     /// Maps and unmaps a page with amdkfd.

@@ -4,6 +4,7 @@ use core::ptr::{null_mut, without_provenance_mut};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
 /// The protection of CPU mappings.

@@ -22,8 +22,9 @@ pub(crate) const QUEUE_SIZES: (u32, u32) = (64, 128 << 10);
 /// The number of hardware queues of a GPU.
 const QUEUE_COUNT: u32 = 128;
 /// The largest number of work-items in a workgroup, also in each dimension.
-const WORKGROUP_SIZE: u16 = 1024;
-const FBARRIER_COUNT: u32 = 32;
+pub(crate) const WORKGROUP_SIZE: u16 = 1024;
+/// The largest number of fine-grained barriers in a workgroup.
+pub(crate) const FBARRIER_COUNT: u32 = 32;
 /// The frequency of a GPU's clock counter in Hz.
 const GPU_FREQUENCY: u64 = 100_000_000;
 const WATCH_POINT_COUNT: u32 = 4;

@@ -152,6 +152,7 @@ impl Config {
             "extension" => {
                 let valid = "the extension's minor version as a number, or none";
                 self.extension_reported = value != "none";
+                // ROCm 6.0 has extension 1.4, and does not report it.
                 let minor = if value == "none" { "4" } else { value };
                 let minor = minor.parse().map_err(|_| invalid(valid))?;
                 *self = self.clone().with_extension(minor);

@@ -195,7 +195,9 @@ impl State {
                 return reservation.is_registered().then_some(None);
             };
             let handle = self.handles.get(mapping.handle);
-            return Some(handle.and_then(|h| h.memory()).and_then(|m| gpu(m.owner)));
+            return Some(
+                handle.and_then(|handle| handle.memory()).and_then(|memory| gpu(memory.owner)),
+            );
         }
         self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
     }

@@ -3,6 +3,8 @@
 //! The sources of generation E are the files of rocm-systems#12228: `runtimes/hsa/libhsa/src/memory.rs`, `runtime.rs`
 //! and `README.md`, and `runtimes/ddi/rocddi/src/driver/linux_kfd/vmem.rs` of the driver layer.
 //!
+//! "Seen in" a release means: a test has observed this behaviour in AMD's own runtime.
+//!
 //! The other modules query [`Behaviour`]. In addition, `abi` and `nothing` compare version numbers, to leave out the
 //! functions that a release lacks.
 
@@ -95,6 +97,7 @@ pub(crate) enum UnnamedAgents {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Behaviour {
     pub(crate) generation: Generation,
+    /// The minor version of AMD's extension. ROCm 6.1.2 has 4, 6.4.3 has 7, and 7.2.4 has 15.
     pub(crate) extension: u32,
     /// Whether the extension version can be queried. ROCm 6.0 has extension 1.4, but no attribute
     /// for it.
@@ -441,8 +444,8 @@ impl Behaviour {
         self.extension >= 7
     }
 
-    /// The check that a reservation contains a range accepts a range that starts after the
-    /// reservation and wraps around. 7.2.4 rejects it.
+    /// A range that starts after a reservation and wraps around passes the check that the reservation contains the
+    /// range. 7.2.4 rejects such a range.
     pub(crate) fn ranges_may_wrap(self) -> bool {
         self.generation == Generation::A
     }

@@ -1,7 +1,7 @@
 //! One simulated runtime: its shared state, start and shutdown.
 
 use crate::abi::{FUNCTION_COUNT, Function, NAMES};
-use crate::config::{Config, MIB, PageTableUpdates};
+use crate::config::{Config, GIB, KIB, PageTableUpdates};
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
 use crate::generation::Behaviour;
@@ -211,7 +211,8 @@ fn check_config(config: &Config) -> Result<(), Error> {
         return invalid("there are more than 64 CPUs, or more than 64 GPUs".into());
     }
     let granules = [config.granule, config.recommended_granule];
-    let is_invalid = |g: &u64| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB;
+    let is_invalid =
+        |granule: &u64| !granule.is_power_of_two() || !(4 * KIB..=GIB).contains(granule);
     if let Some(granule) = granules.into_iter().find(is_invalid) {
         return invalid(format!("the granule {granule} is not a power of two from 4 KiB to 1 GiB"));
     }

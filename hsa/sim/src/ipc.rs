@@ -61,8 +61,9 @@ pub(crate) unsafe fn create(
     let state = instance.lock();
     let allocation = state.allocations.get(&address.addr());
     // Only whole allocations can be shared.
-    let allocation = allocation.filter(|a| a.origin == Origin::Pool && a.size == length);
-    let memory = allocation.and_then(|a| a.memory.as_ref());
+    let allocation = allocation
+        .filter(|allocation| allocation.origin == Origin::Pool && allocation.size == length);
+    let memory = allocation.and_then(|allocation| allocation.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let found = handle_of(memory, length as u64, Target::Allocation)?;
     // SAFETY: not null, and the caller promises the rest.

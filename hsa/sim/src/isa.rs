@@ -1,6 +1,7 @@
 //! The instruction sets of GPUs. Each GPU has one; AMD's 7.2.4 also lists a generic one.
 
 use crate::abi::IsaCallback;
+use crate::agent_info::{FBARRIER_COUNT, WORKGROUP_SIZE};
 use crate::agents::Agent;
 use crate::attribute::Value;
 use crate::config::Gpu;
@@ -79,11 +80,11 @@ fn attribute_of(instance: &Instance, gpu: &Gpu, attribute: hsa_isa_info_t) -> Hs
         HSA_ISA_INFO_DEFAULT_FLOAT_ROUNDING_MODES
         | HSA_ISA_INFO_BASE_PROFILE_DEFAULT_FLOAT_ROUNDING_MODES => [0u8, 0, 1].into(),
         HSA_ISA_INFO_FAST_F16_OPERATION => true.into(),
-        HSA_ISA_INFO_WORKGROUP_MAX_DIM => [1024u16; 3].into(),
-        HSA_ISA_INFO_WORKGROUP_MAX_SIZE => 1024u32.into(),
+        HSA_ISA_INFO_WORKGROUP_MAX_DIM => [WORKGROUP_SIZE; 3].into(),
+        HSA_ISA_INFO_WORKGROUP_MAX_SIZE => u32::from(WORKGROUP_SIZE).into(),
         HSA_ISA_INFO_GRID_MAX_DIM => instance.behaviour.grid_limits().into(),
         HSA_ISA_INFO_GRID_MAX_SIZE => u64::MAX.into(),
-        HSA_ISA_INFO_FBARRIER_MAX_SIZE => 32u32.into(),
+        HSA_ISA_INFO_FBARRIER_MAX_SIZE => FBARRIER_COUNT.into(),
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     })
 }

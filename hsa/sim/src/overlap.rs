@@ -90,7 +90,9 @@ impl Calls {
         // Count first, then compare: of two calls that begin together, at least one sees the other.
         let before = self.0[own].fetch_add(1, SeqCst);
         let call = Call(&self.0[own]);
-        for (index, other) in USES.iter().enumerate().filter(|(_, it)| it.races_with(&USES[own])) {
+        for (index, other) in
+            USES.iter().enumerate().filter(|(_, usage)| usage.races_with(&USES[own]))
+        {
             let running = if index == own { before } else { self.0[index].load(SeqCst) };
             if running > 0 {
                 return Err(Race(function, other.function));

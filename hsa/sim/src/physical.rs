@@ -48,7 +48,7 @@ impl Account {
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Claims `bytes`, if enough are available.
+    /// Claims `bytes`, if the account has as many unclaimed bytes.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -83,7 +83,9 @@ pub(crate) struct Memory {
     claim: Option<Claim>,
 }
 
+/// The start of the names of the files that contain memory.
 const NAME_PREFIX: &str = "hsa-sim:";
+/// The seals of such a file: its size never changes, and no seal can be added.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Memory {

@@ -3,7 +3,7 @@
 use crate::abi::Allocate;
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
-use crate::mapping::Mapping;
+use crate::mapping::{Grant, Mapping};
 use crate::pool_memory::Origin;
 use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
@@ -83,9 +83,13 @@ fn describe_mapped(
     (start, address): (usize, usize),
     mapping: &Mapping,
 ) -> Description {
-    let owner =
-        state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
-    let granted = mapping.grants.iter().filter(|g| g.permission != HSA_ACCESS_PERMISSION_NONE);
+    let owner = state
+        .handles
+        .get(mapping.handle)
+        .and_then(|handle| handle.memory())
+        .map(|memory| memory.owner);
+    let permits_access = |grant: &&Grant| grant.permission != HSA_ACCESS_PERMISSION_NONE;
+    let granted = mapping.grants.iter().filter(permits_access);
     let granted: Vec<_> = granted.map(|grant| grant.agent).collect();
     let returns_start = instance.behaviour.pointer_info_returns_start();
     let cpu_has_access = granted.iter().any(|agent| matches!(agent, Agent::Cpu(_)));

@@ -5,6 +5,7 @@ use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
+use crate::reservation::HUGE_PAGE;
 use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_void;
 use hsa_faults::FaultKind;
@@ -79,7 +80,7 @@ impl Instance {
     /// Maps memory at new addresses, accessible to the CPU if it can access the owner's memory.
     pub(crate) fn map_memory(&self, memory: &Memory) -> HsaResult<usize> {
         let size = memory.size as usize;
-        let alignment = if size >= 2 << 20 { 2 << 20 } else { PAGE };
+        let alignment = if size >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
         let address = address_space::reserve(size, alignment, Protection::None)
             .map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         if !self.cpu_can_access(memory.owner) {
@@ -227,7 +228,7 @@ fn allow_vmem(
     address: usize,
 ) -> HsaResult {
     let (mut start, _) = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    let requests: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
+    let requests: Vec<_> = agents.iter().map(|agent| (*agent, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;
         instance.set_access(state, start, usize::MAX, &requests)?;

@@ -28,6 +28,10 @@ const CPU_POOLS_WITHOUT_EXTENDED: &[SegmentAndFlags] =
 const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
+/// The number of bits of a pool's index that contain its number among the pools of its agent.
+const NUMBER_BITS: u32 = 4;
+
+/// The granule of a CPU's memory.
 const SYSTEM_GRANULE: u64 = 4096;
 /// The bytes of local memory (LDS) of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
@@ -40,7 +44,8 @@ pub(crate) struct Pool {
     pub(crate) flags: u32,
     /// Whether iteration lists the pool. The properties of an import can name a hidden pool.
     pub(crate) visible: bool,
-    index: usize,
+    /// The number among the pools of the agent.
+    number: usize,
 }
 
 impl Pool {
@@ -62,23 +67,23 @@ impl Instance {
                 (if gfx12 { GFX12_POOLS } else { GPU_POOLS }, hidden)
             }
         };
-        let pool = move |(index, &(segment, flags)): (usize, &SegmentAndFlags)| {
+        let pool = move |(number, &(segment, flags)): (usize, &SegmentAndFlags)| {
             let visible = segment != GLOBAL || Some(flags) != hidden;
-            Pool { owner, segment, flags, visible, index }
+            Pool { owner, segment, flags, visible, number }
         };
         descriptions.iter().enumerate().map(pool)
     }
 
     pub(crate) fn pool_handle(&self, pool: Pool) -> hsa_amd_memory_pool_t {
-        let index = self.node(pool.owner) << 4 | pool.index;
+        let index = self.node(pool.owner) << NUMBER_BITS | pool.number;
         hsa_amd_memory_pool_t { handle: self.identity.value(Kind::Pool, index) }
     }
 
     /// Finds a pool by its handle.
     pub(crate) fn pool(&self, pool: hsa_amd_memory_pool_t) -> Option<Pool> {
         let index = self.identity.index(Kind::Pool, pool.handle)?;
-        let owner = self.agent_at(index >> 4)?;
-        self.pools(owner).nth(index & 0xf)
+        let owner = self.agent_at(index >> NUMBER_BITS)?;
+        self.pools(owner).nth(index & ((1 << NUMBER_BITS) - 1))
     }
 
     /// Returns the pool that the properties of imported memory report: the owner's last one from

@@ -12,8 +12,8 @@ use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The size of a huge page. Reservations of at least this size are aligned to it.
-const HUGE_PAGE: usize = 2 << 20;
+/// The size of a huge page. Reservations and allocations of at least this size are aligned to it.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A reserved range, keyed by its start.
 #[derive(Debug)]

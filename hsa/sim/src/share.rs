@@ -40,7 +40,9 @@ impl SharedMemory {
             return Err(ImportError::UnknownOwner);
         }
         let file = physical::reopen(descriptor).map_err(|_| ImportError::NoDescriptor)?;
-        let has_file = |m: &Arc<Memory>| m.existing_file().is_some_and(|f| is_same_file(f, &file));
+        let has_file = |memory: &Arc<Memory>| {
+            memory.existing_file().is_some_and(|existing| is_same_file(existing, &file))
+        };
         let live = self.memory_by_token.get(&exported.token).and_then(Weak::upgrade);
         if let Some(memory) = live.filter(has_file) {
             return Ok(memory);
@@ -69,9 +71,9 @@ enum ImportError {
     NoDescriptor,
 }
 
-fn is_same_file(a: &File, b: &File) -> bool {
+fn is_same_file(first: &File, second: &File) -> bool {
     let identity = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
-    identity(a).is_some() && identity(a) == identity(b)
+    identity(first).is_some() && identity(first) == identity(second)
 }
 
 impl Instance {

@@ -72,7 +72,8 @@ impl Simulation {
     /// Returns the number of calls of a function, failed ones included; 0 for an unknown name.
     #[must_use]
     pub fn calls(&self, function: &str) -> u64 {
-        self.all_calls().into_iter().find(|(name, _)| *name == function).map_or(0, |(_, n)| n)
+        let calls = self.all_calls().into_iter().find(|(name, _)| *name == function);
+        calls.map_or(0, |(_, count)| count)
     }
 
     /// Returns the number of calls of each function, in the order of the table.

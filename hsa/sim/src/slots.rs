@@ -27,19 +27,19 @@ fn current_process() -> u32 {
 
 /// Acquires a free slot.
 pub(crate) fn acquire() -> Option<usize> {
-    (0..SLOT_COUNT).find(|slot| acquire_slot(*slot))
+    (0..SLOT_COUNT).find(|slot| try_acquire(*slot))
 }
 
-/// Acquires this slot if it is free.
-pub(crate) fn acquire_slot(slot: usize) -> bool {
+/// Acquires this slot if it is free. Returns whether it was free.
+pub(crate) fn try_acquire(slot: usize) -> bool {
     let owner = &TABLE[slot].process;
     owner.compare_exchange(0, current_process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// Acquires the slot that a forked child has inherited, if its simulation was not initialised when the process was
-/// forked. As with AMD's runtime, the child can then start its own.
+/// forked. As with AMD's runtime, the child can then start its own. Returns whether the slot was acquired.
 #[cfg(feature = "export")]
-pub(crate) fn acquire_inherited_slot(slot: usize) -> bool {
+pub(crate) fn try_acquire_inherited(slot: usize) -> bool {
     let owner = TABLE[slot].process.load(Ordering::Acquire);
     if owner == 0 || owner == current_process() {
         return false;

@@ -45,7 +45,11 @@ impl Usage {
                 Content::Borrowed(_) | Content::Missing => {}
             }
         }
-        state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut count_file);
+        state
+            .allocations
+            .values()
+            .filter_map(|allocation| allocation.memory.as_ref())
+            .for_each(&mut count_file);
         for reservation in state.reservations.values() {
             reservation.lingering.values().for_each(&mut count_file);
         }
@@ -53,7 +57,9 @@ impl Usage {
         let mut counted: HashSet<_> =
             state.handles.iter().filter_map(Handle::memory).map(Arc::as_ptr).collect();
         counted.extend(state.leaked_memory.iter().map(Arc::as_ptr));
-        for memory in state.reservations.values().flat_map(|r| r.lingering.values()) {
+        for memory in
+            state.reservations.values().flat_map(|reservation| reservation.lingering.values())
+        {
             if let (Owner::Gpu(gpu), true) = (memory.owner, counted.insert(Arc::as_ptr(memory))) {
                 vram_lingering[gpu] += memory.claimed();
             }

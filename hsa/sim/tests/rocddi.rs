@@ -57,7 +57,7 @@ fn loader_extension_is_reported() {
     type Bits = [[u8; 32]; 4];
     let none = Bits::default();
     let mut loader = none;
-    // HSA_EXTENSION_AMD_LOADER is 0x201.
+    // HSA_EXTENSION_AMD_LOADER is 0x201: bit 1 of byte 64, the first byte of the third array.
     loader[2][0] = 2;
     for (era, expected) in [(D, none), (E, loader)] {
         let rig = start(era);

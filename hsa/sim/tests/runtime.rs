@@ -152,6 +152,7 @@ fn isa_info_returns_the_full_name() {
 
 #[test]
 fn pools_are_in_amds_order() {
+    // Segment (0: global, 3: LDS) and flags (1: kernel arguments, 2: fine-grained, 4: coarse-grained, 8: extended scope).
     let flags = |rig: &Rig, agent| -> Vec<(u32, u32)> {
         let description = |pool: &hsa_amd_memory_pool_t| {
             let query =
@@ -176,7 +177,8 @@ fn pools_are_in_amds_order() {
     let granules = [vram, rig.system, lds].map(|pool| info(pool, recommended));
     assert_eq!(granules, [2 * MIB, 4096, 0]);
     let location = |pool| pool_info::<u32>(rig.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
-    assert_eq!((location(vram), location(rig.system)), (Ok(1), Ok(0)));
+    assert_eq!(location(vram), Ok(HSA_AMD_MEMORY_POOL_LOCATION_GPU));
+    assert_eq!(location(rig.system), Ok(HSA_AMD_MEMORY_POOL_LOCATION_CPU));
     let allowed = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
     let allowed = |pool| pool_info::<bool>(rig.hsa, pool, allowed);
     assert_eq!((allowed(vram), allowed(lds)), (Ok(true), Ok(false)));
@@ -194,7 +196,7 @@ fn links_report_access_and_type() {
         )
     };
     let word = |rig: &Rig, agent, pool, attribute| {
-        let mut value = 99u32;
+        let mut value = UNWRITTEN;
         assert_eq!(query(rig, agent, pool, attribute, (&raw mut value).cast()), OK);
         value
     };
@@ -305,7 +307,7 @@ fn planned_failure_has_no_effect() {
     let rig = Rig::new(Config::default().with_faults(FaultPlan::none().fail(
         "hsa_amd_vmem_map",
         2,
-        0x1008,
+        OUT_OF_RESOURCES,
     )));
     let (base, handle) = (rig.reserve(4 * SIZE), rig.create(SIZE));
     assert_eq!(rig.map(base, SIZE, handle), OK);

@@ -1,6 +1,6 @@
 //! The structs of `drm/drm.h` and `drm/amdgpu_drm.h`.
 
-use crate::abi::{format_bits, open_flags, structs};
+use crate::abi::{format_bits, format_open_flags, structs};
 
 /// The operations of `GEM_VA`, as fault plans name them.
 pub(crate) const VA_OPERATIONS: [&str; 4] =
@@ -16,7 +16,7 @@ fn operation_name(operation: u32) -> String {
     names.get(operation as usize).map_or_else(|| operation.to_string(), |name| (*name).to_owned())
 }
 
-fn page_flags(flags: u32) -> String {
+fn format_page_flags(flags: u32) -> String {
     format_bits(
         flags,
         &[(1 << 0, "DELAY_UPDATE"), (1 << 1, "R"), (1 << 2, "W"), (1 << 3, "X"), (1 << 4, "PRT")],
@@ -45,7 +45,7 @@ structs! {
     GemClose: 8 { handle: u32, pad: u32 }
     /// Contains a size on input, a handle on output.
     GemCreate: 32 { size_or_handle: u64, alignment: u64, domains: u64, flags: u64 }
-    Prime: 12 { handle: u32, flags: u32 as open_flags, fd: i32 }
+    Prime: 12 { handle: u32, flags: u32 as format_open_flags, fd: i32 }
     /// Contains a handle on input, an offset on output.
     GemMmap: 8 { handle_or_offset: u64 }
     GemOperation: 16 { handle: u32, operation: u32, value: u64 }
@@ -57,7 +57,7 @@ structs! {
     Info: 32 { address: u64, size: u32, query: u32 as query_name, parameters: [u32; 4] }
     /// Older callers lack the fields from `timeline_point` on, which are then zero.
     GemVa: 64 named va_operation {
-        handle: u32, pad: u32, operation: u32 as operation_name, flags: u32 as page_flags, address: u64,
+        handle: u32, pad: u32, operation: u32 as operation_name, flags: u32 as format_page_flags, address: u64,
         offset: u64, size: u64,
         timeline_point: u64, timeline_syncobj: u32, syncobj_count: u32, syncobjs: u64,
     }

@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::errno::{EINVAL, ENOENT, ENOMEM, Result};
 use crate::kfd::abi::flags;
 use crate::metadata::{self, Metadata};
-use crate::page_table::{Entry, PAGE};
+use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
 use crate::user;
 use hsa_faults::FaultKind;
 
@@ -16,9 +16,8 @@ const UNMAP: u32 = 2;
 const CLEAR: u32 = 3;
 const REPLACE: u32 = 4;
 
-/// The supported flags: readable, writable, executable, and the caching modes
-/// (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
-const SUPPORTED_FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
+/// The supported flags: the permissions, and the caching modes (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
+const SUPPORTED_FLAGS: u32 = READABLE | WRITABLE | EXECUTABLE | 0xf << 5 | 1 << 9;
 /// The driver reserves all lower addresses (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
@@ -58,6 +57,7 @@ pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()>
     Ok(())
 }
 
+// Operations of `GEM_METADATA` (`AMDGPU_GEM_METADATA_OP_*`).
 const SET_METADATA: u32 = 1;
 const GET_METADATA: u32 = 2;
 
@@ -85,7 +85,9 @@ pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) 
     }
 }
 
+/// The only emulated operation of `GEM_OP` (`AMDGPU_GEM_OP_GET_GEM_CREATE_INFO`).
 const GET_CREATE_INFO: u32 = 0;
+
 // The locations of memory (`AMDGPU_GEM_DOMAIN_*`).
 const DOMAIN_GTT: u64 = 1 << 1;
 const DOMAIN_VRAM: u64 = 1 << 2;

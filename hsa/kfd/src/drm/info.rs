@@ -5,9 +5,11 @@ use super::abi::{DeviceInfo, Info, MemoryInfo};
 use crate::abi::Plain;
 use crate::driver::{Driver, Gpu};
 use crate::errno::{EINVAL, Result};
+use crate::page_table::PAGE;
 use crate::profile::Profile;
 use crate::user;
 
+// Queries (`AMDGPU_INFO_*`).
 const ACCEL_WORKING: u32 = 0x00;
 const HW_IP_COUNT: u32 = 0x03;
 const VRAM_USAGE: u32 = 0x10;
@@ -53,6 +55,7 @@ fn read_registers(address: u64, capacity: usize, count: u32) -> Result<()> {
 }
 
 fn memory(gpu: &Gpu, profile: &Profile) -> MemoryInfo {
+    // The total size, the usable size, the used size, and the size of the largest allocation.
     let heap = |size: u64, used: u64| [size, size - used.min(size), used, size - used.min(size)];
     let (size, used) = (gpu.vram.size, gpu.vram.used());
     let visible = profile.visible(size);
@@ -75,9 +78,9 @@ fn device(profile: &Profile) -> DeviceInfo {
         ids_flags: if profile.integrated { INTEGRATED } else { 0 },
         address_offset: 1 << 16,
         address_max: 1 << 47,
-        address_alignment: 4096,
+        address_alignment: PAGE as u32,
         pte_fragment_size: 2 << 20,
-        gart_page_size: 4096,
+        gart_page_size: PAGE as u32,
         vram_bit_width: profile.memory_width,
         wave_size: profile.wave_size,
         units_per_array: profile.compute_units / profile.shader_arrays,

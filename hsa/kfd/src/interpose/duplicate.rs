@@ -7,30 +7,35 @@ use crate::{descriptors, own};
 use libc::{c_int, c_long};
 
 /// Registers a new duplicate of a descriptor, if the descriptor is a device's. Returns the duplicate.
-fn track(from: c_int, to: c_int) -> c_int {
-    catch_panic(|| descriptors::register_duplicate(from, to), ());
-    to
+fn registered(original: c_int, duplicate: c_int) -> c_int {
+    catch_panic(|| descriptors::register_duplicate(original, duplicate), ());
+    duplicate
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup(from: c_int) -> c_int {
-    track(from, next!("dup", fn(c_int) -> c_int, from).unwrap_or(-1))
+extern "C" fn dup(original: c_int) -> c_int {
+    registered(original, next!("dup", fn(c_int) -> c_int, original).unwrap_or(-1))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if own::contains(to) {
+extern "C" fn dup2(original: c_int, duplicate: c_int) -> c_int {
+    if own::contains(duplicate) {
         return EBADF.set_errno();
     }
-    track(from, next!("dup2", fn(c_int, c_int) -> c_int, from, to).unwrap_or(-1))
+    registered(
+        original,
+        next!("dup2", fn(c_int, c_int) -> c_int, original, duplicate).unwrap_or(-1),
+    )
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if own::contains(to) {
+extern "C" fn dup3(original: c_int, duplicate: c_int, flags: c_int) -> c_int {
+    if own::contains(duplicate) {
         return EBADF.set_errno();
     }
-    track(from, next!("dup3", fn(c_int, c_int, c_int) -> c_int, from, to, flags).unwrap_or(-1))
+    let result =
+        next!("dup3", fn(c_int, c_int, c_int) -> c_int, original, duplicate, flags).unwrap_or(-1);
+    registered(original, result)
 }
 
 /// Defines `fcntl` variants.
@@ -43,7 +48,7 @@ macro_rules! define_fcntl {
             )
             .unwrap_or(-1);
             match command {
-                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => track(descriptor, result),
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => registered(descriptor, result),
                 _ => result,
             }
         }

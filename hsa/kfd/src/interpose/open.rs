@@ -34,7 +34,7 @@ fn open_at(
             || {
                 let text = generated.text(driver::get());
                 let close_on_exec = flags & libc::O_CLOEXEC != 0;
-                memory_file::create_text("counter", &text, close_on_exec)
+                memory_file::create_text("generated", &text, close_on_exec)
                     .unwrap_or_else(Errno::set_errno)
             },
             -1,

@@ -13,7 +13,7 @@ fn redirected_path(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     match paths::resolve(path) {
         Some(DriverPath::Generated(file)) => {
             let text = file.text(driver::get());
-            let Ok(descriptor) = memory_file::create_text("counter", &text, true) else {
+            let Ok(descriptor) = memory_file::create_text("generated", &text, true) else {
                 return (None, None);
             };
             (CString::new(format!("/proc/self/fd/{descriptor}")).ok(), Some(descriptor))

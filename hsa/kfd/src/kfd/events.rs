@@ -29,6 +29,8 @@ const TIMEOUT: u32 = 1;
 const FAILED: u32 = 2;
 /// The timeout of a wait without a time limit.
 const NO_TIMEOUT: u32 = u32::MAX;
+/// A wait without a time limit checks its events again at least this often.
+const UNLIMITED_WAIT_STEP: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 struct Event {
@@ -246,7 +248,7 @@ impl Events {
             }
             let remaining = match deadline {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()),
-                None => Duration::from_secs(3600),
+                None => UNLIMITED_WAIT_STEP,
             };
             if remaining.is_zero() {
                 result = Ok(TIMEOUT);

@@ -9,7 +9,12 @@ use crate::page_table::PAGE;
 use crate::real::{self, Mapping};
 use libc::c_void;
 
-/// The parts of `/dev/kfd` that can be mapped, by the two uppermost bits of an offset.
+/// The first bit of the window in an offset (`KFD_MMAP_TYPE_SHIFT`).
+const WINDOW_SHIFT: u32 = 62;
+/// The first bit of the GPU's identifier in an offset (`KFD_MMAP_GPU_ID_SHIFT`). The identifier has 16 bits.
+const GPU_ID_SHIFT: u32 = 46;
+
+/// The parts of `/dev/kfd` that can be mapped, by the two uppermost bits of an offset (`KFD_MMAP_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     Registers = 0,
@@ -22,13 +27,13 @@ impl Window {
 
     /// Finds the window of an offset.
     fn of(offset: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|window| *window as u64 == offset >> 62)
+        Self::ALL.into_iter().find(|window| *window as u64 == offset >> WINDOW_SHIFT)
     }
 }
 
 /// Returns the offset of a GPU's window.
 pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
-    (window as u64) << 62 | u64::from(gpu_id) << 46
+    (window as u64) << WINDOW_SHIFT | u64::from(gpu_id) << GPU_ID_SHIFT
 }
 
 /// Maps a window. A child of the process does not inherit it.
@@ -45,7 +50,7 @@ pub(crate) unsafe fn map(
     if opener != descriptors::this_process() {
         return Err(EINVAL);
     }
-    let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
+    let gpu = || driver.gpu((offset >> GPU_ID_SHIFT) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
     let (offset, is_valid_length) = match Window::of(offset) {
         Some(Window::Doorbells) => (windows::doorbells_offset(gpu()?), length == DOORBELLS_SIZE),

@@ -9,6 +9,12 @@ use crate::queue::{PacketFormat, Ring};
 
 /// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
 const MIN_RING_SIZE: u32 = 1024;
+/// The bits of a queue's percentage. The other bits of the argument select a compute die.
+const PERCENTAGE_MASK: u32 = 0xff;
+/// `KFD_MAX_QUEUE_PERCENTAGE`.
+const MAX_PERCENTAGE: u32 = 100;
+/// `KFD_MAX_QUEUE_PRIORITY`.
+const MAX_PRIORITY: u32 = 15;
 /// The exclusive end of user addresses.
 const USER_END: u64 = 1 << 47;
 
@@ -17,6 +23,11 @@ const AQL: u32 = 2;
 const SDMA: u32 = 1;
 const SDMA_XGMI: u32 = 3;
 const SDMA_BY_ENGINE: u32 = 4;
+
+/// Returns whether a queue's percentage and priority are in their ranges.
+fn is_scheduling_valid(percentage: u32, priority: u32) -> bool {
+    percentage & PERCENTAGE_MASK <= MAX_PERCENTAGE && priority <= MAX_PRIORITY
+}
 
 pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
     let gpu = driver.gpu(create.gpu_id)?;
@@ -30,7 +41,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         }
     };
     let size = create.ring_size.max(MIN_RING_SIZE);
-    if !size.is_power_of_two() || create.percentage & 0xff > 100 || create.priority > 15 {
+    if !size.is_power_of_two() || !is_scheduling_valid(create.percentage, create.priority) {
         return Err(EINVAL);
     }
     let addresses = [create.ring_base, create.write_pointer, create.read_pointer];
@@ -58,7 +69,7 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
 /// Suspends or resumes a queue: a percentage of 0, or a null ring, suspends the queue. Replacing the ring is not
 /// emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
-    if update.percentage & 0xff > 100 || update.priority > 15 {
+    if !is_scheduling_valid(update.percentage, update.priority) {
         return Err(EINVAL);
     }
     let ring = driver.process.queues.ring(update.queue_id)?;
@@ -66,6 +77,7 @@ pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
         driver.log.unsupported(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
         return Err(EINVAL);
     }
-    let runs = update.percentage & 0xff != 0 && update.ring_base != 0 && update.ring_size != 0;
+    let runs =
+        update.percentage & PERCENTAGE_MASK != 0 && update.ring_base != 0 && update.ring_size != 0;
     driver.process.queues.set_suspended(update.queue_id, !runs)
 }

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::buffer::Buffers;
+use crate::kfd::abi;
 use crate::vram::{LimitedMemory, MemoryUsage};
 
 fn entry(size: u64) -> Entry {
-    Entry { size, offset: 0, flags: 0xe, buffer: None }
+    Entry { size, offset: 0, flags: READABLE | WRITABLE | EXECUTABLE, buffer: None }
 }
 
 fn ranges(table: &PageTable) -> Vec<(u64, u64)> {
@@ -33,8 +34,8 @@ fn map_rejects_overlap_and_clear_splits() {
 fn translate_applies_planned_faults() {
     let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, 8 * PAGE);
     let buffers = Buffers::new();
-    let [old, new] =
-        [(); 2].map(|()| buffers.create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap());
+    let [old, new] = [(); 2]
+        .map(|()| buffers.create(0, abi::flags::VRAM, PAGE, vram.claim(PAGE).unwrap()).unwrap());
     let entry_of = |buffer: &Arc<Buffer>| Entry { buffer: Some(buffer.clone()), ..entry(PAGE) };
     let target = |table: &mut PageTable| match table.translate(0x10000).unwrap() {
         Translation::Entry(_, entry) => Some(entry.buffer.unwrap().label.token),
@@ -97,8 +98,9 @@ fn as_model(table: &PageTable) -> Model {
 fn page_table_agrees_with_page_array() {
     let buffers = Buffers::new();
     let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, 48 * PAGE);
-    let memory =
-        [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()).unwrap());
+    let memory = [(); 3].map(|()| {
+        buffers.create(0, abi::flags::VRAM, 16 * PAGE, vram.claim(16 * PAGE).unwrap()).unwrap()
+    });
     for seed in 1..=200 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
         let (mut table, mut model): (_, Model) = (PageTable::default(), [None; PAGES]);
@@ -113,7 +115,8 @@ fn page_table_agrees_with_page_array() {
                     let offset = random.below(8) * PAGE;
                     let allowed = choice == 0 || model[pages.clone()].iter().all(Option::is_none);
                     let fits = offset + size <= buffer.size;
-                    let entry = Entry { size, offset, flags: 2, buffer: Some(buffer.clone()) };
+                    let entry =
+                        Entry { size, offset, flags: READABLE, buffer: Some(buffer.clone()) };
                     let result = match choice {
                         0 => table.replace(address, entry),
                         _ => table.map(address, entry),

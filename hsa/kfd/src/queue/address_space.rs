@@ -8,6 +8,9 @@ use crate::user;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The number of bytes that are copied or filled at a time.
+const CHUNK_SIZE: u64 = 1 << 20;
+
 /// A failed access of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessFault {
@@ -95,9 +98,9 @@ impl GpuAddressSpace {
         })
     }
 
-    /// Copies memory, at most 1 MiB at a time.
+    /// Copies memory in chunks.
     pub(super) fn copy(&self, from: u64, to: u64, length: u64) -> AccessResult<()> {
-        let mut chunk = vec![0; length.min(1 << 20) as usize];
+        let mut chunk = vec![0; length.min(CHUNK_SIZE) as usize];
         let mut done = 0;
         while done < length {
             let count = (length - done).min(chunk.len() as u64);
@@ -111,7 +114,7 @@ impl GpuAddressSpace {
 
     /// Fills memory with a word.
     pub(super) fn fill(&self, to: u64, length: u64, word: u32) -> AccessResult<()> {
-        let chunk = word.to_le_bytes().repeat((length.min(1 << 20) as usize).div_ceil(4));
+        let chunk = word.to_le_bytes().repeat((length.min(CHUNK_SIZE) as usize).div_ceil(4));
         let mut done = 0;
         while done < length {
             let count = (length - done).min(chunk.len() as u64);

@@ -9,12 +9,18 @@ use crate::user;
 
 pub(super) const PACKET_SIZE: u64 = 64;
 
-/// The types of packets.
+// The types of packets (`HSA_PACKET_TYPE_*`).
 const VENDOR: u8 = 0;
 const INVALID: u8 = 1;
 const DISPATCH: u8 = 2;
 const BARRIER_AND: u8 = 3;
 const BARRIER_OR: u8 = 5;
+
+/// The offset of the signals for which a barrier waits, and their number.
+const DEPENDENCIES: usize = 8;
+const DEPENDENCY_COUNT: usize = 5;
+/// The offset of the completion signal in all types of packets.
+const COMPLETION_SIGNAL: usize = 56;
 
 /// The result of an attempt to consume a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +44,8 @@ fn is_satisfied(
     value: impl Fn(u64) -> Result<i64, AccessFault>,
 ) -> Result<bool, AccessFault> {
     let (mut any, mut empty) = (false, true);
-    for index in 0..5 {
-        let dependency = number(packet, 8 + index * 8);
+    for index in 0..DEPENDENCY_COUNT {
+        let dependency = number(packet, DEPENDENCIES + index * 8);
         if dependency == 0 {
             continue;
         }
@@ -88,7 +94,7 @@ pub(super) fn step(
     // Informs the queue's owner that it can overwrite the packet.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| AccessFault { address, error })?;
-    signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;
+    signal::complete(driver, memory, number(&packet, COMPLETION_SIGNAL), (start, gpu_clock()))?;
     Ok(Step::Consumed)
 }
 
@@ -101,7 +107,8 @@ mod tests {
     fn satisfied(signals: &[u64]) -> (bool, bool) {
         let mut packet = [0; 64];
         for (index, signal) in signals.iter().enumerate() {
-            packet[8 + index * 8..16 + index * 8].copy_from_slice(&signal.to_le_bytes());
+            let offset = DEPENDENCIES + index * 8;
+            packet[offset..offset + 8].copy_from_slice(&signal.to_le_bytes());
         }
         let value = |signal: u64| Ok((signal / 100) as i64 - 1);
         let check = |all| {

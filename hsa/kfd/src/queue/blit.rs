@@ -82,22 +82,26 @@ fn parse_phases(bytes: &[u8; ARGUMENTS_SIZE], count: usize) -> Option<Operation>
 
 /// Parses the arguments of a copy or fill kernel that runs on `grid` work items.
 fn parse_arguments(bytes: &[u8; ARGUMENTS_SIZE], grid: u32) -> Option<Operation> {
-    // The number of work items is the upper half (`high`) or the lower half of an argument.
+    // The number of work items is the upper half (`high`) or the lower half of an argument. The grid can be rounded up
+    // to whole wavefronts of 64 work items.
     let fits_grid = |index, high: bool| {
         let number = number(bytes, index);
         let items = if high { (number >> 32) as u32 } else { number as u32 };
         items != 0 && items.next_multiple_of(64) == grid.next_multiple_of(64)
     };
+    // A copy between aligned addresses, in four phases.
     if fits_grid(10, false)
         && let Some(operation) = parse_phases(bytes, 5)
     {
         return Some(operation);
     }
+    // A copy between misaligned addresses, in two phases.
     if fits_grid(6, false)
         && let Some(operation) = parse_phases(bytes, 3)
     {
         return Some(operation);
     }
+    // A fill in two phases.
     let (to, middle, end) = (number(bytes, 0), number(bytes, 1), number(bytes, 2));
     if fits_grid(3, true) && to != 0 && to <= middle && middle <= end && to < end {
         let (length, word) = (end - to, number(bytes, 3) as u32);

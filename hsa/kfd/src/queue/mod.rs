@@ -74,7 +74,7 @@ impl Queues {
         let commands = Arc::new(Commands::default());
         let frame = Arc::new(Frame::new()?);
         let (memory, shared) = (GpuAddressSpace { drm_file, frame }, commands.clone());
-        let thread = without_signals(|| {
+        let thread = with_signals_blocked(|| {
             let name = format!("kfd-queue{}", ring.gpu);
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))
         });
@@ -108,7 +108,7 @@ impl Queues {
 
 /// Runs a function with all signals blocked. Threads that it starts inherit the signal mask, so that
 /// the program's signals only interrupt the program's threads.
-pub(crate) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a valid set of signals.
     let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: fills the sets, which live until the calls return.

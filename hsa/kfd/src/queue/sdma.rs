@@ -20,11 +20,12 @@ const FILL: u32 = 11;
 const TIMESTAMP: u32 = 13;
 const CACHE: u32 = 17;
 
-// Variants of `COPY`, `TIMESTAMP` and `ATOMIC`, and a condition of `POLL`.
+/// The variant of `COPY` for contiguous memory.
 const LINEAR: u32 = 0;
+/// The variant of `TIMESTAMP` that stores the GPU's clock.
 const GLOBAL: u32 = 2;
+/// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
-const EQUAL: u32 = 3;
 
 /// The longest packet, in words.
 const MAX_WORDS: usize = 8;
@@ -74,7 +75,7 @@ pub(super) fn step(
 ) -> Result<(Step, u64), AccessFault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
-    let length = match (operation, variant) {
+    let word_count = match (operation, variant) {
         (NOP, _) => 1 + (words[0] >> 16 & 0x3fff),
         (COPY, LINEAR) => {
             let count = u64::from(words[1] & 0x3fff_ffff) + 1;
@@ -118,7 +119,7 @@ pub(super) fn step(
             });
         }
     };
-    Ok((Step::Consumed, u64::from(length) * 4))
+    Ok((Step::Consumed, u64::from(word_count) * 4))
 }
 
 /// Returns whether a number in memory satisfies the packet's condition.
@@ -133,7 +134,7 @@ fn is_condition_met(
         0 => true,
         1 => value < words[3],
         2 => value <= words[3],
-        EQUAL => value == words[3],
+        3 => value == words[3],
         4 => value != words[3],
         5 => value >= words[3],
         _ => value > words[3],

@@ -3,7 +3,7 @@
 use super::address_space::{AccessFault, GpuAddressSpace};
 use crate::driver::Driver;
 
-/// The offsets of the fields of a signal.
+// The offsets of the fields of a signal.
 const VALUE: u64 = 8;
 const MAILBOX: u64 = 16;
 const EVENT: u64 = 24;

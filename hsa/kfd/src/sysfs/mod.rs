@@ -3,10 +3,10 @@
 //! The contents depend only on the configuration. Processes of one configuration share a folder, whose
 //! name contains a hash of the contents. The first process writes the folder under another name, then renames it.
 
-mod counters;
+mod generated;
 mod topology;
 
-pub(crate) use counters::GeneratedFile;
+pub(crate) use generated::GeneratedFile;
 pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
@@ -36,7 +36,7 @@ pub(crate) fn write(config: &Config) -> io::Result<String> {
     files.push(("dev/kfd".to_owned(), String::new()));
     files.push(("sys/module/amdgpu/initstate".to_owned(), "live\n".to_owned()));
     // `stat` of a generated file reports this file.
-    files.push(("counter".to_owned(), String::new()));
+    files.push(("generated".to_owned(), String::new()));
     store(&files, &links).map(|folder| folder.to_string_lossy().into_owned())
 }
 

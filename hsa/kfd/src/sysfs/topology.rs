@@ -9,14 +9,17 @@ const ROOT: &str = "sys/devices/virtual/kfd/kfd/topology";
 
 /// `CRAT_IOLINK_FLAGS_ENABLED`.
 const LINK_ENABLED: u64 = 1;
-// Types of links.
+// Types of links (`CRAT_IOLINK_TYPE_*`).
 const PCI_EXPRESS: u64 = 2;
 const XGMI: u64 = 11;
 
-// Types of memory banks.
+// Types of memory banks (`HSA_MEM_HEAP_TYPE_*`).
 const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
+
+/// The identifier of the hive of all GPUs, an arbitrary number.
+const HIVE_ID: u64 = 0x00c0_ffee_0000_0001;
 
 /// The capabilities of each GPU: doorbells of 64 bits; four watch points; firmware that can be debugged. Without the
 /// last bit, AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
@@ -115,7 +118,7 @@ fn cpu_files(config: &Config) -> Vec<File> {
 fn gpu_files(config: &Config, gpu: usize) -> Vec<File> {
     let (profile, node) = (config.profile, gpu + 1);
     let folder = format!("{ROOT}/nodes/{node}");
-    let hive = if profile.hive && config.gpus > 1 { 0x00c0_ffee_0000_0001 } else { 0 };
+    let hive = if profile.hive && config.gpus > 1 { HIVE_ID } else { 0 };
     let peers: Vec<usize> = (0..config.gpus).filter(|peer| *peer != gpu && hive != 0).collect();
     let heap_type = if profile.large_bar { FRAME_BUFFER_PUBLIC } else { FRAME_BUFFER_PRIVATE };
     let properties = text(&[

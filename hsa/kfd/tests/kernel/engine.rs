@@ -1,6 +1,6 @@
 //! A DMA engine of the first GPU, which a test uses without AMD's runtime.
 
-use super::{Gpu, call};
+use super::{Gpu, call, calls};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Gpu {
     /// Copies memory with a DMA engine. Each copy has a queue of its own, because a fault stops the queue.
     pub fn copy(self, from: u64, to: u64, length: u32) -> Result<(), Fault> {
         let mut create = [0, MEMORY << 32, 0, 0];
-        call(self.kfd, b'K', 0x08, &mut create).expect("CREATE_EVENT");
+        call(self.kfd, calls::CREATE_EVENT, &mut create).expect("CREATE_EVENT");
         let event = create[3] & u64::from(u32::MAX);
         let mut ring = Ring { packets: [0; 1024], write: 0.into(), read: 0.into() };
         let [low, high] = [|number: u64| number as u32, |number: u64| (number >> 32) as u32];
@@ -44,7 +44,7 @@ impl Gpu {
         let percentage = 100 << 32;
         let mut queue =
             [base, write, read, 0, size | self.id << 32, SDMA | percentage, 0, 0, 0, 0, 0, 0];
-        call(self.kfd, b'K', 0x02, &mut queue).expect("CREATE_QUEUE");
+        call(self.kfd, calls::CREATE_QUEUE, &mut queue).expect("CREATE_QUEUE");
         ring.write.store(COPY_WORDS * 4, Ordering::Release);
         let began = Instant::now();
         let result = loop {
@@ -59,8 +59,8 @@ impl Gpu {
                 "the engine neither copied nor faulted"
             );
         };
-        call(self.kfd, b'K', 0x03, &mut [queue[6] >> 32]).expect("DESTROY_QUEUE");
-        call(self.kfd, b'K', 0x09, &mut [event]).expect("DESTROY_EVENT");
+        call(self.kfd, calls::DESTROY_QUEUE, &mut [queue[6] >> 32]).expect("DESTROY_QUEUE");
+        call(self.kfd, calls::DESTROY_EVENT, &mut [event]).expect("DESTROY_EVENT");
         result
     }
 
@@ -68,7 +68,7 @@ impl Gpu {
     fn wait_for_fault(self, event: u64) -> Option<Fault> {
         let mut data = [0, 0, 0, 0, 0, event];
         let mut wait = [(&raw mut data).expose_provenance() as u64, 1, 1];
-        call(self.kfd, b'K', 0x0c, &mut wait).expect("WAIT_EVENTS");
+        call(self.kfd, calls::WAIT_EVENTS, &mut wait).expect("WAIT_EVENTS");
         let (read_only, address) = (data[0] >> 32, data[2]);
         (wait[2] >> 32 == 0).then_some(Fault { address, denied: read_only != 0 })
     }

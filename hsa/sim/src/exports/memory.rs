@@ -12,7 +12,7 @@ use hsa_sys::*;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
-type Deallocated = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
+type DeallocationFunction = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
 type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 
 /// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and between two GPUs
@@ -158,7 +158,7 @@ super::exports! {
 
     hsa_amd_register_deallocation_callback(
         address: *mut c_void,
-        callback: Deallocated,
+        callback: DeallocationFunction,
         data: *mut c_void,
     ) => |instance| {
         let address = non_null(address)?.addr().get();
@@ -173,7 +173,7 @@ super::exports! {
         Ok(())
     };
 
-    hsa_amd_deregister_deallocation_callback(address: *mut c_void, callback: Deallocated) => |instance| {
+    hsa_amd_deregister_deallocation_callback(address: *mut c_void, callback: DeallocationFunction) => |instance| {
         let address = non_null(address)?.addr().get();
         let function = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         let mut state = instance.lock();

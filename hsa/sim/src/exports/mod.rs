@@ -105,7 +105,7 @@ abi::every_function!(table_exports);
 /// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints the
 /// error of an invalid configuration to standard error, because a status cannot describe it.
 fn ensure_instance() -> bool {
-    if !slots::acquire_slot(0) && !slots::acquire_inherited_slot(0) {
+    if !slots::try_acquire(0) && !slots::try_acquire_inherited(0) {
         // The slot is in use. If another thread is creating the instance, wait. In a forked child,
         // `hsa_init` fails later.
         while slots::is_owned(0) && slots::instance(0).is_err() {

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// The interval at which a wait for several signals checks their values.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
+/// The interval at which the thread of a handler checks whether it must end.
+const HANDLER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// A callback for a signal. It returns whether to keep waiting.
 type Handler = Option<unsafe extern "C" fn(hsa_signal_value_t, *mut c_void) -> bool>;
 
@@ -239,7 +242,7 @@ super::exports! {
         // handler returns `false`.
         let run = move || loop {
             let holds = |value| holds(condition, value, compare);
-            let value = found.wait(&instance, holds, Some(Duration::from_millis(50)));
+            let value = found.wait(&instance, holds, Some(HANDLER_CHECK_INTERVAL));
             if !instance.is_initialised() || instance.signals.get(signal).is_none() {
                 return;
             }

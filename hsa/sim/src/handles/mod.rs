@@ -111,7 +111,9 @@ impl Handles {
 
     /// Removes and returns a handle, if it is neither referenced nor mapped.
     pub(crate) fn remove_unused(&mut self, value: u64) -> Option<Box<Handle>> {
-        let unused = self.get(value).is_some_and(|h| h.references == 0 && h.mapping_count == 0);
+        let unused = self
+            .get(value)
+            .is_some_and(|handle| handle.references == 0 && handle.mapping_count == 0);
         let handle = if unused { self.handles.remove(&value) } else { None };
         if let (Some(aperture), Some(_)) = (&mut self.aperture, &handle) {
             aperture.free(value);

@@ -19,7 +19,10 @@ const BUFFER_SIZE: usize = 256;
 /// Ranges that contain the numbers of AMD's attributes of agents, and numbers that no header defines.
 const AGENT_ATTRIBUTES: [RangeInclusive<u32>; 4] =
     [0..=0x20, 0x3000..=0x3010, 0xA000..=0xA020, 0xA100..=0xA120];
+/// Ranges that contain the numbers of the attributes of the system.
 const SYSTEM_ATTRIBUTES: [RangeInclusive<u32>; 2] = [0..=0x10, 0x1F0..=0x220];
+/// A range that contains the numbers of the attributes of instruction sets.
+const ISA_ATTRIBUTES: RangeInclusive<u32> = 0..=0x20;
 
 /// Attributes of agents whose values depend on the machine, the emulation or the run.
 const ATTRIBUTES_THAT_DIFFER: &[u32] = &[
@@ -56,8 +59,11 @@ const SYSTEM_ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED,
 ];
 
+/// The bytes of an attribute, or the status of the failed call.
+type AttributeResult = Result<Vec<u8>, hsa_status_t>;
+
 /// Reads an attribute. Returns the bytes that the call writes.
-fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> Result<Vec<u8>, hsa_status_t> {
+fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> AttributeResult {
     // Two different fillings show which bytes are written.
     let [one, other] = [0x55, 0xAA].map(|filling| {
         let mut bytes = [filling; BUFFER_SIZE];
@@ -71,10 +77,12 @@ fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> Result<Vec<u8>, hsa_stat
     Ok(one.1[..last.map_or(0, |last| last + 1)].to_vec())
 }
 
-type Read = Result<Vec<u8>, hsa_status_t>;
-
 /// Describes a difference between AMD's value and the simulation's, if any.
-fn difference(amd: &Read, simulated: &Read, same_value: bool) -> Option<String> {
+fn difference(
+    amd: &AttributeResult,
+    simulated: &AttributeResult,
+    same_value: bool,
+) -> Option<String> {
     match (amd, simulated) {
         (Err(expected), Err(found)) if expected == found => None,
         (Ok(_), Ok(_)) if !same_value => None,
@@ -133,7 +141,7 @@ fn compare(fixture: &Fixture) {
         let isas = [first_isa(amd, *first), first_isa(simulated, *second)];
         assert_eq!(isas[0].is_some(), isas[1].is_some(), "instruction set of agent {index}");
         let [Some(first), Some(second)] = isas else { continue };
-        for attribute in 0..=0x20 {
+        for attribute in ISA_ATTRIBUTES {
             let read = |hsa: &Core, isa| {
                 let query = hsa.hsa_isa_get_info_alt.expect("the function");
                 read(|value| unsafe { query(isa, attribute, value) })

@@ -4,7 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
-use crate::rig::{Ended, INCOMPATIBLE, OK, in_child};
+use crate::rig::{Ended, INCOMPATIBLE, NONE, OK, RO, RW, in_child};
 use crate::side::Side;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_rocr::Release;
@@ -19,6 +19,9 @@ const PAGE: u64 = 4096;
 const AREA_START: u64 = 0x0800_0000_0000;
 /// An address without any memory.
 const GARBAGE: u64 = 0xdead_beef_0000;
+const CPU: Agent = Agent::Number(0);
+const GPU: Agent = Agent::Number(1);
+const PEER: Agent = Agent::Number(2);
 const ALL: &[Release] = &Release::ALL;
 
 struct Crash {
@@ -54,7 +57,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        call: "vmem_handle_create of a garbage pool",
+        call: "vmem_handle_create with an invalid pool handle",
         cause: "MemoryRegion::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
@@ -67,20 +70,20 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        call: "vmem_set_access for a garbage agent",
+        call: "vmem_set_access for an invalid agent handle",
         cause: "Agent::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
             let side = mapped(&table, &[]);
             let garbage = hsa_agent_t { handle: GARBAGE };
-            let request = hsa_amd_memory_access_desc_t { permissions: 3, agent_handle: garbage };
+            let request = hsa_amd_memory_access_desc_t { permissions: RW, agent_handle: garbage };
             let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
             unsafe { (side.vmem.hsa_amd_vmem_set_access)(at, 4096, &request, 1) };
         },
     },
     Crash {
-        call: "vmem_get_access of a garbage agent",
+        call: "vmem_get_access of an invalid agent handle",
         cause: "Agent::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
@@ -114,7 +117,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_import_shareable_handle after the last hsa_shut_down",
-        cause: "as before hsa_init",
+        cause: "it does not check whether the runtime is initialised",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -131,7 +134,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            mapped(&table, &[(Agent::Number(1), 3)]).shut_down();
+            mapped(&table, &[(GPU, RW)]).shut_down();
         },
     },
     Crash {
@@ -144,7 +147,7 @@ const TABLE: &[Crash] = &[
             let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
-            set(&mut side, 0, PAGE, &[(Agent::Number(1), 3)]);
+            set(&mut side, 0, PAGE, &[(GPU, RW)]);
         },
     },
     Crash {
@@ -155,18 +158,18 @@ const TABLE: &[Crash] = &[
         act: |table| {
             let mut side = reserved(&table);
             map(&mut side, 16);
-            set(&mut side, 16, PAGE, &[(Agent::Number(0), 3)]);
+            set(&mut side, 16, PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
         call: "vmem_set_access for the CPU to two mappings at once",
-        cause: "each is mapped with the size of both; the same assertion",
+        cause: "each mapping is mapped with the total size of both; the same assertion fails",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
             let mut side = mapped(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, 0, 2 * PAGE, &[(Agent::Number(0), 3)]);
+            set(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
@@ -177,8 +180,8 @@ const TABLE: &[Crash] = &[
         act: |table| {
             let mut side = mapped(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, PAGE as i64, PAGE, &[(Agent::Number(1), 3), (Agent::Number(2), 3)]);
-            set(&mut side, 0, 2 * PAGE, &[(Agent::Number(1), 1)]);
+            set(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
+            set(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
         },
     },
     Crash {
@@ -187,7 +190,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(Agent::Number(0), 1), (Agent::Number(1), 3)]);
+            let mut side = mapped(&table, &[(CPU, RO), (GPU, RW)]);
             side.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
         },
     },
@@ -197,7 +200,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(Agent::Number(0), 0), (Agent::Number(1), 3)]);
+            let mut side = mapped(&table, &[(CPU, NONE), (GPU, RW)]);
             side.perform(&Call::Peek { at: Location::In(0, 0) });
         },
     },

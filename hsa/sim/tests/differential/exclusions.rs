@@ -7,7 +7,7 @@ use crate::side::{AREA_SIZE, Side, Value};
 use crate::state::State;
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_own_driver;
-use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_STATUS_SUCCESS};
+use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_AMD_VMEM_ADDRESS_NO_REGISTER, HSA_STATUS_SUCCESS};
 
 /// Why a call is excluded, as in the table below.
 pub type Reason = &'static str;
@@ -46,7 +46,8 @@ const TABLE: &[Exclusion] = &[
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let valid = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
             let valid = valid && size.checked_add(2 * alignment).is_some();
-            scenario.release >= Release::R7_2_4 && flags & 1 != 0 && !valid
+            let no_register = flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) != 0;
+            scenario.release >= Release::R7_2_4 && no_register && !valid
         },
     },
     Exclusion {
@@ -86,7 +87,7 @@ const TABLE: &[Exclusion] = &[
             else {
                 return false;
             };
-            uses_own_driver() && scenario.state.overlap(to, from, size)
+            uses_own_driver() && scenario.state.share_memory(to, from, size)
         },
     },
     Exclusion {

@@ -179,6 +179,7 @@ impl Generator {
             80..98 => Pool::Number(self.random.below(12) as usize),
             _ => Pool::Zero,
         };
+        // Pinned, without a type, and an unknown type.
         let memory_type = self.random.pick(&[1, 1, 1, 1, 0, 0, 0, 7]);
         let flags = self.random.pick(&[0, 0, 0, 0xff]);
         self.handles.push((id, size));
@@ -292,6 +293,7 @@ impl Generator {
     }
 
     fn permission(&mut self) -> u32 {
+        // Mostly read and write; 9 is unknown.
         self.random.pick(&[3, 3, 3, 3, 3, 1, 2, 0, 0, 9])
     }
 
@@ -336,7 +338,7 @@ impl Generator {
             return self.location();
         };
         let pages = (size / PAGE).clamp(1, 16);
-        let inside = PAGE * self.random.below(pages) + self.random.pick(&[0, 0, 0x800]);
+        let inside = PAGE * self.random.below(pages) + self.random.pick(&[0, 0, PAGE / 2]);
         Location::In(name, offset.wrapping_add(inside) as i64)
     }
 

@@ -68,7 +68,7 @@ pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
         let last = pages.checked_sub(1).filter(|last| *last >= PAGES_READ);
         for page in (0..pages.min(PAGES_READ)).chain(last) {
             let offset = range.start + page * PAGE;
-            words.extend([offset, offset + 0x800].map(|offset| (offset, read(area + offset))));
+            words.extend([offset, offset + PAGE / 2].map(|offset| (offset, read(area + offset))));
         }
     }
     words

@@ -23,6 +23,11 @@ const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
 /// The time within which AMD's kernel driver must free memory that nothing uses.
 const FREE_LIMIT: Duration = Duration::from_secs(2);
 
+/// The maximum number of differing values in a message.
+const MAX_VALUES: usize = 12;
+/// Allocations that are larger may fail while memory lingers.
+const LARGE_SIZE: u64 = 64 << 20;
+
 /// AMD's runtime and the simulation, both started.
 #[derive(Debug)]
 pub struct Pair {
@@ -56,7 +61,7 @@ impl fmt::Display for Difference {
             Some((number, call)) => writeln!(f, "after call {number}, {call:?}:")?,
             None => writeln!(f, "at the end:")?,
         }
-        for (amd, simulated) in self.values.iter().take(12) {
+        for (amd, simulated) in self.values.iter().take(MAX_VALUES) {
             writeln!(f, "  AMD {amd}\n  sim {simulated}")?;
         }
         Ok(())
@@ -199,7 +204,7 @@ impl Pair {
             Handle::Of(name) => self.amd.current_name(name) != self.simulated.current_name(name),
             Handle::Zero | Handle::Garbage => false,
         });
-        let is_large = matches!(call, Call::Create { size, .. } if *size > 64 << 20);
+        let is_large = matches!(call, Call::Create { size, .. } if *size > LARGE_SIZE);
         let reason = if stale {
             Some("a stale handle that refers to new memory in one runtime only")
         } else if self.lingered && is_large {

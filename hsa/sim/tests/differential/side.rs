@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = 4096;
 /// The size of the area of a sequence.
 pub const AREA_SIZE: u64 = 1 << 28;
+/// A handle that no runtime returns.
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
@@ -307,14 +308,15 @@ impl Side {
         }
         // Other code may use this address, so that the results of later calls on it could differ.
         let natural_alignment = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
-        let natural_alignment = if flags & 1 == 0 { natural_alignment } else { PAGE };
-        let aligned = (address.addr() as u64).is_multiple_of(natural_alignment);
+        let is_registered = flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) == 0;
+        let alignment = if is_registered { natural_alignment } else { PAGE };
+        let aligned = (address.addr() as u64).is_multiple_of(alignment);
         let freed = unsafe { (self.vmem.hsa_amd_vmem_address_free)(address, bytes) };
         Outcome { status, values: vec![Value::Elsewhere { aligned, freed }] }
     }
 
     pub fn get_access(&self, address: u64, agent: hsa_agent_t) -> Outcome {
-        let mut permission = 99;
+        let mut permission = rig::UNWRITTEN;
         let get = self.vmem.hsa_amd_vmem_get_access;
         let address = without_provenance_mut(address as usize);
         let status = unsafe { get(address, &mut permission, agent) };
@@ -322,7 +324,7 @@ impl Side {
     }
 
     fn export(&mut self, id: Name, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) -> Outcome {
-        let mut descriptor = 77;
+        let mut descriptor = rig::UNWRITTEN as i32;
         let export = self.vmem.hsa_amd_vmem_export_shareable_handle;
         let status = unsafe { export(&mut descriptor, handle, flags) };
         if status != OK {
@@ -357,7 +359,7 @@ impl Side {
     }
 
     pub fn properties(&self, handle: Handle) -> Outcome {
-        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, 99);
+        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, rig::UNWRITTEN);
         let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
         let status = unsafe { query(self.handle(handle), &mut pool, &mut memory_type) };
         if status != OK {

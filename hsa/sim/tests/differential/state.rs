@@ -53,7 +53,7 @@ impl State {
     }
 
     /// Returns whether two ranges of the same size share memory, through one mapping or through two.
-    pub fn overlap(&self, first: Location, second: Location, size: u64) -> bool {
+    pub fn share_memory(&self, first: Location, second: Location, size: u64) -> bool {
         let memory_at = |location| {
             let at = self.in_area(location)?;
             let contains = |mapping: &&Mapping| {
@@ -64,7 +64,9 @@ impl State {
             Some((mapping.handle, at - self.start_of(mapping)))
         };
         match (memory_at(first), memory_at(second)) {
-            (Some((one, at)), Some((other, from))) => one == other && at.abs_diff(from) < size,
+            (Some((first, first_offset)), Some((second, second_offset))) => {
+                first == second && first_offset.abs_diff(second_offset) < size
+            }
             _ => false,
         }
     }

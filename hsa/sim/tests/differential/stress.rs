@@ -23,6 +23,9 @@ const DISTANCE: u64 = 0x0800_0000_0000;
 /// The number of memory ranges that the runtime may keep for reuse.
 const MAX_KEPT: usize = 16;
 
+/// The flag of machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`).
+const GTT: u32 = 1 << 1;
+
 /// The resources of a process, according to the kernel.
 #[derive(Debug)]
 struct ProcessResources {
@@ -67,7 +70,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
         std::thread::scope(|scope| {
             let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
             let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|t| t.join().expect("a thread")).collect::<Vec<_>>()
+            threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
         })
     };
     // Create the objects that the runtime creates once and keeps, such as queues.
@@ -190,11 +193,12 @@ fn process_resources(side: &Side) -> ProcessResources {
     }
 }
 
-/// Returns whether a descriptor refers to machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
-/// runtime creates for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
+/// Returns whether a descriptor refers to machine memory, which the runtime creates for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
 fn is_machine_memory(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
-    flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 2 != 0)
+    flags
+        .and_then(|flags| u32::from_str_radix(flags, 16).ok())
+        .is_some_and(|flags| flags & GTT != 0)
 }
 
 /// Returns the sorted targets of the process's descriptors. `ls` lists them, because the emulated
@@ -205,8 +209,8 @@ fn descriptors() -> Vec<String> {
     let output = command.env_remove("LD_PRELOAD").arg("-l").arg(folder).output().expect("ls");
     let text = String::from_utf8(output.stdout).expect("text");
     let targets = text.lines().filter_map(|line| Some(line.split_once(" -> ")?.1.to_owned()));
-    let mut own: Vec<_> =
+    let mut targets: Vec<_> =
         targets.filter(|to| !to.starts_with("pipe:") && to != "/dev/null").collect();
-    own.sort();
-    own
+    targets.sort();
+    targets
 }

@@ -25,7 +25,11 @@ fn set_access_matches_amd() {
         let agent = |handle| [(hsa_agent_t { handle }, RW)];
         version.check("agent 0", rig.set(base, SIZE, &agent(0)), INVALID_AGENT);
         // This crashed AMD's runtime.
-        version.check("garbage agent", rig.set(base, SIZE, &agent(GARBAGE)), INVALID_AGENT);
+        version.check(
+            "an invalid agent handle",
+            rig.set(base, SIZE, &agent(GARBAGE)),
+            INVALID_AGENT,
+        );
         version.check(
             "an unreserved address",
             rig.set(0x1234_5000, SIZE, &version.gpu(0, RW)),

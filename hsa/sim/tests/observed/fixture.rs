@@ -3,6 +3,7 @@
 use crate::rig::*;
 
 pub const SIZE: usize = 4 * MIB;
+/// A handle that no runtime returns.
 pub const GARBAGE: u64 = 0xdead_beef_0000;
 
 /// The configurations for 6.1.2, 6.4.3 and 7.2.4.

@@ -35,7 +35,7 @@ fn create_matches_amd() {
         version.check("on pool 0", create(pool(0), SIZE, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
         // The next two calls crashed AMD's runtime.
         version.check(
-            "garbage pool",
+            "an invalid pool handle",
             create(pool(GARBAGE), SIZE, MEMORY_TYPE_PINNED, 0),
             INVALID_ARGUMENT,
         );
@@ -106,11 +106,15 @@ fn retain_and_properties_match_amd() {
 
 #[test]
 fn pointer_info_matches_amd() {
+    const UNKNOWN: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_UNKNOWN;
+    const RESERVED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_RESERVED_ADDR;
+    const MAPPED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_HSA_VMEM;
     on_each_version(|version| {
         let rig = &version.rig;
         let (base, handle) = (rig.reserve(2 * SIZE), rig.create(SIZE));
         assert_eq!(rig.map(base, SIZE, handle), OK);
         assert_eq!(rig.set(base, SIZE, &version.gpu(0, RW)), OK);
+        // Type, address for agents, address for the CPU, size, and whether the first GPU is the owner.
         let info = |address| {
             let info = rig.pointer_info(address);
             let (agent, host) = (info.agentBaseAddress.addr(), info.hostBaseAddress.addr());
@@ -118,15 +122,15 @@ fn pointer_info_matches_amd() {
             (info.type_, agent, host, info.sizeInBytes, owned)
         };
         let reserved = [
-            (0, base, base, 2 * SIZE, false),
-            (5, base, 0, 2 * SIZE, false),
-            (5, 0, base, 2 * SIZE, false),
+            (UNKNOWN, base, base, 2 * SIZE, false),
+            (RESERVED, base, 0, 2 * SIZE, false),
+            (RESERVED, 0, base, 2 * SIZE, false),
         ];
         assert_eq!(info(base + SIZE), reserved[version.index]);
         let at = base + 100;
-        let mapped = [reserved[0], reserved[1], (6, at, at, SIZE, true)];
+        let mapped = [reserved[0], reserved[1], (MAPPED, at, at, SIZE, true)];
         assert_eq!(info(at), mapped[version.index]);
-        assert_eq!(info(handle as usize), (0, 0, 0, 0, false), "the handle's value");
+        assert_eq!(info(handle as usize), (UNKNOWN, 0, 0, 0, false), "the handle's value");
         version.check("memory_pool_free", rig.pool_free(base), INVALID_ALLOCATION);
         let allow = rig.allow(&[rig.gpus[1]], base);
         version.check("agents_allow_access GPU1", allow, [ERROR, OK, OK]);

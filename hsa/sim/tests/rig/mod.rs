@@ -10,6 +10,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use hsa_sim::{Config, Simulation};
 pub use hsa_sys::*;
+use std::time::{Duration, Instant};
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -30,6 +31,11 @@ pub const NONE: hsa_access_permission_t = HSA_ACCESS_PERMISSION_NONE;
 pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
 pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
 pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
+
+/// The value of a result before a call. No call writes this value.
+pub const UNWRITTEN: u32 = 99;
+/// The time limit of [`Rig::wait_below`].
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A started simulation.
 pub struct Rig {
@@ -57,7 +63,7 @@ impl Rig {
         let agents = agents(hsa);
         let of_type = |kind| {
             let is_of_type =
-                |a: &&hsa_agent_t| agent_info::<u32>(hsa, **a, HSA_AGENT_INFO_DEVICE) == Ok(kind);
+                |agent: &&hsa_agent_t| agent_info(hsa, **agent, HSA_AGENT_INFO_DEVICE) == Ok(kind);
             agents.iter().filter(is_of_type).copied().collect::<Vec<_>>()
         };
         let (cpus, gpus) = (of_type(HSA_DEVICE_TYPE_CPU), of_type(HSA_DEVICE_TYPE_GPU));
@@ -141,7 +147,7 @@ impl Rig {
     }
 
     pub fn properties(&self, handle: u64) -> Result<(u64, hsa_amd_memory_type_t), hsa_status_t> {
-        let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, 99);
+        let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, UNWRITTEN);
         let handle = hsa_amd_vmem_alloc_handle_t { handle };
         let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
         match unsafe { query(handle, &mut pool, &mut kind) } {
@@ -151,7 +157,7 @@ impl Rig {
     }
 
     pub fn export(&self, handle: u64) -> Result<c_int, hsa_status_t> {
-        let mut descriptor = 77;
+        let mut descriptor = UNWRITTEN as c_int;
         let handle = hsa_amd_vmem_alloc_handle_t { handle };
         let export = self.vmem.hsa_amd_vmem_export_shareable_handle;
         match unsafe { export(&mut descriptor, handle, 0) } {
@@ -208,7 +214,7 @@ impl Rig {
         address: usize,
         agent: hsa_agent_t,
     ) -> Result<hsa_access_permission_t, hsa_status_t> {
-        let mut permission = 99;
+        let mut permission = UNWRITTEN;
         let get = self.vmem.hsa_amd_vmem_get_access;
         match unsafe { get(without_provenance_mut(address), &mut permission, agent) } {
             OK => Ok(permission),
@@ -319,11 +325,12 @@ impl Rig {
     pub fn wait_below(&self, signal: hsa_signal_t, value: i64) -> i64 {
         let wait = self.hsa.hsa_signal_wait_scacquire.expect("in the table");
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
+        let nanoseconds = WAIT_LIMIT.as_nanos() as u64;
         // A wait may return before the condition holds, even without a timeout.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = Instant::now() + WAIT_LIMIT;
         loop {
-            let now = unsafe { wait(signal, condition, value, 10_000_000_000, state) };
-            if now < value || std::time::Instant::now() >= deadline {
+            let now = unsafe { wait(signal, condition, value, nanoseconds, state) };
+            if now < value || Instant::now() >= deadline {
                 return now;
             }
         }

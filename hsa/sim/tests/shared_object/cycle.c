@@ -1,6 +1,7 @@
 /*
  * Reserves, maps, copies, shares and frees virtual memory with two GPUs. Includes only AMD's own
- * headers, like any HSA program. Exits with status 0 on success.
+ * headers, like any HSA program. Exits with status 0 on success, with 3
+ * if hsa_init fails, and with 1 after any other failure.
  */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>

@@ -19,6 +19,10 @@
 
 /* Ten seconds, in nanoseconds: the unit of the simulation's timeouts. */
 static const uint64_t LIMIT = 10000000000u;
+/* 20 milliseconds: the timeout of waits that must expire. */
+static const uint64_t SHORT_TIMEOUT = 20000000;
+
+enum { ROUNDS = 30, PACKETS_PER_ROUND = 3 };
 
 struct agents {
   hsa_agent_t cpu, gpu;
@@ -249,14 +253,14 @@ static void queues(struct agents agents) {
 
   /* Barriers that wait for both signals, for either of them, and for a value. There are more packets than slots in the
    * ring, but at most one at a time. */
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < ROUNDS; ++round) {
     hsa_signal_store_relaxed(first, 1);
     hsa_signal_store_relaxed(second, 1);
     hsa_signal_store_relaxed(done, 1);
     hsa_barrier_and_packet_t all = {.dep_signal = {first, second}, .completion_signal = done};
     submit(queue, &all, HSA_PACKET_TYPE_BARRIER_AND);
     hsa_signal_store_relaxed(first, 0);
-    if (round == 0) CHECK(wait_below_1(done, 20000000) == 1);
+    if (round == 0) CHECK(wait_below_1(done, SHORT_TIMEOUT) == 1);
     hsa_signal_store_relaxed(second, 0);
     CHECK(wait_below_1(done, LIMIT) == 0);
 
@@ -271,11 +275,12 @@ static void queues(struct agents agents) {
     value.header.AmdFormat = HSA_AMD_PACKET_TYPE_BARRIER_VALUE;
     value.completion_signal = done;
     submit(queue, &value, HSA_PACKET_TYPE_VENDOR_SPECIFIC);
-    if (round == 0) CHECK(wait_below_1(done, 20000000) == 1);
+    if (round == 0) CHECK(wait_below_1(done, SHORT_TIMEOUT) == 1);
     hsa_signal_store_relaxed(first, 11);
     CHECK(wait_below_1(done, LIMIT) == 0);
   }
-  CHECK(hsa_queue_load_read_index_relaxed(queue) == 90 && hsa_queue_load_write_index_relaxed(queue) == 90);
+  CHECK(hsa_queue_load_read_index_relaxed(queue) == ROUNDS * PACKETS_PER_ROUND);
+  CHECK(hsa_queue_load_write_index_relaxed(queue) == ROUNDS * PACKETS_PER_ROUND);
 
   /* A kernel dispatch is an error: the callback runs, and the completion signal becomes negative. */
   hsa_kernel_dispatch_packet_t kernel = {.setup = 1, .completion_signal = done};
