@@ -27,17 +27,17 @@ impl Request {
         self.code as u8
     }
 
-    /// Returns the size of the caller's struct, which differs for older and newer callers.
+    /// Returns the size of the caller's struct (`_IOC_SIZE`), which differs for older and newer callers.
     fn size(self) -> usize {
         (self.code >> 16) as usize & 0x3fff
     }
 
-    /// Returns whether the call reads the caller's struct.
+    /// Returns whether the call reads the caller's struct (`_IOC_WRITE`).
     fn reads_argument(self) -> bool {
         self.code >> 30 & 1 != 0
     }
 
-    /// Returns whether the call writes to the caller's struct.
+    /// Returns whether the call writes to the caller's struct (`_IOC_READ`).
     fn writes_argument(self) -> bool {
         self.code >> 31 & 1 != 0
     }

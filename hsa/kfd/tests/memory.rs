@@ -237,7 +237,7 @@ fn system_memory_is_created_and_shared() {
     run_preloaded("system_memory_is_created_and_shared", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         let file = open("/dev/dri/renderD128").unwrap();
-        // Size, alignment, location, flags.
+        // Size, alignment, location (2: system memory, 4: the GPU's memory), flags.
         let create = |mut arguments: [u64; 4]| {
             call(file, calls::GEM_CREATE, &mut arguments).map(|()| arguments[0])
         };

@@ -16,6 +16,9 @@ const AT: u64 = 0x1000_0000;
 /// The address of memory that the GPU can always use.
 const OTHER: u64 = 0x2000_0000;
 
+/// The address of the page that [`Machine::barrier`] maps.
+const BARRIER: u64 = 0x3000_0000;
+
 // Operations and flags of `GEM_VA`.
 const CLEAR: u64 = 3;
 const REPLACE: u64 = 4;
@@ -52,7 +55,7 @@ impl Buffer {
     }
 }
 
-/// The first GPU, memory under test without a mapping, and memory at `OTHER`.
+/// The first GPU, memory under test without a mapping, and other memory at `OTHER`.
 struct Machine {
     gpu: Gpu,
     memory: Buffer,
@@ -66,7 +69,7 @@ impl Machine {
         let gpu = Gpu::open();
         let [memory, other] = [(); 2].map(|()| Buffer::new(gpu));
         gpu.gem_va(other.gem, MAP, OTHER, SIZE).unwrap();
-        let (page, _) = gpu.alloc_at(0x3000_0000, 4096, GTT).unwrap();
+        let (page, _) = gpu.alloc_at(BARRIER, 4096, GTT).unwrap();
         let machine = Self { gpu, memory, other, page };
         machine.barrier();
         machine

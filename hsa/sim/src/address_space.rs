@@ -27,6 +27,7 @@ impl Protection {
     }
 }
 
+/// The flags of mappings without a file.
 const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// Calls `mmap`.

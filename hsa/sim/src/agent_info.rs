@@ -33,6 +33,11 @@ const SCRATCH_SIZE: u64 = 4 << 30;
 /// The length of the texts in the attributes, with the terminating zero.
 const TEXT_LENGTH: usize = 64;
 
+/// The number of bytes of the attributes that are sets of bits.
+const BIT_SET_LENGTH: usize = 8;
+/// The length of a GPU's UUID: `GPU-`, 16 digits and the terminating zero.
+const UUID_LENGTH: usize = 21;
+
 /// The registers that a program writes to flush the path to a GPU's memory. Here writes have no effect.
 static HDP_REGISTERS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
@@ -80,7 +85,7 @@ fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> Hsa
             0usize.into()
         }
         HSA_AMD_AGENT_INFO_IOMMU_SUPPORT => HSA_IOMMU_SUPPORT_NONE.into(),
-        HSA_AMD_AGENT_INFO_AQL_EXTENSIONS => Value::zeros(8),
+        HSA_AMD_AGENT_INFO_AQL_EXTENSIONS => Value::zeros(BIT_SET_LENGTH),
         HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_CURRENT if instance.behaviour.has_scratch_limits() => {
             0u64.into()
         }
@@ -183,7 +188,7 @@ fn of_cpu(
         // No agent, as in AMD's runtime.
         HSA_AMD_AGENT_INFO_NEAREST_CPU => 0u64.into(),
         HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES if instance.behaviour.has_memory_properties() => {
-            Value::zeros(8)
+            Value::zeros(BIT_SET_LENGTH)
         }
         HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_MAX if instance.behaviour.has_scratch_limits() => {
             0u64.into()
@@ -245,7 +250,7 @@ fn of_gpu(
         }
         HSA_AMD_AGENT_INFO_DOMAIN => gpu.domain.into(),
         HSA_AMD_AGENT_INFO_COOPERATIVE_QUEUES => true.into(),
-        HSA_AMD_AGENT_INFO_UUID => Value::text(21, &format!("GPU-{:016x}", gpu.uuid)),
+        HSA_AMD_AGENT_INFO_UUID => Value::text(UUID_LENGTH, &format!("GPU-{:016x}", gpu.uuid)),
         HSA_AMD_AGENT_INFO_ASIC_REVISION => hardware.revision.into(),
         HSA_AMD_AGENT_INFO_SVM_DIRECT_HOST_ACCESS => (gpu.kind == GpuKind::Apu).into(),
         HSA_AMD_AGENT_INFO_MEMORY_AVAIL => {

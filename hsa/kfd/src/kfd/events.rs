@@ -184,13 +184,13 @@ fn begin_wait(state: &mut State, data: &EventData) -> Result<AwaitedEvent> {
 
 /// Marks the signalled events; returns whether the wait is over. Fails if an event was destroyed.
 fn poll(state: &mut State, awaited: &mut [AwaitedEvent], all: bool) -> Result<bool> {
-    for event_wait in awaited.iter_mut() {
-        event_wait.activated |= state.event(event_wait.id)?.age != event_wait.age;
+    for awaited_event in awaited.iter_mut() {
+        awaited_event.activated |= state.event(awaited_event.id)?.age != awaited_event.age;
     }
     if awaited.is_empty() {
         return Ok(true);
     }
-    let mut activated = awaited.iter().map(|event_wait| event_wait.activated);
+    let mut activated = awaited.iter().map(|awaited_event| awaited_event.activated);
     Ok(if all { activated.all(|done| done) } else { activated.any(|done| done) })
 }
 
@@ -230,7 +230,7 @@ impl Events {
         let mut result = Ok(COMPLETE);
         for data in data.iter() {
             match begin_wait(&mut state, data) {
-                Ok(event_wait) => awaited.push(event_wait),
+                Ok(awaited_event) => awaited.push(awaited_event),
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -258,17 +258,17 @@ impl Events {
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut signalled = Vec::new();
-        for (index, event_wait) in awaited.iter().enumerate() {
-            let Ok(event) = state.event(event_wait.id) else { continue };
+        for (index, awaited_event) in awaited.iter().enumerate() {
+            let Ok(event) = state.event(awaited_event.id) else { continue };
             event.waiters = event.waiters.saturating_sub(1);
-            if result.is_err() || !event_wait.activated {
+            if result.is_err() || !awaited_event.activated {
                 continue;
             }
             if let Some([flags, more_flags, address]) = event.fault {
                 data[index].age = flags;
                 data[index].fault = [more_flags, address, u64::from(event.fault_gpu)];
                 signalled.push(index);
-            } else if event_wait.compares_age {
+            } else if awaited_event.compares_age {
                 data[index].age = event.age;
                 signalled.push(index);
             }

@@ -136,6 +136,7 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
         return (output.status.success(), text);
     }
     let trace = std::fs::read_to_string(trace).unwrap_or_default();
+    // The first line names the last call that began.
     let last_call = trace.lines().next().unwrap_or_default().to_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     (output.status.success(), format!("{}: {last_call}\n{errors}", output.status))

@@ -237,7 +237,7 @@ impl Pair {
         // With AMD's kernel driver, an open dma-buf and an imported one keep memory in use after its handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
         // closed, and count its memory until the handle that it was exported from is released.
-        let is_kept = self.lingered || (uses_own_driver() && side.has_shared());
+        let is_kept = self.lingered || (uses_own_driver() && side.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
             access: state.points.iter().map(access).collect(),

@@ -20,7 +20,8 @@ pub const AREA_SIZE: u64 = 1 << 28;
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
-/// The timeout of one wait, in the runtime's ticks of a nanosecond or more: at least 0.1 seconds.
+/// The timeout of one wait, in ticks of the runtime's clock. A tick is at least a nanosecond long, so the wait lasts at
+/// least 0.1 seconds.
 const WAIT_TICKS: u64 = 100_000_000;
 /// A descriptor number that no process has.
 const CLOSED_DESCRIPTOR: i32 = 0x7fff_fff0;
@@ -133,7 +134,7 @@ impl Side {
     }
 
     /// Returns whether an exported descriptor is open, or a descriptor was imported.
-    pub fn has_shared(&self) -> bool {
+    pub fn has_shared_memory(&self) -> bool {
         self.has_imported || !self.descriptors.is_empty()
     }
 

@@ -16,15 +16,15 @@ fn set_access_matches_amd() {
         );
         assert_eq!(rig.map(base, SIZE, rig.create(SIZE)), OK);
         assert_eq!(rig.map(base + SIZE, SIZE, rig.create(SIZE)), OK);
-        version.check("desc_cnt 0", rig.set(base, SIZE, &[]), INVALID_ARGUMENT);
+        version.check("no requests", rig.set(base, SIZE, &[]), INVALID_ARGUMENT);
         let set = rig.vmem.hsa_amd_vmem_set_access;
         let null_list = unsafe { set(without_provenance_mut(base), SIZE, null(), 1) };
-        version.check("NULL desc", null_list, INVALID_ARGUMENT);
+        version.check("a null list of requests", null_list, INVALID_ARGUMENT);
         let empty = [OK, INVALID_ARGUMENT, INVALID_ARGUMENT];
         version.check("size 0", rig.set(base, 0, &version.gpu(0, RW)), empty);
         let agent = |handle| [(hsa_agent_t { handle }, RW)];
         version.check("agent 0", rig.set(base, SIZE, &agent(0)), INVALID_AGENT);
-        // This crashed AMD's runtime.
+        // The next call crashed AMD's runtime.
         version.check(
             "an invalid agent handle",
             rig.set(base, SIZE, &agent(GARBAGE)),
@@ -112,15 +112,11 @@ fn get_access_matches_amd() {
         let get_access = rig.vmem.hsa_amd_vmem_get_access;
         let null_permissions =
             unsafe { get_access(without_provenance_mut(base + SIZE), null_mut(), gpu) };
-        version.check("NULL perms", null_permissions, INVALID_ARGUMENT);
+        version.check("a null pointer for the permission", null_permissions, INVALID_ARGUMENT);
         assert_eq!(rig.get(base + SIZE + SIZE / 2, gpu), Ok(RW), "in the middle");
         assert_eq!(rig.get(base + 2 * SIZE - 1, gpu), Ok(RW), "at the last byte");
-        assert_eq!(rig.get(base + 2 * SIZE, gpu), Ok(RW), "at the END address");
-        version.check(
-            "one byte after the END address",
-            get(base + 2 * SIZE + 1, gpu),
-            INVALID_ALLOCATION,
-        );
+        assert_eq!(rig.get(base + 2 * SIZE, gpu), Ok(RW), "at the address after the mapping");
+        version.check("one byte further", get(base + 2 * SIZE + 1, gpu), INVALID_ALLOCATION);
         version.check("the byte before the mapping", get(base + SIZE - 1, gpu), INVALID_ALLOCATION);
     });
 }

@@ -50,7 +50,7 @@ fn address_free_matches_amd() {
     on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(2 * SIZE);
-        version.check("NULL", rig.free(0, SIZE), INVALID_ARGUMENT);
+        version.check("a null address", rig.free(0, SIZE), INVALID_ARGUMENT);
         version.check("size 0", rig.free(base, 0), INVALID_ARGUMENT);
         version.check("the wrong size", rig.free(base, SIZE), INVALID_ARGUMENT);
         version.check("from the middle", rig.free(base + SIZE, SIZE), INVALID_ALLOCATION);

@@ -67,11 +67,11 @@ fn map_ignores_offset() {
         version.check("set_access", rig.set(base + SIZE / 2, SIZE / 2, &version.all()), OK);
         assert_eq!(rig.simulation.page(0, base + SIZE / 2).expect("mapped").offset, 0);
         write(base + SIZE / 2, 2);
-        assert_eq!(read(base), 2, "in_offset is ignored");
+        assert_eq!(read(base), 2, "the offset is ignored");
         version.check("unmap the second half", rig.unmap(base + SIZE / 2, SIZE / 2), OK);
-        version.check("in_offset 100 GiB", rig.map_at(base + SIZE, SIZE, 100 * GIB, handle), OK);
+        version.check("the offset 100 GiB", rig.map_at(base + SIZE, SIZE, 100 * GIB, handle), OK);
         version.check("unmap", rig.unmap(base + SIZE, SIZE), OK);
-        version.check("in_offset 3", rig.map_at(base + SIZE, SIZE, 3, handle), OK);
+        version.check("the offset 3", rig.map_at(base + SIZE, SIZE, 3, handle), OK);
     });
 }
 
@@ -97,7 +97,7 @@ fn unmap_matches_amd() {
         }
         version.check("an unmapped part", rig.unmap(base + 2 * SIZE, SIZE), INVALID_ALLOCATION);
         version.check("size 0", rig.unmap(base, 0), INVALID_ARGUMENT);
-        version.check("NULL", rig.unmap(0, SIZE), INVALID_ARGUMENT);
+        version.check("a null address", rig.unmap(0, SIZE), INVALID_ARGUMENT);
         assert_eq!(rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
         version.check("a mapping that only GPU 0 can access", rig.unmap(base, SIZE), OK);
         assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");

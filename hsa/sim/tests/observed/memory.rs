@@ -41,7 +41,7 @@ fn create_matches_amd() {
         );
         let create = rig.vmem.hsa_amd_vmem_handle_create;
         let null_handle = unsafe { create(vram, SIZE, MEMORY_TYPE_PINNED, 0, null_mut()) };
-        version.check("NULL handle", null_handle, INVALID_ARGUMENT);
+        version.check("a null pointer for the handle", null_handle, INVALID_ARGUMENT);
     });
 }
 
@@ -88,7 +88,7 @@ fn retain_and_properties_match_amd() {
             status(rig.retain(reserved)),
             INVALID_ALLOCATION,
         );
-        version.check("retain NULL", status(rig.retain(0)), INVALID_ARGUMENT);
+        version.check("retain a null address", status(rig.retain(0)), INVALID_ARGUMENT);
         assert_eq!(rig.retain(base), Ok(handle));
         version.check(
             "retain an address inside the mapping",
@@ -134,10 +134,10 @@ fn pointer_info_matches_amd() {
         version.check("memory_pool_free", rig.pool_free(base), INVALID_ALLOCATION);
         let allow = rig.allow(&[rig.gpus[1]], base);
         version.check("agents_allow_access GPU1", allow, [ERROR, OK, OK]);
-        let (mut fd, mut offset) = (0, 0);
+        let (mut descriptor, mut offset) = (0, 0);
         let export = rig.hsa.hsa_amd_portable_export_dmabuf.expect("in the table");
         let address = without_provenance_mut(base);
-        let dmabuf = unsafe { export(address, SIZE, &mut fd, &mut offset) };
+        let dmabuf = unsafe { export(address, SIZE, &mut descriptor, &mut offset) };
         version.check("portable_export_dmabuf", dmabuf, INVALID_ALLOCATION);
         let lock = rig.hsa.hsa_amd_memory_lock.expect("in the table");
         let mut agent_address = without_provenance_mut(1);

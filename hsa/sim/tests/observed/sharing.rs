@@ -21,15 +21,23 @@ fn export_and_import_match_amd() {
         assert!(cloexec(first_fd) && cloexec(second_fd));
         let export = rig.vmem.hsa_amd_vmem_export_shareable_handle;
         let handle = hsa_amd_vmem_alloc_handle_t { handle: original };
-        version.check("export NULL", unsafe { export(null_mut(), handle, 0) }, INVALID_ARGUMENT);
+        version.check(
+            "export to a null pointer",
+            unsafe { export(null_mut(), handle, 0) },
+            INVALID_ARGUMENT,
+        );
         version.check("import -1", status(rig.import(-1)), INVALID_ARGUMENT);
-        version.check("import a closed fd", status(rig.import(9999)), INCOMPATIBLE);
+        version.check("import a closed descriptor", status(rig.import(9999)), INCOMPATIBLE);
         let null = File::open("/dev/null").expect("it exists");
         version.check("import /dev/null", status(rig.import(null.as_raw_fd())), INCOMPATIBLE);
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
-        version.check("import a memfd", status(rig.import(plain)), INCOMPATIBLE);
+        version.check("import a plain memory file", status(rig.import(plain)), INCOMPATIBLE);
         let import = rig.vmem.hsa_amd_vmem_import_shareable_handle;
-        version.check("import NULL", unsafe { import(first_fd, null_mut()) }, INVALID_ARGUMENT);
+        version.check(
+            "import to a null pointer",
+            unsafe { import(first_fd, null_mut()) },
+            INVALID_ARGUMENT,
+        );
         let first = rig.import(first_fd).expect("import");
         let second = rig.import(first_fd).expect("the same fd again");
         let values = [0x0002_8000_0020_0000, 0x0002_8000_0080_0000, 0x0002_8000_00e0_0000];

@@ -25,11 +25,12 @@ fn declared(header: &str) -> BTreeSet<String> {
             part.lines().flat_map(|line| [line.split("//").next().unwrap_or_default(), "\n"]),
         );
     }
-    let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let is_word_character = |character: char| character.is_ascii_alphanumeric() || character == '_';
     // Take the word before each opening parenthesis. If the word is a type, the parenthesis begins a pointer to a
     // function. The functions `hsa_flag_…` are inline, so the library does not export them.
-    let words =
-        code.split('(').filter_map(|before| before.trim_end().rsplit(|c| !is_part(c)).next());
+    let words = code.split('(').filter_map(|before| {
+        before.trim_end().rsplit(|character| !is_word_character(character)).next()
+    });
     let is_function = |word: &&str| {
         word.starts_with("hsa_") && !word.ends_with("_t") && !word.starts_with("hsa_flag_")
     };
