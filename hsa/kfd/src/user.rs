@@ -6,6 +6,7 @@ use crate::descriptors::owner;
 use crate::errno::{EFAULT, EINVAL, Errno, Result};
 use crate::page_table::PAGE;
 
+/// Returns the vectors of a copy between a buffer and an address of the caller.
 fn vectors(buffer: *mut u8, length: usize, address: u64) -> (libc::iovec, libc::iovec) {
     let local = libc::iovec { iov_base: buffer.cast(), iov_len: length };
     (local, libc::iovec { iov_base: address as *mut _, iov_len: length })
@@ -105,8 +106,8 @@ pub(crate) fn write_struct<T: Plain>(address: u64, capacity: usize, value: &T) -
 mod tests {
     use super::*;
 
-    /// Maps anonymous pages, and makes the last of them inaccessible.
-    fn pages_before_an_inaccessible_one(count: usize) -> u64 {
+    /// Maps `count` readable pages, which an inaccessible page follows. Returns their address.
+    fn map_before_inaccessible_page(count: usize) -> u64 {
         let size = (count + 1) * PAGE as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: new pages at an address that the kernel chooses; this test alone uses them.
@@ -121,14 +122,16 @@ mod tests {
 
     #[test]
     fn inaccessible_pages_are_unreadable() {
+        // More pages than one system call checks.
+        const PAGES: usize = 2 * MAX_VECTORS;
         for check in [check_readable, read_each_page] {
-            let address = pages_before_an_inaccessible_one(2000);
-            let size = 2000 * PAGE;
+            let address = map_before_inaccessible_page(PAGES);
+            let size = PAGES as u64 * PAGE;
             assert_eq!(check(address, size), Ok(()));
             assert_eq!(check(address, size + 1), Err(EFAULT));
             assert_eq!(check(0, PAGE), Err(EFAULT));
         }
-        let address = pages_before_an_inaccessible_one(1);
+        let address = map_before_inaccessible_page(1);
         assert_eq!(check_readable(address + 1, 0), Ok(()));
         assert_eq!(check_readable(address + 8, PAGE - 8), Ok(()));
         assert_eq!(check_readable(address + 8, PAGE - 7), Err(EFAULT));

@@ -6,6 +6,9 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
+/// The maximum number of CPUs, and of GPUs.
+pub(crate) const MAX_AGENTS: usize = 64;
+
 /// A CPU agent. To create one, change the CPU of a [preset](Config::mi300x).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

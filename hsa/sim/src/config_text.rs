@@ -1,6 +1,6 @@
 //! The text form of configurations, for the variable `HSA_SIM` and the command `hsa-vmm`.
 
-use crate::config::{GIB, KIB, MIB, PageTableUpdates};
+use crate::config::{GIB, KIB, MAX_AGENTS, MIB, PageTableUpdates};
 use crate::faults::FaultPlanError;
 use crate::{Config, Generation, GpuPermissions};
 use core::str::FromStr;
@@ -124,7 +124,7 @@ impl Config {
             _ => Err(invalid("on or off")),
         };
         let count = |low: usize, valid| match value.parse() {
-            Ok(count) if (low..=64).contains(&count) => Ok(count),
+            Ok(count) if (low..=MAX_AGENTS).contains(&count) => Ok(count),
             _ => Err(invalid(valid)),
         };
         let granule = |valid| match bytes(value) {

@@ -1,7 +1,7 @@
 //! One simulated runtime: its shared state, start and shutdown.
 
 use crate::abi::{FUNCTION_COUNT, Function, NAMES};
-use crate::config::{Config, GIB, KIB, PageTableUpdates};
+use crate::config::{Config, GIB, KIB, MAX_AGENTS, PageTableUpdates};
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
 use crate::generation::Behaviour;
@@ -207,7 +207,7 @@ fn check_config(config: &Config) -> Result<(), Error> {
     if config.cpus.is_empty() {
         return invalid("there is no CPU".into());
     }
-    if config.cpus.len() > 64 || config.gpus.len() > 64 {
+    if config.cpus.len() > MAX_AGENTS || config.gpus.len() > MAX_AGENTS {
         return invalid("there are more than 64 CPUs, or more than 64 GPUs".into());
     }
     let granules = [config.granule, config.recommended_granule];

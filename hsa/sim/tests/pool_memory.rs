@@ -58,8 +58,8 @@ fn pointer_info_describes_pool_memory_in_child() {
     assert!(!readable(address));
     let group = pools(rig.hsa, rig.gpus[0]).pop().expect("pools");
     assert_eq!(rig.allocate(group, 4096), Err(INVALID_ALLOCATION));
-    let garbage = hsa_amd_memory_pool_t { handle: 0xdead_beef };
-    assert_eq!(rig.allocate(garbage, 4096), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+    let invalid = hsa_amd_memory_pool_t { handle: 0xdead_beef };
+    assert_eq!(rig.allocate(invalid, 4096), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn locks_are_counted() {
     // A range with an unreadable page in the middle is rejected, as observed in AMD's runtimes.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let range = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, -1, 0) };
-    let hole = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, libc::PROT_NONE) };
-    assert_eq!(hole, 0);
+    let result = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, libc::PROT_NONE) };
+    assert_eq!(result, 0);
     assert_eq!(unsafe { lock(range, SIZE, null_mut(), 0, &mut agent_address) }, ERROR);
     assert_eq!(unsafe { lock(range, SIZE / 2, null_mut(), 0, &mut agent_address) }, OK);
     assert_eq!(unsafe { unlock(range) }, OK);
