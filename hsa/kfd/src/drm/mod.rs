@@ -117,6 +117,7 @@ macro_rules! calls {
             request: Request,
             perform: impl FnOnce() -> c_int,
         ) -> c_int {
+            /// Returns the type of a function's argument.
             fn argument<T>(_: impl Fn(&'static Driver, &Arc<DrmFile>, &mut T) -> Result<()>) -> PhantomData<T> {
                 PhantomData
             }
@@ -127,7 +128,7 @@ macro_rules! calls {
                     request.observe(log, format_args!("drm{gpu}"), ($name, argument(|driver, file, value| $function(driver, file, value))), perform)
                 })*
                 number => {
-                    request.observe_unknown(log, format_args!("drm{gpu}"), name_of(number), perform)
+                    request.observe_unknown(log, format_args!("drm{gpu}"), unemulated_name(number), perform)
                 }
             }
         }
@@ -200,13 +201,13 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
 }
 
 /// Returns the name of a call that is not emulated; empty if there is none.
-fn name_of(number: u8) -> &'static str {
+fn unemulated_name(number: u8) -> &'static str {
     NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
 }
 
 /// Rejects a call that is not emulated: DRM returns `EINVAL` for unknown calls.
 fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
-    let name = if request.family() == b'd' { name_of(number) } else { "" };
+    let name = if request.family() == b'd' { unemulated_name(number) } else { "" };
     driver
         .log
         .unsupported(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));

@@ -42,12 +42,13 @@ macro_rules! calls {
 
         /// Passes a call to the machine's own driver, and logs the call.
         pub(crate) fn observe(observer: &Observer, request: Request, perform: impl FnOnce() -> c_int) -> c_int {
+            /// Returns the type of a function's argument.
             fn argument<T>(_: fn(&'static Driver, &mut T) -> Result<()>) -> PhantomData<T> {
                 PhantomData
             }
             match request.number() {
                 $($number => request.observe(&observer.log, format_args!("kfd"), ($name, argument($function)), perform),)*
-                number => request.observe_unknown(&observer.log, format_args!("kfd"), name_of(number), perform),
+                number => request.observe_unknown(&observer.log, format_args!("kfd"), unemulated_name(number), perform),
             }
         }
     };
@@ -117,13 +118,13 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
 }
 
 /// Returns the name of a call that is not emulated; empty if there is none.
-fn name_of(number: u8) -> &'static str {
+fn unemulated_name(number: u8) -> &'static str {
     NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
 }
 
 /// Rejects a call that is not emulated: amdkfd returns `ENOTTY` for unknown calls.
 fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
-    let name = if request.family() == b'K' { name_of(number) } else { "" };
+    let name = if request.family() == b'K' { unemulated_name(number) } else { "" };
     driver.log.unsupported(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

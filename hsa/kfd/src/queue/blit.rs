@@ -69,15 +69,15 @@ fn number(bytes: &[u8; ARGUMENTS_SIZE], index: usize) -> u64 {
 /// amounts.
 fn parse_phases(bytes: &[u8; ARGUMENTS_SIZE], count: usize) -> Option<Operation> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
-    let mut last = 0;
+    let mut copied = 0;
     for index in 1..count {
         let length = number(bytes, index * 2).checked_sub(from)?;
-        if number(bytes, index * 2 + 1).checked_sub(to)? != length || length < last {
+        if number(bytes, index * 2 + 1).checked_sub(to)? != length || length < copied {
             return None;
         }
-        last = length;
+        copied = length;
     }
-    (last > 0 && from != 0 && to != 0).then_some(Operation::Copy { from, to, length: last })
+    (copied > 0 && from != 0 && to != 0).then_some(Operation::Copy { from, to, length: copied })
 }
 
 /// Parses the arguments of a copy or fill kernel that runs on `grid` work items.

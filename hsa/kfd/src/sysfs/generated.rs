@@ -52,7 +52,7 @@ impl GeneratedFile {
     }
 }
 
-/// Finds the GPU whose card or render node has a minor number.
+/// Finds the GPU whose card or render node has this minor number.
 fn gpu_of_minor(driver: &Driver, minor: usize) -> Option<usize> {
     let gpu = minor.checked_sub(FIRST_RENDER_MINOR).unwrap_or(minor);
     (gpu < driver.gpus.len()).then_some(gpu)

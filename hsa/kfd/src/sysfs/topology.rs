@@ -50,6 +50,7 @@ pub(crate) fn files(config: &Config) -> Vec<File> {
     files
 }
 
+/// Returns the file of a link from one node to another.
 fn link(node: usize, index: usize, to: usize, kind: u64) -> File {
     let (weight, bandwidth) = if kind == XGMI { (15, 50_000) } else { (20, 64_000) };
     let fields = text(&[
@@ -70,6 +71,7 @@ fn link(node: usize, index: usize, to: usize, kind: u64) -> File {
     (format!("{ROOT}/nodes/{node}/io_links/{index}/properties"), fields)
 }
 
+/// Returns the file of a node's only memory bank.
 fn bank(node: usize, fields: &[(&str, u64)]) -> File {
     (format!("{ROOT}/nodes/{node}/mem_banks/0/properties"), text(fields))
 }

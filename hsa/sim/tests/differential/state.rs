@@ -15,6 +15,7 @@ pub struct Mapping {
     pub handle: Option<Name>,
 }
 
+/// The objects of a sequence.
 #[derive(Debug, Default)]
 pub struct State {
     /// Each reservation's start, as an offset in the area, and its size.
