@@ -7,6 +7,7 @@ use rig::*;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The variable with the ROCm generation that the child process simulates.
 const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
 /// Imports while a create of another thread hangs.

@@ -99,14 +99,14 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
 }
 
 /// The maximum number of GPUs in one call.
-const MAX_GPUS: u32 = 1 << 16;
+const MAX_GPUS_PER_CALL: u32 = 1 << 16;
 
 /// Returns the identifiers of a call's GPUs, without the first `done` GPUs, which are finished.
 fn remaining_gpus(map: &Map) -> Result<Vec<u32>> {
     if map.count == 0 || map.done > map.count {
         return Err(EINVAL);
     }
-    if map.count > MAX_GPUS {
+    if map.count > MAX_GPUS_PER_CALL {
         return Err(ENOMEM);
     }
     let mut bytes = vec![0; map.count as usize * 4];

@@ -63,6 +63,7 @@ fn pause(idle_polls: u32) {
     }
 }
 
+/// Executes the packet at `position`, if it is written. Advances `position` and the read pointer.
 fn step(
     driver: &Driver,
     ring: &Ring,
