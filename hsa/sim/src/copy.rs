@@ -36,9 +36,11 @@ enum Direction {
     Write,
 }
 
-/// The memory at an address, and the number of bytes up to its end.
+/// The memory at an address.
 enum Location {
+    /// Memory of the simulation, the offset of the address in it, and the number of bytes that follow.
     Memory(Arc<Memory>, u64, usize),
+    /// Memory of the process, with the number of bytes that follow.
     Host(usize),
 }
 

@@ -174,7 +174,7 @@ super::exports! {
         Ok(())
     };
 
-    // Each GPU's instruction set has one size of wavefronts. The handle is a wavefront of that GPU.
+    // Each GPU's instruction set has one size of wavefronts. The handle of the wavefront contains the GPU's number.
     hsa_isa_iterate_wavefronts(isa: hsa_isa_t, callback: WavefrontCallback, data: *mut c_void) => |instance| {
         let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         instance.gpu_of_isa(isa)?;

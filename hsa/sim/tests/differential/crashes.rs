@@ -152,7 +152,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_set_access for the CPU at an address that is not page-aligned",
-        cause: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
+        cause: "assertion `ret_cpu_addr == va`: Debian's 6.1.2 has assertions",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -174,7 +174,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
-        cause: "assertion `agentPermsIt->second.va == va': va is that of the first mapping",
+        cause: "assertion `agentPermsIt->second.va == va`: va is that of the first mapping",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -206,7 +206,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "memory_unlock more often than the memory was locked",
-        cause: "assertion `Failed to deregister host pointer': Debian's 7.2.4 has assertions",
+        cause: "assertion `Failed to deregister host pointer`: Debian's 7.2.4 has assertions",
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
         act: |table| {

@@ -105,7 +105,7 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // Assertion `ret_cpu_addr == va': Debian's 6.1.2 is built with assertions.
+        // Assertion `ret_cpu_addr == va`: Debian's 6.1.2 is built with assertions.
         reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
             let Call::SetAccess { at, ref requests, .. } = *call else { return false };
