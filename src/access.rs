@@ -85,11 +85,11 @@ impl AccessSet {
     pub const NONE: Self = Self { read: AgentSet::NONE, write: AgentSet::NONE };
 
     pub fn get(&self, agent: usize) -> Access {
-        self.max_of(AgentSet::single(agent))
+        self.highest_of(AgentSet::single(agent))
     }
 
     /// Returns the highest access that any of these agents has.
-    pub fn max_of(&self, agents: AgentSet) -> Access {
+    pub fn highest_of(&self, agents: AgentSet) -> Access {
         let [read, write] = [self.read, self.write].map(|it| !it.intersection(agents).is_empty());
         match (read, write) {
             (_, true) => Access::ReadWrite,
@@ -99,10 +99,10 @@ impl AccessSet {
     }
 
     pub fn set(&mut self, agent: usize, access: Access) {
-        let (agent, none) = (AgentSet::single(agent), AgentSet::NONE);
-        let read = if access >= Access::Read { agent } else { none };
-        let write = if access == Access::ReadWrite { agent } else { none };
-        self.copy_from(agent, Self { read, write });
+        let (agents, none) = (AgentSet::single(agent), AgentSet::NONE);
+        let read = if access >= Access::Read { agents } else { none };
+        let write = if access == Access::ReadWrite { agents } else { none };
+        self.copy_from(agents, Self { read, write });
     }
 
     /// Copies the access of these agents from another set.
@@ -233,7 +233,7 @@ mod tests {
         assert!(!set.contains(1) && !set.contains(65));
         assert_eq!([0, 63, 64, 127].into_iter().collect::<AgentSet>(), set);
         let [first, last]: [AgentSet; 2] =
-            [[0, 64], [63, 127]].map(|some| some.into_iter().collect());
+            [[0, 64], [63, 127]].map(|indices| indices.into_iter().collect());
         assert_eq!((set.difference(first), first.union(last)), (last, set));
         assert_eq!(first.difference(set), AgentSet::NONE);
         assert_eq!(set.intersection(last), last);

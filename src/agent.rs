@@ -166,7 +166,7 @@ pub struct Peer {
     pub agent: AgentId,
     /// Whether the agent can be granted access to that memory.
     pub reachable: bool,
-    /// The links between the two agents, one for each hop; empty for the agent's own memory.
+    /// The links between the two agents, one for each hop; empty if the runtime does not report them.
     pub links: Vec<Link>,
 }
 

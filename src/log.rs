@@ -25,9 +25,9 @@ thread_local! {
 
 /// Runs a query or a probe, in which failed calls of the runtime are logged as traces, not as warnings.
 pub(crate) fn expect_failures<T>(run: impl FnOnce() -> T) -> T {
-    let before = EXPECTS_FAILURES.replace(true);
+    let previous = EXPECTS_FAILURES.replace(true);
     let result = run();
-    EXPECTS_FAILURES.set(before);
+    EXPECTS_FAILURES.set(previous);
     result
 }
 

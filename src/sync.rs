@@ -37,7 +37,7 @@
 //!
 //! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
 //! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
-//! queue's `slots`; `src/ipc/table.rs`: `free`, the free entries of the table of exports; `src/runtime/mod.rs`:
+//! queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the table of exports; `src/runtime/mod.rs`:
 //! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the
 //! host memory that areas have locked. A thread that forks takes these two in this order.
 
@@ -149,8 +149,8 @@ impl<G> Drop for Ordered<G> {
         }
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            if let Some(at) = held.iter().rposition(|position| *position == self.position) {
-                held.remove(at);
+            if let Some(index) = held.iter().rposition(|position| *position == self.position) {
+                held.remove(index);
             }
         });
     }
@@ -197,12 +197,12 @@ mod tests {
             ((Rank::Reservation, 2), (Rank::Reservation, 1)),
             ((Rank::Reservation, 2), (Rank::Reservation, 2)),
         ] {
-            let found = std::thread::spawn(move || {
+            let thread = std::thread::spawn(move || {
                 let locks: [Mutex<()>; 2] = Default::default();
                 let _held = take(&locks[0], held.0, held.1);
                 drop(take(&locks[1], next.0, next.1));
             });
-            let panic = found.join().unwrap_err();
+            let panic = thread.join().unwrap_err();
             let text = panic.downcast_ref::<String>().unwrap();
             assert!(text.contains("lock order"), "{held:?} before {next:?}: {text}");
         }

@@ -126,8 +126,8 @@ pub(crate) fn pid_namespace() -> Result<Option<u64>, Errno> {
 fn start_time(pid: Pid) -> Result<Option<u64>, Errno> {
     let line = read(&pid.as_raw_nonzero().to_string(), "stat")?;
     // The second word is the program's name in parentheses, which may contain anything.
-    let after = line.as_deref().and_then(|line| line.rsplit_once(')'));
-    Ok(after.and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
+    let name_and_rest = line.as_deref().and_then(|line| line.rsplit_once(')'));
+    Ok(name_and_rest.and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok()))
 }
 
 fn users(pid: Pid) -> Result<Option<[u32; 4]>, Errno> {
@@ -177,9 +177,9 @@ mod tests {
         assert_eq!(Trust::SameUser.check(other), Err(untrusted));
         assert_eq!(Trust::User(other).check(this).unwrap_err().trusted, other);
         assert_eq!(Trust::SameUser.check_all([this; 4]), Ok(()));
-        for at in 0..4 {
+        for index in 0..4 {
             let mut users = [this; 4];
-            users[at] = other;
+            users[index] = other;
             assert_eq!(Trust::SameUser.check_all(users), Err(untrusted));
             assert_eq!(Trust::Anyone.check_all(users), Ok(()));
         }
@@ -191,8 +191,8 @@ mod tests {
         assert!(found.start_time > 0, "{found:?}");
         assert_eq!(found.users, [geteuid().as_raw(); 4]);
         assert!(pid_namespace().unwrap().is_some());
-        let before = Process { start_time: found.start_time - 1, ..found };
-        assert!(found.is_same_process(found) && !before.is_same_process(found));
+        let earlier = Process { start_time: found.start_time - 1, ..found };
+        assert!(found.is_same_process(found) && !earlier.is_same_process(found));
     }
 
     #[test]

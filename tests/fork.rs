@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call. Values that it drops do not affect the parent.
+//! A forked child gets an error from every call. Values that it drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -305,7 +305,7 @@ impl Values {
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
             "Vmm::reservations" => assert_eq!(vmm.reservations(), []);
             "Vmm::quarantine" => assert_eq!(vmm.quarantine(), []);
-            "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("child of a fork"));
+            "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("forked child"));
             "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(address), None);
             "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(address), None);
             "Vmm::location_at" => assert_eq!(vmm.location_at(address), None);

@@ -91,11 +91,11 @@ pub fn shorten_paths(provenance: &mut Provenance) {
 /// Removes the folder of the emulated driver from a list of libraries.
 fn with_short_driver(libraries: &str) -> String {
     let is_separator = |letter: char| letter == ':' || letter == ' ';
-    let library = |piece: &str| match piece.rsplit_once('/') {
+    let library = |part: &str| match part.rsplit_once('/') {
         Some((_, name)) if name.trim_end_matches(is_separator) == "libhsa_kfd.so" => {
             name.to_owned()
         }
-        _ => piece.to_owned(),
+        _ => part.to_owned(),
     };
     libraries.split_inclusive(is_separator).map(library).collect()
 }
@@ -261,9 +261,9 @@ fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
 /// `/dev`, `/proc` and `/sys`.
 fn without_folders(text: &str) -> String {
     let mut result = String::new();
-    for piece in text.split_inclusive(ends_path) {
-        let end = piece.chars().next_back().filter(|last| ends_path(*last));
-        let path = end.map_or(piece, |end| &piece[..piece.len() - end.len_utf8()]);
+    for part in text.split_inclusive(ends_path) {
+        let end = part.chars().next_back().filter(|last| ends_path(*last));
+        let path = end.map_or(part, |end| &part[..part.len() - end.len_utf8()]);
         let is_path = path.starts_with('/') || path.starts_with("~/");
         let is_kernel_file =
             ["/dev/", "/proc/", "/sys/"].iter().any(|folder| path.starts_with(folder));

@@ -105,7 +105,7 @@ impl LockedMemory {
     /// Locks memory for GPUs, and returns it with the address at which they access it.
     ///
     /// # Safety
-    /// The memory stays allocated and writable until the new value has been freed or dropped.
+    /// The memory stays allocated and writable until the new value has been unlocked or dropped.
     pub unsafe fn new(
         runtime: &Runtime,
         start: usize,

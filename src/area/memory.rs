@@ -119,7 +119,7 @@ impl AreaMemory<'_> {
         self.while_mapped(Operation::Fill, self.owner(), || self.span.fill(offset, value, size))
     }
 
-    /// Copies from other memory of an area (`hipMemcpyDtoD`). Offsets and size are in bytes.
+    /// Copies from memory of this or another area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
     /// A GPU that owns one of the two memories and has access to both makes the copy. Without such a GPU, as
     /// between two GPUs without peer access, the bytes pass through this process's memory. A failure may then
@@ -143,10 +143,10 @@ impl AreaMemory<'_> {
             Ok(copier) if self.span.runtime().is_same(source.span.runtime()) => copier,
             _ => {
                 let mut buffer = vec![0; size.min(BUFFER_SIZE)];
-                for done in (0..size).step_by(BUFFER_SIZE) {
-                    let part = &mut buffer[..BUFFER_SIZE.min(size - done)];
-                    source.read(source_offset + done, part)?;
-                    self.write(offset + done, part)?;
+                for copied_size in (0..size).step_by(BUFFER_SIZE) {
+                    let part = &mut buffer[..BUFFER_SIZE.min(size - copied_size)];
+                    source.read(source_offset + copied_size, part)?;
+                    self.write(offset + copied_size, part)?;
                 }
                 return Ok(());
             }

@@ -44,14 +44,14 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 //! let vmm = Vmm::open(&runtime)?;
-//! let device = Area::new(&vmm, 1, AreaFlags::DEFAULT)?;
-//! let memory = device.mmap(5, MmapOptions::new())?;
+//! let device_area = Area::new(&vmm, 1, AreaFlags::DEFAULT)?;
+//! let memory = device_area.mmap(5, MmapOptions::new())?;
 //! memory.write(0, b"hello")?;
 //!
 //! // Memory of this process, which the same GPU can access while it is mapped.
 //! let mut text = vec![0; 5];
-//! let mapping = Area::new(&vmm, 1, AreaFlags::MAPPED)?;
-//! let mapped = mapping.mmap(5, MmapOptions::new().with_host_memory(&mut text))?;
+//! let host_area = Area::new(&vmm, 1, AreaFlags::MAPPED)?;
+//! let mapped = host_area.mmap(5, MmapOptions::new().with_host_memory(&mut text))?;
 //! mapped.copy(0, &memory, 0, 5)?;
 //! drop(mapped);
 //! assert_eq!(text, b"hello");
@@ -187,7 +187,7 @@ impl Area {
         let runtime = &self.runtime;
         runtime.check_not_forked()?;
         Argument::Size.check_not_zero(size)?;
-        let host_start = self.host_memory(size, &options)?;
+        let host_start = self.host_start(size, &options)?;
         let plan = self.plan(options.device.unwrap_or(self.device))?;
         let Plan { device, owner, gpus, agents, backing } = plan;
         let (memory, start, device_start) = match (backing, &self.vmm, host_start) {
@@ -224,7 +224,7 @@ impl Area {
     }
 
     /// Returns the start of the host memory, if this area maps host memory of the caller.
-    fn host_memory(
+    fn host_start(
         &self,
         size: usize,
         options: &MmapOptions<'_>,
@@ -252,17 +252,18 @@ impl Area {
             vec![device]
         };
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
-        let all_access_device =
+        let all_can_access_device =
             || host.can_access(device.id()) && gpus.iter().all(|gpu| gpu.can_access(device.id()));
         let has_virtual_memory = self.vmm.is_some() && device.vmem_pool().is_some();
-        let is_for_host =
+        let host_has_access =
             self.flags.intersects(AreaFlags::HOST | AreaFlags::MAPPED | AreaFlags::UNIFIED);
         let is_unified = self.flags.contains(AreaFlags::UNIFIED);
         let (owner, backing) = if self.flags.maps_existing_memory() {
             (host, Backing::Locked)
-        } else if has_virtual_memory && (!is_for_host || is_unified && all_access_device()) {
+        } else if has_virtual_memory && (!host_has_access || is_unified && all_can_access_device())
+        {
             (device, Backing::Virtual)
-        } else if is_for_host {
+        } else if host_has_access {
             (nearest, Backing::Pool)
         } else {
             (device, Backing::Pool)
@@ -270,7 +271,7 @@ impl Area {
         if let Some(gpu) = gpus.iter().find(|gpu| !gpu.can_access(owner.id())) {
             return Err(Feature::PeerAccess { agent: gpu.id(), owner: owner.id() }.into());
         }
-        let host = is_for_host.then_some(host);
+        let host = host_has_access.then_some(host);
         let agents = gpus.iter().copied().chain(host).map(Agent::id).collect();
         Ok(Plan { device, owner, gpus, agents, backing })
     }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_of_options_shows_no_host_memory() {
+    fn debug_of_options_omits_bytes_of_host_memory() {
         let mut bytes = [0xab_u8; 3];
         let address = bytes.as_ptr() as usize;
         let borrowed = "borrowed: PhantomData<&mut [u8]>";

@@ -15,8 +15,9 @@ use derive_more::Debug;
 /// ```
 /// use hsa_vmm::{AllocationProperties, Error, GrowableBuffer, Vmm};
 ///
-/// fn reserve(vmm: &Vmm, on: &AllocationProperties) -> Result<GrowableBuffer, Error> {
-///     GrowableBuffer::builder(64 << 30).with_step(32 << 20).with_handle_pool(2).reserve(vmm, on)
+/// fn reserve(vmm: &Vmm, properties: &AllocationProperties) -> Result<GrowableBuffer, Error> {
+///     let builder = GrowableBuffer::builder(64 << 30).with_step(32 << 20).with_handle_pool(2);
+///     builder.reserve(vmm, properties)
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +65,12 @@ impl GrowableBuilder {
         properties: &AllocationProperties,
     ) -> Result<GrowableBuffer, Error> {
         let step = super::step_size(vmm, properties, self.step.map(|step| step.max(1)))?;
-        let reservation = Reservation::builder(round_up(self.maximum, step)?);
-        let reservation = match self.address {
-            None => reservation,
-            Some(address) => reservation.exactly_at(address),
+        let builder = Reservation::builder(round_up(self.maximum, step)?);
+        let builder = match self.address {
+            None => builder,
+            Some(address) => builder.exactly_at(address),
         };
-        let reservation = reservation.reserve(vmm)?;
+        let reservation = builder.reserve(vmm)?;
         let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
         Ok(GrowableBuffer { buffer, pool, reservations: vec![reservation] })
@@ -90,8 +91,8 @@ impl GrowableBuilder {
 /// let vmm = Vmm::open(&runtime)?;
 /// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
 ///
-/// let on = AllocationProperties::on(gpu);
-/// let mut buffer = GrowableBuffer::builder(64 << 30).reserve(&vmm, &on)?;
+/// let properties = AllocationProperties::on(gpu);
+/// let mut buffer = GrowableBuffer::builder(64 << 30).reserve(&vmm, &properties)?;
 /// buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
 /// let address = buffer.address();
 /// buffer.grow(5)?;

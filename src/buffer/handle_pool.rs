@@ -34,7 +34,7 @@ struct State {
     creating: bool,
     /// Whether the thread could not create a handle, and waits until one is taken.
     paused: bool,
-    ended: bool,
+    stopped: bool,
 }
 
 impl HandlePool {
@@ -82,8 +82,8 @@ impl HandlePool {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
             let mut state = lock(&self.shared.state);
-            let left = state.ready.len().saturating_sub(count - taken.len() - created.len());
-            taken.extend(state.ready.drain(left..));
+            let remaining = state.ready.len().saturating_sub(count - taken.len() - created.len());
+            taken.extend(state.ready.drain(remaining..));
             state.paused = false;
             self.shared.changed.notify_all();
             drop(state);
@@ -133,7 +133,7 @@ impl Shared {
         drop(state);
         if let Err(rejected) = memory.release() {
             let error = rejected.error;
-            crate::log::event!(WARN, %error, "memory was not released and is used again");
+            crate::log::event!(WARN, %error, "memory was not released, so the pool keeps it");
             lock(&self.state).ready.push(rejected.value);
         }
     }
@@ -145,7 +145,7 @@ impl Shared {
     /// Refills the pool until the pool is dropped. The thread runs this function.
     fn refill(&self) {
         let mut state = lock(&self.state);
-        while !state.ended {
+        while !state.stopped {
             if state.paused || state.ready.len() >= self.capacity {
                 state = self.wait(state);
                 continue;
@@ -170,7 +170,7 @@ impl Drop for HandlePool {
         if self.shared.vmm.runtime().has_forked() {
             return std::mem::forget(self.refill_thread.take());
         }
-        lock(&self.shared.state).ended = true;
+        lock(&self.shared.state).stopped = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.refill_thread.take()
             && thread.join().is_err()

@@ -88,7 +88,7 @@ fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
 
-/// Checks that agents belong to the runtime, and that this process is not a child of a fork.
+/// Checks that agents belong to the runtime, and that this process is not a forked child.
 fn check_agents(
     operation: Operation,
     vmm: &Vmm,

@@ -13,7 +13,7 @@ use derive_more::Debug;
 #[non_exhaustive]
 pub enum Contents {
     /// Copied to this process's memory, and copied back when the buffer resumes. A debug build of this crate copies
-    /// some 20 times slower than a release build.
+    /// about 20 times slower than a release build.
     Save,
     /// Lost: undefined after the buffer resumes.
     Drop,
@@ -195,7 +195,7 @@ impl PausableBuffer {
     /// buffer's own address. After an error, the buffer stays paused, at its own address.
     pub fn resume_anywhere(&mut self) -> Result<Address, Error> {
         match self.resume() {
-            Err(error) if self.has_lost_addresses(&error) => {}
+            Err(error) if self.addresses_are_unusable(&error) => {}
             result => return result.map(|()| self.address()),
         }
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
@@ -214,7 +214,7 @@ impl PausableBuffer {
     }
 
     /// Returns whether an error says that the buffer's own addresses cannot be used.
-    fn has_lost_addresses(&self, error: &Error) -> bool {
+    fn addresses_are_unusable(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::AddressLost { .. } => !self.holds_addresses(),
             ErrorKind::Quarantined { range, .. } => range.address == self.address(),
@@ -239,7 +239,7 @@ impl PausableBuffer {
                 (self.memory, self.reservation) = (Some(memory), Some(rejected.value));
                 return Err(rejected.error);
             }
-            match self.reserve(operation) {
+            match self.reserve_again(operation) {
                 Ok(reservation) => self.reservation = Some(reservation.named(&name)),
                 Err(lost) => result = Err(lost),
             }
@@ -258,7 +258,7 @@ impl PausableBuffer {
     /// access. Omits steps that are done already.
     fn restore(&mut self) -> Result<(), Error> {
         if self.reservation.is_none() {
-            self.reservation = Some(self.reserve(Operation::Resume)?);
+            self.reservation = Some(self.reserve_again(Operation::Resume)?);
         }
         if self.memory.is_none() {
             let memory =
@@ -280,7 +280,7 @@ impl PausableBuffer {
     }
 
     /// Reserves the addresses again after they were freed.
-    fn reserve(&self, operation: Operation) -> Result<Reservation, Error> {
+    fn reserve_again(&self, operation: Operation) -> Result<Reservation, Error> {
         let (address, size) = (self.address(), self.extent());
         let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.buffer.vmm);
         reserved.map_err(|cause| {

@@ -74,11 +74,11 @@ impl<T: Pod> GrowableVec<T> {
     /// # Errors
     /// As for [`GrowableBuffer::grow`] and [`DeviceBuffer::write`](super::DeviceBuffer::write).
     pub fn extend(&mut self, values: &[T]) -> Result<(), Error> {
-        let (before, index) = (self.buffer.size(), self.len());
+        let (old_size, index) = (self.buffer.size(), self.len());
         let size = index.saturating_add(values.len()).saturating_mul(Self::SIZE);
         self.buffer.resize(size)?;
         self.write(index, values).inspect_err(|_| {
-            if let Err(error) = self.buffer.resize(before) {
+            if let Err(error) = self.buffer.resize(old_size) {
                 crate::log::event!(WARN, %error, "a buffer could not be shrunk after a failed write");
             }
         })

@@ -290,7 +290,7 @@ pub enum Problem {
     /// The requested address is not available.
     #[error("is not available: it is in use or not aligned; let the runtime choose, or free it")]
     AddressTaken,
-    /// Two ranges that must be disjoint are not.
+    /// Two ranges overlap that must be disjoint.
     #[error("overlaps the other range")]
     Overlapping,
     /// Two ranges whose memory is to be exchanged differ in their mappings' sizes.
@@ -390,7 +390,7 @@ pub enum Problem {
 
 impl Problem {
     /// Describes the problem of an argument and its value, without an address that the value shows already.
-    pub(super) fn of(&self, argument: Argument, value: &Value) -> String {
+    pub(super) fn describe(&self, argument: Argument, value: &Value) -> String {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
                 format!("is not mapped{MAP_FIRST}")

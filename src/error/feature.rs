@@ -53,7 +53,7 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory that an agent has no pool for, such as physical handles on a CPU.
+    /// A kind of memory that an agent has no pool for, such as memory with a handle on a CPU.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Retiring pages of a buffer with a zero page.

@@ -28,7 +28,7 @@ impl Error {
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
     /// | the runtime or the other process failed otherwise | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |
-    /// | the process is a child of a fork; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
+    /// | the process is a forked child; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
     pub fn hip(&self, profile: HipProfile) -> HipError {
         let operation = self.operation;
         match self.kind {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is invalid. The runtime was not called.
-    #[error("{argument}{value} {}", problem.of(*argument, value))]
+    #[error("{argument}{value} {}", problem.describe(*argument, value))]
     InvalidArgument {
         /// The argument.
         argument: Argument,
@@ -156,7 +156,7 @@ pub enum ErrorKind {
     /// The memory of another process is not available.
     #[error("the memory of process {process} is not available: {reason}")]
     Unavailable {
-        /// The process, as the handle or ticket names it.
+        /// The number of the process, from the handle or ticket.
         process: i32,
         /// Why the memory is not available.
         reason: Unavailable,
@@ -205,7 +205,6 @@ pub enum ErrorKind {
         /// The size of the memory.
         found: u64,
     },
-
     /// A signal did not fire in time ([`RetireQueue`](crate::vmm::RetireQueue)). The mapping stays mapped.
     #[error(
         "signal {signal:#x} had the value {value} after {limit:?}, not {condition}; the mapping stays mapped, \
@@ -221,7 +220,6 @@ pub enum ErrorKind {
         /// The time limit of the queue.
         limit: Duration,
     },
-
     /// The buffer is paused: nothing is mapped at its addresses.
     #[error("the buffer is paused; resume it first")]
     Paused,
@@ -420,15 +418,15 @@ impl ErrorKind {
         }
     }
 
-    /// Replaces the address of the argument `named` in the error by its offset from `base`, because the caller has
+    /// Replaces the address of the argument `replaced` in the error by its offset from `base`, because the caller has
     /// passed an offset.
-    pub(crate) fn for_offset(self, named: Argument, base: Address) -> Self {
+    pub(crate) fn for_offset(self, replaced: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {
                 argument,
                 value: Value::Address(address) | Value::Range(address, _),
                 problem,
-            } if argument == named => {
+            } if argument == replaced => {
                 let offset = address.get().wrapping_sub(base.get());
                 Self::invalid(Argument::Offset, offset, problem)
             }
@@ -437,7 +435,7 @@ impl ErrorKind {
     }
 
     /// Returns whether a foreign mapping can be at the addresses of the mapping that the operation changed.
-    pub(crate) fn is_hole(&self) -> bool {
+    pub(crate) fn leaves_hole(&self) -> bool {
         matches!(self, Self::HoleNotFilled { .. })
     }
 

@@ -60,7 +60,7 @@ impl Exported for Export {
 
 impl Export {
     fn handle(&self, offset: u64) -> IpcHandle {
-        IpcHandle { offset, ..self.handle }.sealed(self.generation)
+        IpcHandle { offset, ..self.handle }.with_check(self.generation)
     }
 }
 

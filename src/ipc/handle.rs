@@ -73,7 +73,7 @@ impl IpcHandle {
     pub const SIZE: usize = 64;
 
     /// Sets the check value of an export of this generation.
-    pub(super) fn sealed(mut self, generation: u64) -> Self {
+    pub(super) fn with_check(mut self, generation: u64) -> Self {
         self.check = self.check_value(generation);
         self
     }
@@ -87,7 +87,7 @@ impl IpcHandle {
     }
 
     /// Returns whether the check value is that of an export of this generation.
-    pub(super) fn matches(&self, generation: u64) -> bool {
+    pub(super) fn matches_generation(&self, generation: u64) -> bool {
         self.check == self.check_value(generation)
     }
 
@@ -161,7 +161,7 @@ mod tests {
             registration,
             check: [0; 4],
         }
-        .sealed(GENERATION)
+        .with_check(GENERATION)
     }
 
     #[test]
@@ -171,7 +171,9 @@ mod tests {
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
         assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
-        assert!(handle.matches(GENERATION) && !handle.matches(GENERATION + 1));
+        assert!(
+            handle.matches_generation(GENERATION) && !handle.matches_generation(GENERATION + 1)
+        );
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
     }
 
@@ -182,7 +184,10 @@ mod tests {
             let mut bytes = handle.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let changed = IpcHandle::from_bytes(&bytes);
-            assert!(changed.is_registered() && !changed.matches(GENERATION), "bit {bit}");
+            assert!(
+                changed.is_registered() && !changed.matches_generation(GENERATION),
+                "bit {bit}"
+            );
         }
     }
 

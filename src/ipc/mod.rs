@@ -45,7 +45,7 @@
 //! [`transport::Channel`](crate::transport::Channel).
 //!
 //! An address inside an allocation can be shared, and becomes the start address for the importer; HIP
-//! ignores the offset. A child of a fork cannot use IPC.
+//! ignores the offset. A forked child cannot use IPC.
 
 mod exports;
 mod handle;

@@ -36,7 +36,7 @@ const REQUEST_SIZE: usize = 64;
 const NAME_SIZE: usize = 107;
 /// The limit of process numbers on Linux (`PID_MAX_LIMIT`). Higher numbers name no process, also when the
 /// runtime prints them as signed numbers.
-const MAX_PROCESSES: u32 = 1 << 22;
+const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
 /// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
 /// fail.
 const ATTEMPTS: usize = 64;
@@ -59,7 +59,7 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 /// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result
 /// can be wrong if other code started the runtime earlier and changed the variable since.
 pub(super) fn is_used(runtime: &Runtime) -> bool {
-    runtime.info().extension >= (1, 7) && runtime.ipc_is_by_dmabuf()
+    runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
 }
 
 /// Returns the address of the server with this number, which is that of a process or a relay.
@@ -124,8 +124,9 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     let stream = stream.map_err(system("socket"))?;
     let address = address(native[2])?;
     // The server's queue can be full.
-    let again = |errno| matches!(errno, Errno::AGAIN | Errno::INTR) && Instant::now() < deadline;
-    retry(again, || connect(&stream, &address)).map_err(failed("connect"))?;
+    let should_retry =
+        |errno| matches!(errno, Errno::AGAIN | Errno::INTR) && Instant::now() < deadline;
+    retry(should_retry, || connect(&stream, &address)).map_err(failed("connect"))?;
     let peer = peer_of(&stream).map_err(failed("getsockopt"))?;
     if peer.process.map(NonZero::get) != Some(process) {
         return Err(unavailable(process, Unavailable::Impostor));
@@ -156,14 +157,14 @@ fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     }
 }
 
-/// Calls a function again after each error that `again` selects, with a pause between the calls.
+/// Calls a function again after each error that `should_retry` selects, with a pause between the calls.
 pub(super) fn retry<T>(
-    again: impl Fn(Errno) -> bool,
+    should_retry: impl Fn(Errno) -> bool,
     mut call: impl FnMut() -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     loop {
         match call() {
-            Err(errno) if again(errno) => std::thread::sleep(PAUSE),
+            Err(errno) if should_retry(errno) => std::thread::sleep(PAUSE),
             result => return result,
         }
     }
@@ -217,7 +218,7 @@ pub(super) fn with_relay<T>(
 fn start_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     for _ in 0..ATTEMPTS {
         let number = random().map_err(system("getrandom"))? as u32;
-        if number < MAX_PROCESSES {
+        if number < PROCESS_NUMBER_LIMIT {
             continue;
         }
         let listener =
@@ -273,8 +274,8 @@ fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
         errors.contains(&errno)
     };
     // `done` is set when the runtime gives up, after ten seconds.
-    let again = |errno| is_temporary(errno) && !done.load(Ordering::Relaxed);
-    let sent = retry(again, || send(stream.as_fd(), b"y", Some(descriptor.as_fd())));
+    let should_retry = |errno| is_temporary(errno) && !done.load(Ordering::Relaxed);
+    let sent = retry(should_retry, || send(stream.as_fd(), b"y", Some(descriptor.as_fd())));
     if let Err(errno) = sent {
         crate::log::event!(WARN, %errno, "the relay did not send the memory");
     }
@@ -371,13 +372,13 @@ mod tests {
         server.join().unwrap();
         let fetched = fetch_from(number, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::NoServer);
-        assert!(number >= MAX_PROCESSES, "{number} may be a process");
+        assert!(number >= PROCESS_NUMBER_LIMIT, "{number} may be a process");
     }
 
     #[test]
     fn fetch_rejects_addresses_that_end_amds_server() {
-        let greatest = [u32::MAX, u32::MAX, MAX_PROCESSES, 0, 0, 0, 0, 0];
-        let fetched = fetch(greatest, this_process(), Trust::SameUser);
+        let greatest_address = [u32::MAX, u32::MAX, PROCESS_NUMBER_LIMIT, 0, 0, 0, 0, 0];
+        let fetched = fetch(greatest_address, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::Freed);
     }
 
@@ -389,7 +390,7 @@ mod tests {
         let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
         let fetched = with_relay(NATIVE, &memory, |native| {
             assert_eq!((native[0], native[1], &native[3..]), (0x2000, 0x7f00, &NATIVE[3..]));
-            assert!(native[2] >= MAX_PROCESSES, "{} may be a process", native[2]);
+            assert!(native[2] >= PROCESS_NUMBER_LIMIT, "{} may be a process", native[2]);
             fetch(native, std::process::id() as i32, Trust::SameUser).unwrap()
         });
         assert_eq!(identity(&fetched.unwrap()), identity(&memory));

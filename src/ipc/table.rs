@@ -90,7 +90,7 @@ pub(super) struct Table {
     /// The first slot that was never used; at least [`SLOTS`] if all were used.
     next_slot: AtomicU64,
     /// Slots that were used before and are free now.
-    free: Mutex<Vec<u16>>,
+    free_slots: Mutex<Vec<u16>>,
 }
 
 impl Table {
@@ -108,7 +108,14 @@ impl Table {
         // table differ only in the low 32 bits, and the check value always distinguishes these.
         let first = random().map_err(system("getrandom"))? << 32 | 1;
         let (next_generation, next_slot) = (AtomicU64::new(first), AtomicU64::new(0));
-        Ok(Self { file, process, namespace, next_generation, next_slot, free: Mutex::default() })
+        Ok(Self {
+            file,
+            process,
+            namespace,
+            next_generation,
+            next_slot,
+            free_slots: Mutex::default(),
+        })
     }
 
     /// Adds an export. Returns its handle, with an offset of 0, and its generation.
@@ -118,11 +125,11 @@ impl Table {
         allocation_size: u64,
     ) -> Result<(IpcHandle, u64), ErrorKind> {
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
-        let free = lock(&self.free).pop();
-        let unused = || u16::try_from(self.next_slot.fetch_add(1, Ordering::Relaxed)).ok();
+        let free_slot = lock(&self.free_slots).pop();
+        let never_used = || u16::try_from(self.next_slot.fetch_add(1, Ordering::Relaxed)).ok();
         let (table, advice) = ("exported allocations", "free some");
         let full = ErrorKind::LimitReached { table, limit: SLOTS, advice };
-        let slot = free.or_else(unused).ok_or(full)?;
+        let slot = free_slot.or_else(never_used).ok_or(full)?;
         let [low, middle, high, _] = self.file.as_raw_fd().to_le_bytes();
         let registration = Registration {
             descriptor: [low, middle, high],
@@ -135,10 +142,10 @@ impl Table {
             IpcHandle { native, allocation_size, process, registration, ..IpcHandle::zeroed() };
         let entry = Entry::of(&handle, generation);
         write(self.file.as_fd(), offset_of(&handle), &entry).map_err(|errno| {
-            lock(&self.free).push(slot);
+            lock(&self.free_slots).push(slot);
             ErrorKind::of_system("pwrite", errno)
         })?;
-        Ok((handle.sealed(generation), generation))
+        Ok((handle.with_check(generation), generation))
     }
 
     /// Removes an export and calls `free` to free its memory. Meanwhile no other process can open the memory. If `free`
@@ -157,7 +164,7 @@ impl Table {
         write(file, offset, &Entry::zeroed())?;
         let freed = free();
         match freed {
-            Ok(_) => lock(&self.free).push(u16::from_le_bytes(handle.registration.slot)),
+            Ok(_) => lock(&self.free_slots).push(u16::from_le_bytes(handle.registration.slot)),
             Err(_) => write(file, offset, &Entry::of(handle, generation))?,
         }
         Ok(freed)
@@ -190,8 +197,8 @@ impl<'a> SlotLock<'a> {
     fn take(file: BorrowedFd<'a>, offset: u64, lock: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
         let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
-        let again = |errno| is_locked(errno) && Instant::now() < deadline;
-        retry(again, || lock_byte(file, offset, lock)).map(|()| Self { file, offset })
+        let should_retry = |errno| is_locked(errno) && Instant::now() < deadline;
+        retry(should_retry, || lock_byte(file, offset, lock)).map(|()| Self { file, offset })
     }
 }
 
@@ -224,8 +231,9 @@ pub(super) fn while_exported<T>(
     let mut entry = Entry::zeroed();
     let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), offset).map_err(system("pread"))?;
     let generation = entry.generation;
-    let matches =
-        generation != 0 && entry == Entry::of(handle, generation) && handle.matches(generation);
+    let matches = generation != 0
+        && entry == Entry::of(handle, generation)
+        && handle.matches_generation(generation);
     if read < size_of::<Entry>() || !matches {
         return Err(unavailable(process, Unavailable::Freed));
     }
@@ -283,7 +291,7 @@ mod tests {
 
     /// Looks up an export of this generation. Returns 7 if it exists.
     fn look_up((handle, generation): (IpcHandle, u64)) -> Result<u8, ErrorKind> {
-        while_exported(&handle.sealed(generation), |found| {
+        while_exported(&handle.with_check(generation), |found| {
             assert_eq!(found, generation);
             Ok(7)
         })
@@ -327,18 +335,18 @@ mod tests {
     fn remove_waits_while_the_export_is_mapped() {
         let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([9; 8], 1).unwrap();
-        let mapped = std::sync::atomic::AtomicBool::new(false);
+        let has_mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mapping = while_exported(&handle, |_| {
-                let ending = scope.spawn(|| {
-                    let free = || Ok::<_, ()>(mapped.load(Ordering::SeqCst));
+            let removal = while_exported(&handle, |_| {
+                let removal = scope.spawn(|| {
+                    let free = || Ok::<_, ()>(has_mapped.load(Ordering::SeqCst));
                     table.remove(&handle, generation, free)
                 });
                 std::thread::sleep(Duration::from_millis(30));
-                mapped.store(true, Ordering::SeqCst);
-                Ok(ending)
+                has_mapped.store(true, Ordering::SeqCst);
+                Ok(removal)
             });
-            assert_eq!(mapping.unwrap().join().unwrap(), Ok(Ok(true)), "freed too early");
+            assert_eq!(removal.unwrap().join().unwrap(), Ok(Ok(true)), "freed too early");
         });
     }
 
@@ -367,7 +375,7 @@ mod tests {
             freed(this_process())
         );
         for process in [-1, 0, i32::MAX] {
-            let found = while_exported(&IpcHandle { process, ..handle }.sealed(generation), Ok);
+            let found = while_exported(&IpcHandle { process, ..handle }.with_check(generation), Ok);
             assert_eq!(found, freed(process));
         }
     }

@@ -177,7 +177,7 @@ impl PoolMemory {
         })
     }
 
-    /// Returns whether an agent can access the memory. In a [child of a fork](Runtime::has_forked) only
+    /// Returns whether an agent can access the memory. In a [forked child](Runtime::has_forked) only
     /// the owner can.
     pub fn is_accessible_by(&self, agent: AgentId) -> bool {
         agent == self.agent()
@@ -199,7 +199,7 @@ impl PoolMemory {
         source_offset: usize,
         size: usize,
     ) -> Result<(), Error> {
-        // In a child of a fork, a thread of the parent may hold the locks.
+        // In a forked child, a thread of the parent may hold the locks.
         Operation::Copy.run(|| self.runtime().check_not_forked())?;
         let registry = self.runtime().attachment::<Registry>();
         let _no_change = read(&registry.access);

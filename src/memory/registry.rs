@@ -31,7 +31,7 @@ pub struct PoolMemoryInfo {
 
 impl Runtime {
     /// Lists this runtime's allocations of [`PoolMemory`](crate::PoolMemory), by address. The list is empty
-    /// in a [child of a fork](Self::has_forked).
+    /// in a [forked child](Self::has_forked).
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};

@@ -64,7 +64,7 @@ impl Span {
         &self.runtime
     }
 
-    /// Returns the start address, which is the same for this process and for all agents.
+    /// Returns the start address for this process. Pool memory and opened memory have the same address for all agents.
     pub fn address(&self) -> Address {
         Address::new(self.start)
     }
@@ -90,9 +90,9 @@ impl Span {
     /// # Errors
     /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.transfer(Operation::Read, offset, bytes.len(), |native, engine, at| {
+        self.transfer(Operation::Read, offset, bytes.len(), |native, engine, address| {
             // SAFETY: `transfer` checks the bounds; the caller of `new` vouches for the memory.
-            unsafe { native.read(engine, at, bytes) }
+            unsafe { native.read(engine, address, bytes) }
         })
     }
 
@@ -101,9 +101,9 @@ impl Span {
     /// # Errors
     /// [`Problem::OutOfBounds`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.transfer(Operation::Write, offset, bytes.len(), |native, engine, at| {
+        self.transfer(Operation::Write, offset, bytes.len(), |native, engine, address| {
             // SAFETY: as in `read`.
-            unsafe { native.write(engine, at, bytes) }
+            unsafe { native.write(engine, address, bytes) }
         })
     }
 
@@ -119,9 +119,9 @@ impl Span {
             let Some((argument, number)) = unaligned else { return Ok(()) };
             Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
         })?;
-        self.transfer(Operation::Fill, offset, size, |native, engine, at| {
+        self.transfer(Operation::Fill, offset, size, |native, engine, address| {
             // SAFETY: as in `read`.
-            unsafe { native.fill(engine, at, value, size) }
+            unsafe { native.fill(engine, address, value, size) }
         })
     }
 
@@ -209,7 +209,7 @@ impl Span {
         Ok(())
     }
 
-    /// Checks that a part is in bounds, and that this process is not a child of a fork.
+    /// Checks that a part is in bounds, and that this process is not a forked child.
     fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
         self.runtime.check_not_forked()?;
         argument.check_bounds(offset, size, self.size)

@@ -205,18 +205,20 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
 /// Calls a function with `SIGPIPE` blocked. Threads that the function starts keep the signal blocked.
 pub(crate) fn with_sigpipe_blocked<T>(act: impl FnOnce() -> T) -> T {
     let mut sigpipe_set = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
+    let mut previous_mask = MaybeUninit::uninit();
     // SAFETY: the first call initialises the set that the others use, and the calls do not fail for a
-    // valid signal; `before` is writable.
+    // valid signal; `previous_mask` is writable.
     let blocked = unsafe {
         libc::sigemptyset(sigpipe_set.as_mut_ptr());
         libc::sigaddset(sigpipe_set.as_mut_ptr(), libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, sigpipe_set.as_ptr(), before.as_mut_ptr())
+        libc::pthread_sigmask(libc::SIG_BLOCK, sigpipe_set.as_ptr(), previous_mask.as_mut_ptr())
     };
     let result = act();
     if blocked == 0 {
-        // SAFETY: the call above has initialised `before`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+        // SAFETY: the call above has initialised `previous_mask`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, previous_mask.as_ptr(), core::ptr::null_mut())
+        };
     }
     result
 }

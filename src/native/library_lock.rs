@@ -26,7 +26,7 @@ pub(crate) type LibraryLock = RwLock<()>;
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
 ///
 /// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
-/// every simulation has functions of its own. A child of a fork gets a new lock, because a thread of
+/// every simulation has functions of its own. A forked child gets a new lock, because a thread of
 /// the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     // `current` also registers the handlers that keep the registry usable after a fork.
@@ -51,7 +51,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 ///
 /// All `Runtime` values share the list, because two of them may share one loaded library. AMD's runtime
 /// identifies a locked range by its start alone: it unlocks neither of two ranges with the same start, and
-/// version 7.2 aborts the process. A child of a fork has locked none of its parent's ranges.
+/// version 7.2 aborts the process. A forked child has locked none of its parent's ranges.
 pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
 
 static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());
@@ -89,14 +89,14 @@ extern "C" fn before_fork() {
 }
 
 /// Unlocks the registry and the list again.
-extern "C" fn in_parent() {
+extern "C" fn unlock_after_fork() {
     let _ = FORKING.try_with(RefCell::take);
 }
 
 /// Counts the fork, and unlocks the registry and the list in the child.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    in_parent();
+    unlock_after_fork();
 }
 
 impl ForkCount {
@@ -106,7 +106,9 @@ impl ForkCount {
             // SAFETY: the handlers are functions of this code, which is never unloaded. In the child they
             // change one atomic and unlock mutexes that the same thread has locked. If the call fails (out
             // of memory), forks are not noticed.
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+            unsafe {
+                libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(in_child))
+            };
         });
         Self(FORKS.load(Ordering::Relaxed))
     }

@@ -100,12 +100,12 @@ const BUFFER_SIZE: usize = 64 << 10;
 /// As for [`read_memory`] of the source and [`write_memory`] of the destination.
 pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize) {
     let mut buffer = vec![0; size.min(BUFFER_SIZE)];
-    for done in (0..size).step_by(BUFFER_SIZE) {
-        let part = &mut buffer[..BUFFER_SIZE.min(size - done)];
+    for offset in (0..size).step_by(BUFFER_SIZE) {
+        let part = &mut buffer[..BUFFER_SIZE.min(size - offset)];
         // SAFETY: the caller's promise.
         unsafe {
-            read_memory(source + done, part);
-            write_memory(destination + done, part);
+            read_memory(source + offset, part);
+            write_memory(destination + offset, part);
         }
     }
 }
@@ -116,9 +116,9 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
 /// As for [`write_memory`].
 pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     let pattern = value.to_ne_bytes().repeat(size.min(BUFFER_SIZE).div_ceil(4));
-    for done in (0..size).step_by(BUFFER_SIZE) {
+    for offset in (0..size).step_by(BUFFER_SIZE) {
         // SAFETY: the caller's promise.
-        unsafe { write_memory(address + done, &pattern[..BUFFER_SIZE.min(size - done)]) };
+        unsafe { write_memory(address + offset, &pattern[..BUFFER_SIZE.min(size - offset)]) };
     }
 }
 
@@ -233,22 +233,23 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     while let Ok(count @ 1..) = maps.read(&mut bytes) {
         for &byte in &bytes[..count] {
             if byte != b'\n' {
-                if let Some(place) = line.get_mut(length) {
-                    (*place, length) = (byte, length + 1);
+                if let Some(slot) = line.get_mut(length) {
+                    (*slot, length) = (byte, length + 1);
                 }
                 continue;
             }
-            let Some((first, last, is_accessible)) = parse_mapping(&line[..length]) else {
+            let Some((mapping_start, mapping_end, is_accessible)) = parse_mapping(&line[..length])
+            else {
                 return false;
             };
             length = 0;
-            if last <= covered {
+            if mapping_end <= covered {
                 continue;
             }
-            if first > covered || is_accessible {
+            if mapping_start > covered || is_accessible {
                 return false;
             }
-            covered = last;
+            covered = mapping_end;
             if covered >= end {
                 return true;
             }
@@ -261,9 +262,9 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
 /// `7f0000000000-7f0000200000 ---p 00000000 00:00 0`.
 fn parse_mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
     let (range, rest) = core::str::from_utf8(line).ok()?.split_once(' ')?;
-    let (first, last) = range.split_once('-')?;
+    let (start, end) = range.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
-    Some((number(first)?, number(last)?, !rest.starts_with("---")))
+    Some((number(start)?, number(end)?, !rest.starts_with("---")))
 }
 
 #[cfg(test)]

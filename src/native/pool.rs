@@ -52,11 +52,11 @@ impl Native {
         agents: &[NativeAgent],
     ) -> Result<(), Failure> {
         let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
-        let at = address as *const c_void;
+        let pointer = address as *const c_void;
         // SAFETY: the caller's promise; the agents come from the runtime, pointer and count are those of one slice.
         unsafe {
             call_optional!(
-                self.hsa_amd_agents_allow_access(count, list, null(), at),
+                self.hsa_amd_agents_allow_access(count, list, null(), pointer),
                 { agents = %self.show_agents(agents), address = %hex(address) }
             )
         }
@@ -73,13 +73,13 @@ impl Native {
         size: usize,
         agents: &[NativeAgent],
     ) -> Result<usize, Failure> {
-        let (at, mut address) = (start as *mut c_void, null_mut());
+        let (pointer, mut address) = (start as *mut c_void, null_mut());
         let (count, list) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
         // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
         // runtime only reads, and `address` is writable. The caller vouches for the memory.
         unsafe {
             call_optional!(
-                self.hsa_amd_memory_lock(at, size, list, count, &mut address),
+                self.hsa_amd_memory_lock(pointer, size, list, count, &mut address),
                 { address = %hex(start), size, agents = %self.show_agents(agents) },
                 { for_agents = %hex(address as usize) }
             )
@@ -109,11 +109,11 @@ impl Native {
         address: usize,
         size: usize,
     ) -> Result<Result<(OwnedFd, u64), Errno>, Failure> {
-        let (at, mut number, mut offset) = (address as *const c_void, -1, 0);
+        let (pointer, mut number, mut offset) = (address as *const c_void, -1, 0);
         // SAFETY: the runtime looks the range up in its own allocations; both results are writable.
         unsafe {
             call_optional!(
-                self.hsa_amd_portable_export_dmabuf(at, size, &raw mut number, &raw mut offset),
+                self.hsa_amd_portable_export_dmabuf(pointer, size, &raw mut number, &raw mut offset),
                 { address = %hex(address), size },
                 { descriptor = number, offset }
             )
@@ -133,11 +133,11 @@ impl Native {
     /// Creates an IPC handle of a whole allocation. The runtime rejects other addresses and sizes.
     pub fn ipc_create(&self, address: usize, size: usize) -> Result<NativeIpc, Failure> {
         let mut handle = sys::hsa_amd_ipc_memory_t { handle: [0; 8] };
-        let at = address as *mut c_void;
+        let pointer = address as *mut c_void;
         // SAFETY: the runtime looks the address up in its own allocations; `handle` is writable.
         unsafe {
             call_optional!(
-                self.hsa_amd_ipc_memory_create(at, size, &mut handle),
+                self.hsa_amd_ipc_memory_create(pointer, size, &mut handle),
                 { address = %hex(address), size },
                 { handle = ?handle.handle }
             )
@@ -215,12 +215,12 @@ impl Native {
         // SAFETY: the type consists of numbers and pointers, for which zero is valid; type 0 is `UNKNOWN`.
         let mut info: sys::hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of_val(&info) as u32;
-        let (at, count, list) = (address as *const c_void, null_mut(), null_mut());
+        let (pointer, count, list) = (address as *const c_void, null_mut(), null_mut());
         // SAFETY: any address can be queried; `info` is writable and has its size, and no list of agents
         // is requested.
         expect_failures(|| unsafe {
             call_optional!(
-                self.hsa_amd_pointer_info(at, &mut info, None, count, list),
+                self.hsa_amd_pointer_info(pointer, &mut info, None, count, list),
                 { address = %hex(address) },
                 {
                     kind = info.type_,

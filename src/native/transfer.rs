@@ -66,15 +66,15 @@ impl Native {
             unsafe { fill_memory(address, value, size) };
             return Ok(());
         };
-        let first = size.min(PATTERN_SIZE);
+        let pattern_size = size.min(PATTERN_SIZE);
         // SAFETY: the caller vouches for the destination.
-        unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(first / 4)) }?;
-        let mut done = first;
+        unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(pattern_size / 4)) }?;
+        let mut done = pattern_size;
         while done < size {
-            let next = done.min(size - done);
+            let count = done.min(size - done);
             // SAFETY: the caller vouches for the destination, and the two parts are adjacent.
-            unsafe { self.copy_by_agent(address + done, address, next, agent) }?;
-            done += next;
+            unsafe { self.copy_by_agent(address + done, address, count, agent) }?;
+            done += count;
         }
         Ok(())
     }
@@ -176,10 +176,10 @@ impl Native {
             // failed. HSA allows a wait to return before the condition holds, so only the value
             // shows that the copy has ended. Until then the memory must stay allocated.
             let call = "hsa_amd_memory_async_copy";
-            let (below, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
+            let (less_than, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
             loop {
                 // SAFETY: the signal is alive until it is destroyed below.
-                match unsafe { wait(signal, below, 1, u64::MAX, blocked) } {
+                match unsafe { wait(signal, less_than, 1, u64::MAX, blocked) } {
                     value @ 1.. => {
                         crate::log::event!(TRACE, value, "a wait for a copy returned early")
                     }

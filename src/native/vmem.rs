@@ -40,20 +40,20 @@ impl Native {
         hint: usize,
         alignment: usize,
     ) -> Result<usize, Failure> {
-        let (mut address, at, alignment) = (null_mut(), hint as u64, alignment as u64);
+        let (mut address, hint, alignment) = (null_mut(), hint as u64, alignment as u64);
         let aligned = self.vmem().ok().and_then(|table| table.hsa_amd_vmem_address_reserve_align);
         // SAFETY: `address` is writable; everything else is a number.
         unsafe {
             match aligned {
                 Some(reserve) => logged!(
                     reserve,
-                    hsa_amd_vmem_address_reserve_align(&mut address, size, at, alignment, 0),
-                    { size, hint = %hex(at), alignment, flags = 0 },
+                    hsa_amd_vmem_address_reserve_align(&mut address, size, hint, alignment, 0),
+                    { size, hint = %hex(hint), alignment, flags = 0 },
                     { address = %hex(address as usize) }
                 ),
                 None => call_vmem!(
-                    self.hsa_amd_vmem_address_reserve(&mut address, size, at, 0),
-                    { size, hint = %hex(at), flags = 0 },
+                    self.hsa_amd_vmem_address_reserve(&mut address, size, hint, 0),
+                    { size, hint = %hex(hint), flags = 0 },
                     { address = %hex(address as usize) }
                 ),
             }
@@ -158,11 +158,11 @@ impl Native {
 
     /// Returns the access of a GPU to the mapping at an address.
     pub fn access_of(&self, address: usize, agent: NativeAgent) -> Result<u32, Failure> {
-        let (at, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
+        let (pointer, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
         // SAFETY: the address is only looked up; `access` is writable.
         unsafe {
             call_vmem!(
-                self.hsa_amd_vmem_get_access(at, &raw mut access, agent.raw()),
+                self.hsa_amd_vmem_get_access(pointer, &raw mut access, agent.raw()),
                 { address = %hex(address), agent = %self.show_agent(agent) },
                 { access }
             )
@@ -189,12 +189,12 @@ impl Native {
         size: usize,
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
-        let (at, count, list) = (address as *mut c_void, access.len(), access.as_ptr().cast());
+        let (pointer, count, list) = (address as *mut c_void, access.len(), access.as_ptr().cast());
         // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
         // of one slice of descriptors.
         unsafe {
             call_vmem!(
-                self.hsa_amd_vmem_set_access(at, size, list, count),
+                self.hsa_amd_vmem_set_access(pointer, size, list, count),
                 { address = %hex(address), size, access = %self.show_access(access) }
             )
         }
@@ -336,11 +336,11 @@ impl Native {
     pub unsafe fn pool_of(&self, handle: NativeHandle) -> Result<NativePool, Failure> {
         let mut pool = sys::hsa_amd_memory_pool_t { handle: 0 };
         let (handle, mut kind) = (handle.0, sys::MEMORY_TYPE_NONE);
-        let (pool_at, kind_at) = (&raw mut pool, &raw mut kind);
+        let (pool_pointer, kind_pointer) = (&raw mut pool, &raw mut kind);
         // SAFETY: the caller's promise; both results are writable.
         unsafe {
             call_vmem!(
-                self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_at, kind_at),
+                self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_pointer, kind_pointer),
                 { handle = %hex(handle.handle) },
                 { pool = %hex(pool.handle), kind }
             )

@@ -119,7 +119,7 @@ impl Vmm {
     /// Reports everything that this `Vmm` holds, and the pool memory of its runtime.
     ///
     /// Reservations, mappings and memory show the state at one moment ([`Vmm::snapshot`]). In a
-    /// [child of a fork](crate::Runtime::has_forked) the report contains only agents.
+    /// [forked child](crate::Runtime::has_forked) the report contains only agents.
     pub fn report(&self) -> Report {
         let runtime = self.runtime();
         let (reservations, memory) = self.snapshot();
@@ -149,11 +149,11 @@ impl Report {
 
     /// Lists what is allocated and not in use.
     pub fn idle(&self) -> Vec<Idle<'_>> {
-        let in_use = self.reservations.iter().filter(|it| !it.quarantined);
-        let empty = in_use.clone().filter(|it| it.mappings.is_empty()).map(Idle::Reservation);
+        let usable = self.reservations.iter().filter(|it| !it.quarantined);
+        let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(Idle::Reservation);
         let has_no_access =
             |it: &&MappingEntry| it.access.iter().all(|it| it.access == Access::None);
-        let mappings = in_use.flat_map(|it| &it.mappings).filter(has_no_access).map(Idle::Mapping);
+        let mappings = usable.flat_map(|it| &it.mappings).filter(has_no_access).map(Idle::Mapping);
         let unmapped = self.memory.iter().filter(|it| it.mappings == 0).map(Idle::Memory);
         empty.chain(mappings).chain(unmapped).collect()
     }

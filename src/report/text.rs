@@ -56,9 +56,9 @@ impl Report {
             Size(reserved),
             counted(mappings, "mapping", "mappings"),
             Size(mapped),
-            counted(self.memory.len(), "piece", "pieces"),
+            counted(self.memory.len(), "allocation", "allocations"),
             Size(held),
-            counted(self.pool_memory.len(), "piece", "pieces"),
+            counted(self.pool_memory.len(), "allocation", "allocations"),
             Size(pool),
         )
     }
@@ -105,7 +105,7 @@ impl Report {
             write_heading(f, index, "memory")?;
             let label = match count {
                 1 => memory.handle.to_string(),
-                count => format!("{count} pieces of"),
+                count => format!("{count} allocations of"),
             };
             let (size, owner) = (Size(memory.size), owner_name(memory.agent));
             write!(f, "  {label:>18}  {size:>9}  {owner}{}", name_suffix(&memory.name))?;

@@ -138,8 +138,9 @@ pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
         None if build.is_empty() => reasons.push("no build is reported".to_owned()),
         None => reasons.push(format!("the build `{build}` is not that of a known runtime")),
         Some(library) => {
-            let in_name = file.split_once(".so.").and_then(|(_, version)| rocr_library(version));
-            if in_name.is_some_and(|in_name| in_name != library) {
+            let file_library =
+                file.split_once(".so.").and_then(|(_, version)| rocr_library(version));
+            if file_library.is_some_and(|file_library| file_library != library) {
                 reasons.push(format!("build `{build}`, but the file is `{file}`"));
             }
             let possible = extensions(library);

@@ -109,7 +109,7 @@ pub struct Runtime {
 
 /// State that a layer above keeps once for each runtime, such as its list of pool memory.
 pub(crate) trait Attachment: Any + Send + Sync {
-    /// Cleans up before the runtime stops. Not called in a child of a fork.
+    /// Cleans up before the runtime stops. Not called in a forked child.
     fn close(&self, _native: &Native) {}
 }
 
@@ -123,7 +123,7 @@ struct Inner {
     attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
     /// Whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime started.
-    ipc_is_by_dmabuf: bool,
+    ipc_uses_dmabuf: bool,
     spare: Spare,
 }
 
@@ -207,8 +207,8 @@ impl Runtime {
         let libraries = loaded_libraries();
         if libraries.len() > 1 {
             let list: Vec<_> = libraries.iter().map(ToString::to_string).collect();
-            let (taken, list) = (&runtime.inner.info.path, list.join(", "));
-            crate::log::event!(WARN, ?taken, list, "the process has loaded several HSA libraries");
+            let (path, list) = (&runtime.inner.info.path, list.join(", "));
+            crate::log::event!(WARN, ?path, list, "the process has loaded several HSA libraries");
         }
         Ok(runtime)
     }
@@ -271,7 +271,7 @@ impl Runtime {
                 first_cpu,
                 attachments: Mutex::default(),
                 stays_started: AtomicBool::new(false),
-                ipc_is_by_dmabuf: ipc_mode.is_some_and(|value| value == "0"),
+                ipc_uses_dmabuf: ipc_mode.is_some_and(|value| value == "0"),
                 spare: Spare::open(),
             }),
         })
@@ -402,8 +402,8 @@ impl Runtime {
     }
 
     /// Returns whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime was opened.
-    pub(crate) fn ipc_is_by_dmabuf(&self) -> bool {
-        self.inner.ipc_is_by_dmabuf
+    pub(crate) fn ipc_uses_dmabuf(&self) -> bool {
+        self.inner.ipc_uses_dmabuf
     }
 
     /// Returns whether both are clones of the same runtime.
@@ -416,12 +416,12 @@ impl Runtime {
         &self.inner.spare
     }
 
-    /// Fails in a child of a fork.
+    /// Fails in a forked child.
     pub(crate) fn check_not_forked(&self) -> Result<(), ErrorKind> {
         if self.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
     }
 
-    /// Returns whether this process is a child of a fork of the process that opened the runtime.
+    /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
     /// In such a child every operation returns an error. Functions that return a list or a count without
     /// a `Result` return an empty list or zero, because a thread of the parent may hold their locks.
@@ -463,7 +463,7 @@ fn describe_all(native: &Native) -> Result<(RuntimeInfo, Vec<Agent>, usize), Err
 }
 
 fn stop(native: &Native, forks: ForkCount) {
-    // The child of a fork has no runtime to stop.
+    // A forked child has no runtime to stop.
     if forks.has_forked() {
         return;
     }

@@ -21,7 +21,7 @@ pub(super) struct Header {
     granule: u64,
     domain: u32,
     /// Bus, device, function and the number 1; zeros if the owner is unknown.
-    location: [u8; 4],
+    pci_numbers: [u8; 4],
     zeros: [u8; 24],
 }
 
@@ -86,7 +86,7 @@ impl Description {
             return Err(invalid(Argument::Size, Problem::Zero));
         }
         let owner = self.owner.map(|it| (it.domain, [it.bus, it.device, it.function, 1]));
-        let (domain, location) = owner.unwrap_or_default();
+        let (domain, pci_numbers) = owner.unwrap_or_default();
         let header = Header {
             magic: MAGIC,
             version: VERSION,
@@ -95,7 +95,7 @@ impl Description {
             size: self.size,
             granule: self.granule,
             domain,
-            location,
+            pci_numbers,
             zeros: [0; 24],
         };
         Ok([bytemuck::bytes_of(&header), self.name.as_bytes()].concat())
@@ -107,7 +107,7 @@ impl Description {
     /// [`Malformed`] if the bytes are not a valid message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = Header::decode(bytes)?;
-        let Header { handle_type, size, granule, domain, location, .. } = header;
+        let Header { handle_type, size, granule, domain, pci_numbers, .. } = header;
         let (length, found) = (header.length as usize, bytes.len());
         if length != found {
             return Err(Malformed::Truncated { length, found });
@@ -118,7 +118,7 @@ impl Description {
         if size == 0 {
             return Err(Malformed::ZeroSize);
         }
-        let owner = match location {
+        let owner = match pci_numbers {
             [0, 0, 0, 0] if domain == 0 => None,
             [bus, device, function, 1] => Some(PciAddress { domain, bus, device, function }),
             _ => return Err(Malformed::Reserved),
@@ -143,8 +143,8 @@ impl Header {
         if header.version != VERSION {
             return Err(Malformed::Version(header.version));
         }
-        let valid = HEADER_SIZE..=HEADER_SIZE + MAX_NAME;
-        if !valid.contains(&(header.length as usize)) {
+        let valid_lengths = HEADER_SIZE..=HEADER_SIZE + MAX_NAME;
+        if !valid_lengths.contains(&(header.length as usize)) {
             return Err(Malformed::Length(header.length));
         }
         Ok(header)

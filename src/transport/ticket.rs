@@ -152,17 +152,17 @@ impl Ticket {
         let pid = pid.ok_or_else(no_process)?;
         // The pidfd still identifies this process if another process gets the number.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
-        let check = || {
+        let check_process = || {
             let process = Process::find(pid).map_err(failed("read"))?;
             let process = process.filter(|process| process.start_time == self.start_time);
             let users = process.ok_or_else(no_process)?.users;
             trust.check_all(users).map_err(|user| unavailable(Unavailable::Untrusted(user)))
         };
-        check()?;
+        check_process()?;
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
         let descriptor = descriptor.map_err(failed("pidfd_getfd"))?;
         // The process can have changed its users between the check and the call.
-        check()?;
+        check_process()?;
         if identity(&descriptor).map_err(failed("fstat"))? != (self.device, self.inode) {
             return Err(withdrawn());
         }
@@ -191,8 +191,8 @@ impl FromStr for Ticket {
     type Err = UnknownTicket;
 
     fn from_str(text: &str) -> Result<Self, UnknownTicket> {
-        let words: Vec<_> = text.split(':').collect();
-        let ["hsa-vmm", process, namespace, start_time, descriptor, device, inode] = words[..]
+        let fields: Vec<_> = text.split(':').collect();
+        let ["hsa-vmm", process, namespace, start_time, descriptor, device, inode] = fields[..]
         else {
             return Err(UnknownTicket);
         };

@@ -121,23 +121,23 @@ impl Journal<'_, '_> {
     }
 
     /// Applies a change of access of GPUs to one mapping, after the runtime has performed the request that
-    /// the change needs. `granted` are the agents in that request. Enforces the change in the page tables that the
+    /// the change needs. `in_request` are the agents in that request. Enforces the change in the page tables that the
     /// library controls.
     fn enforce(
         &mut self,
         index: usize,
         gpus: &AccessChange,
-        granted: AgentSet,
+        in_request: AgentSet,
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let target = &mut self.targets[index];
         let before = target.now.access.requested;
         let mut after = target.now;
         gpus.apply(&mut after.access);
-        // The request has just written entries with full access for the agents in `granted`. Only restricted
+        // The request has just written entries with full access for the agents in `in_request`. Only restricted
         // agents among them need other entries.
-        let changed = after.access.requested.differing(&before).difference(granted);
-        let restricted = shared.restricted(&after).intersection(granted);
+        let changed = after.access.requested.differing(&before).difference(in_request);
+        let restricted = shared.restricted(&after).intersection(in_request);
         let agents = changed.union(restricted).intersection(shared.controlled());
         // SAFETY: the target is locked, and mapped.
         unsafe { shared.set_entries(&after, agents, &mut target.attempted) }?;
@@ -218,7 +218,7 @@ impl Shared {
             None => Ok(()),
             Some(agent) if self.cpus.contains(agent) => Err(Feature::CpuAccess.into()),
             Some(agent) => {
-                let [agent, owner] = [agent, owner].map(|at| self.runtime.agents()[at].id());
+                let [agent, owner] = [agent, owner].map(|index| self.runtime.agents()[index].id());
                 let problem = Problem::NoPeerAccess(owner);
                 Err(ErrorKind::invalid(Argument::Agent, agent, problem))
             }
@@ -247,7 +247,7 @@ impl Shared {
         // memory for the CPU.
         let host = self.host_index();
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
-        let mut existing = AgentSet::NONE;
+        let mut already_granted = AgentSet::NONE;
         let change_view = || {
             // SAFETY: the caller's promise.
             unsafe { self.change_view(&without_access, &mapping.access) }
@@ -256,14 +256,14 @@ impl Shared {
             let request = self.request_all(&without_access, &self.host_access());
             // SAFETY: the caller's promise.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
-            existing.insert(host);
+            already_granted.insert(host);
             granted.insert(host);
             // SAFETY: the caller's promise.
             unsafe { self.limit_view(mapping.range(), &mapping.access) }?;
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
-        let before = AccessState { runtime_granted: existing, ..mapping.access };
+        let before = AccessState { runtime_granted: already_granted, ..mapping.access };
         let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
         // SAFETY: the caller's promise.
         unsafe { self.grant_gpus_in_runtime(mapping.range(), &request) }?;
@@ -405,11 +405,12 @@ impl Shared {
             return false;
         }
         let granted = mapping.access.runtime_granted;
-        let new = gpus.granted().difference(granted).iter().count();
-        let others = granted.difference(self.cpus).iter().count();
+        let new_count = gpus.granted().difference(granted).iter().count();
+        let other_count = granted.difference(self.cpus).iter().count();
         // Each of several GPUs may be the unknown owner.
         let owner = self.gpu_owner(mapping);
-        new > 0 && owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
+        new_count > 0
+            && owner.map_or(new_count + other_count > 1, |owner| granted.contains(owner.into()))
     }
 
     /// Returns the index of the CPU that represents all CPUs in the runtime.

@@ -41,7 +41,7 @@ impl Shared {
     /// Returns the access of this process's loads and stores: the highest access of any CPU agent, because
     /// all CPUs share one address space.
     pub(super) fn cpu_access(&self, access: &AccessState) -> Access {
-        access.requested.max_of(self.cpus)
+        access.requested.highest_of(self.cpus)
     }
 
     /// Returns whether the runtime has mapped the memory for the CPU.
@@ -55,7 +55,7 @@ impl Shared {
     }
 
     /// Returns whether the runtime has to map memory for the CPU.
-    fn by_runtime(&self) -> bool {
+    fn must_map_by_runtime(&self) -> bool {
         self.cpu_access.by_runtime.load(Ordering::Relaxed)
     }
 
@@ -81,7 +81,7 @@ impl Shared {
             return unsafe { self.protect_view(mapping.range(), new) }.map(|()| true);
         }
         // SAFETY: the caller's promise.
-        let is_mapped = !self.by_runtime() && unsafe { self.map_dma_buf(mapping, new) }?;
+        let is_mapped = !self.must_map_by_runtime() && unsafe { self.map_dma_buf(mapping, new) }?;
         // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
             return Err(Feature::CpuAccessAtOffset.into());
@@ -115,7 +115,7 @@ impl Shared {
         match self.cpu_access(access) {
             Access::ReadWrite => Ok(()),
             // SAFETY: the caller's promise.
-            less => unsafe { self.protect_view(range, less) },
+            limited => unsafe { self.protect_view(range, limited) },
         }
     }
 
@@ -135,8 +135,8 @@ impl Shared {
 
     /// Fails if mapping the memory again with this access needs a descriptor, and no descriptor is free.
     pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
-        let exports = !self.by_runtime() && self.cpu_access(access) != Access::None;
-        if exports && out_of_descriptors() {
+        let needs_export = !self.must_map_by_runtime() && self.cpu_access(access) != Access::None;
+        if needs_export && out_of_descriptors() {
             return Err(ErrorKind::OutOfDescriptors);
         }
         Ok(())
@@ -157,39 +157,40 @@ impl Shared {
         let Range { start, size } = mapping.range();
         let memory = handles.with_live(mapping.handle, |it| {
             let is_remote = it.imported && it.properties.handle_types == HandleType::FABRIC;
-            let is_foreign = it.imported || it.properties.is_on_host();
-            (exportable(it), is_foreign, is_remote)
+            let is_imported_or_host = it.imported || it.properties.is_on_host();
+            (exportable(it), is_imported_or_host, is_remote)
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
         // A failure to map imported memory or memory of the host does not change `by_runtime`.
-        let (exportable, is_foreign, is_remote) = memory.ok_or_else(released)?;
+        let (exportable, is_imported_or_host, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
             // Memory of the fabric has no dma-buf that could be exported.
             return Ok(false);
         }
         // SAFETY: the mapping keeps the memory alive.
         let descriptor = unsafe { self.export(exportable) }?;
-        let works = !is_foreign && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
+        let is_known_to_work =
+            !is_imported_or_host && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
         // A view of a read-only descriptor could never become writable.
-        let can_be_mapped = match fcntl_getfl(&descriptor) {
+        let tested = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
-            _ if works => Ok(()),
+            _ if is_known_to_work => Ok(()),
             _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
-        let mapped = can_be_mapped.and_then(|()| {
+        let mapped = tested.and_then(|()| {
             // SAFETY: the caller's promise. The runtime has left no hole: only its inaccessible mapping is replaced.
             unsafe {
                 map_shared(descriptor.as_fd(), mapping.offset, start, size, protection(access))
             }
         });
         let Err(errno) = mapped else {
-            if !is_foreign {
+            if !is_imported_or_host {
                 self.cpu_access.dma_buf_works.store(true, Ordering::Relaxed);
             }
             return Ok(true);
         };
         // The kernel may have unmapped the old mapping before it failed.
-        if can_be_mapped.is_ok() {
+        if tested.is_ok() {
             drop(descriptor);
             fill_possible_hole(start, size)
                 .map_err(|errno| hole_not_filled(mapping.range(), errno))?;
@@ -197,7 +198,8 @@ impl Shared {
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {
-                if !is_foreign && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
+                if !is_imported_or_host && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
+                {
                     crate::log::event!(
                         WARN, %errno,
                         "dma-bufs cannot be mapped here; the runtime gives the CPU its access"

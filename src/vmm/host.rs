@@ -88,8 +88,8 @@ impl Shared {
         properties: &AllocationProperties,
     ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
         let missing = |what| ErrorKind::from(Feature::HostMemory(what));
-        let other_nodes = self.cpus.iter().any(|index| index != cpu.id().index());
-        if other_nodes && matches!(properties.location, Location::HostNuma(_)) {
+        let has_other_cpus = self.cpus.iter().any(|index| index != cpu.id().index());
+        if has_other_cpus && matches!(properties.location, Location::HostNuma(_)) {
             // The kernel chooses the node of GTT memory.
             return Err(missing("a runtime that allocates on a NUMA node (ROCm 10)"));
         }

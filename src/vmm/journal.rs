@@ -143,8 +143,8 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// is quarantined; see [`check_quarantine`](Self::check_quarantine).
     pub fn unmap(&mut self, group: Indexes<usize>) -> Result<(), ErrorKind> {
         self.steps.push((Step::Unmap, group.clone()));
-        if let Some(lost) = self.raw_unmap(group.clone())? {
-            self.quarantine(group.start, lost, None);
+        if let Some(failure) = self.raw_unmap(group.clone())? {
+            self.quarantine(group.start, failure, None);
         }
         Ok(())
     }
@@ -160,10 +160,10 @@ impl<'a, 'c> Journal<'a, 'c> {
         if !self.shared.waits_for_gpus() {
             return false;
         }
-        let gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
+        let has_gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
         self.targets.iter().any(|target| {
             let was_unmapped = target.listed && target.state != State::AsBefore;
-            gpus(target.attempted) || was_unmapped && gpus(target.before.runtime_granted)
+            has_gpus(target.attempted) || was_unmapped && has_gpus(target.before.runtime_granted)
         })
     }
 
@@ -188,9 +188,9 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
             // `Vmm::unmap` removes unmapped targets from the ledger even if the reservation is quarantined, unless a
             // rollback has failed there. Other operations keep them listed, so that their memory is kept.
-            let is_unmapped =
+            let removes_unmapped =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
-            if !is_unmapped && reservation.quarantined().is_some() {
+            if !removes_unmapped && reservation.quarantined().is_some() {
                 let unmapped = |target: &&mut Target<'_>| !target.is_mapped();
                 let targets = self.targets[group].iter_mut().filter(unmapped);
                 targets.for_each(|target| target.state = State::Unknown);
@@ -269,7 +269,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let target = &self.targets[index];
         let before = MappedRange { access: target.before, ..target.now };
         match self.map_with_access(index, &before, true) {
-            Err(failure) if self.targets[index].is_mapped() && !failure.is_hole() => {
+            Err(failure) if self.targets[index].is_mapped() && !failure.leaves_hole() => {
                 self.undo_map(index)?;
                 self.map_with_access(index, &before, true)
             }
@@ -277,7 +277,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Maps a target, and sets the access of `mapping`. With `roll_back`, records no step.
+    /// Maps a target, and sets the access of `mapping`. With `is_rollback`, records no step.
     ///
     /// If the owner of imported memory is unknown and must be granted access last, tries every GPU that may
     /// be the owner.
@@ -285,7 +285,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         &mut self,
         index: usize,
         mapping: &MappedRange,
-        roll_back: bool,
+        is_rollback: bool,
     ) -> Result<(), ErrorKind> {
         let mut owners = self.shared.possible_owners(mapping).iter().peekable();
         loop {
@@ -293,7 +293,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             let mapping = MappedRange { owner, ..*mapping };
             let shared = self.shared;
             shared.with_descriptor(|| {
-                if roll_back { self.raw_map(index) } else { self.map(index) }
+                if is_rollback { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
             // SAFETY: the target is locked, and was just mapped.
@@ -302,13 +302,13 @@ impl<'a, 'c> Journal<'a, 'c> {
             target.now.access = AccessState { runtime_granted: granted, ..mapping.access };
             match outcome {
                 Ok(()) => {
-                    target.attempted = if roll_back { AgentSet::NONE } else { granted };
-                    target.state = if roll_back { State::AsBefore } else { State::New };
+                    target.attempted = if is_rollback { AgentSet::NONE } else { granted };
+                    target.state = if is_rollback { State::AsBefore } else { State::New };
                     return Ok(());
                 }
                 Err(failure) => {
                     target.attempted = (0..self.shared.runtime.agents().len()).collect();
-                    if owners.peek().is_none() || failure.is_hole() {
+                    if owners.peek().is_none() || failure.leaves_hole() {
                         return Err(failure);
                     }
                     if let Err(error) = self.undo_map(index) {
@@ -340,13 +340,13 @@ impl<'a, 'c> Journal<'a, 'c> {
         let size = group.iter().map(|target| target.now.size).sum();
         // SAFETY: the targets are locked, and mapped.
         unsafe { self.shared.unmap_in_runtime(Range { start, size }) }?;
-        let mut lost = None;
+        let mut not_kept = None;
         for target in group {
             target.state = State::Unmapped;
             // SAFETY: the target is locked, and was just unmapped.
-            lost = lost.or(unsafe { self.shared.keep_reserved(&target.now) }.err());
+            not_kept = not_kept.or(unsafe { self.shared.keep_reserved(&target.now) }.err());
         }
-        Ok(lost)
+        Ok(not_kept)
     }
 
     fn reservation_of(&self, index: usize) -> &'a Reservation {
@@ -383,8 +383,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         let has_steps = !self.steps.is_empty();
         if let ErrorKind::HoleNotFilled { address, .. } = &failure {
             // A rollback would replace a foreign mapping.
-            let lost = self.targets.iter().position(|it| it.now.start == address.get());
-            if let Some(index) = lost {
+            let with_hole = self.targets.iter().position(|it| it.now.start == address.get());
+            if let Some(index) = with_hole {
                 self.quarantine(index, failure.clone(), None);
             }
         }
@@ -407,9 +407,9 @@ impl<'a, 'c> Journal<'a, 'c> {
                 locked.push(guard.reservation.mappings_mut());
             }
             // Removes mappings before it inserts others, which may have the same addresses.
-            let is_replaced = |lost: &Target| {
+            let is_replaced = |removed: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.is_mapped() && !it.listed);
-                new.any(|it| it.now.range().overlaps(lost.now.range()))
+                new.any(|it| it.now.range().overlaps(removed.now.range()))
             };
             for target in self.targets.iter().filter(|target| !target.is_mapped()) {
                 if target.listed {
@@ -460,7 +460,7 @@ impl Shared {
                 broken: Vec::new(),
             };
             match act(&mut journal) {
-                Ok(done) => journal.commit().map(|()| done),
+                Ok(value) => journal.commit().map(|()| value),
                 Err(failure) => Err(journal.abort(failure)),
             }
         })

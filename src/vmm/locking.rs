@@ -14,13 +14,13 @@ impl Shared {
         act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         loop {
-            let mut found = self.reservations_of(ranges)?;
+            let mut reservations = self.reservations_of(ranges)?;
             // Starts again if another thread has freed or quarantined a reservation before it was locked.
             let result = {
-                let Some(guards) = lock_all(&found) else { continue };
+                let Some(guards) = lock_all(&reservations) else { continue };
                 act(&guards)
             };
-            found.pop().into_iter().for_each(cache);
+            reservations.pop().into_iter().for_each(cache);
             return result;
         }
     }
@@ -30,27 +30,27 @@ impl Shared {
         &self,
         ranges: &[Range],
     ) -> Result<SmallVec<[Arc<Reservation>; 1]>, ErrorKind> {
-        let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
+        let mut reservations: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
         for &range in ranges {
-            if found.last().is_some_and(|last| last.contains_range(range)) {
+            if reservations.last().is_some_and(|last| last.contains_range(range)) {
                 continue;
             }
             let reservation = self.ledger.reservations.containing(range)?;
             self.check_usable(&reservation)?;
-            found.push(reservation);
+            reservations.push(reservation);
         }
-        if found.len() > 1 {
-            found.sort_by_key(|it| it.base);
-            found.dedup_by_key(|it| it.base);
+        if reservations.len() > 1 {
+            reservations.sort_by_key(|it| it.base);
+            reservations.dedup_by_key(|it| it.base);
         }
-        Ok(found)
+        Ok(reservations)
     }
 }
 
 /// Locks reservations, which are sorted by address. Returns `None` if one was freed or quarantined before.
-fn lock_all(found: &[Arc<Reservation>]) -> Option<Guards<'_>> {
+fn lock_all(reservations: &[Arc<Reservation>]) -> Option<Guards<'_>> {
     let mut guards = Guards::new();
-    for reservation in found {
+    for reservation in reservations {
         guards.push(reservation.lock()?);
     }
     Some(guards)

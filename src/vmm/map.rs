@@ -184,23 +184,23 @@ impl Shared {
                 journal.add_targets(range, &AccessChange::NONE)?;
             }
             expected.check_targets(journal, 0)?;
-            let count = journal.targets.len();
+            let old_count = journal.targets.len();
             for it in new {
-                self.add_mapping(journal, it, count)?;
+                self.add_mapping(journal, it, old_count)?;
             }
             let mut next = 0;
-            while next < count {
+            while next < old_count {
                 let start = next;
                 next = match self.quirks.unmap_of_several_fails {
                     true => start + 1,
-                    false => journal.group_end(start, count),
+                    false => journal.group_end(start, old_count),
                 };
                 journal.unmap(start..next)?;
             }
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
-            let added = count..journal.targets.len();
+            let added = old_count..journal.targets.len();
             added.clone().try_for_each(|index| journal.map(index))?;
             journal.change_access(added)
         });
@@ -211,13 +211,13 @@ impl Shared {
         replaced
     }
 
-    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old` targets of
+    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old_count` targets of
     /// the journal are unmapped. Counts the mapping in its handle.
     fn add_mapping<'c>(
         &self,
         journal: &mut Journal<'_, 'c>,
         new: &'c NewRange,
-        old: usize,
+        old_count: usize,
     ) -> Result<(), ErrorKind> {
         let NewRange { range, handle, offset, .. } = *new;
         if offset != 0 && !self.can_map_offsets() {
@@ -228,10 +228,10 @@ impl Shared {
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }
-        let old = &journal.targets[..old];
-        let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
+        let old_targets = &journal.targets[..old_count];
+        let is_old = |start| old_targets.binary_search_by_key(&start, |it| it.now.start).is_ok();
         // Locks the mappings before the handle, as the lock order requires.
-        let empty = reservation.mappings().check_empty(range, unmapped);
+        let checked_empty = reservation.mappings().check_empty(range, is_old);
         let (native, owner) = self.ledger.handles.with(handle, |record| {
             let granule = record.granule;
             if !range.start.is_multiple_of(granule) {
@@ -250,7 +250,7 @@ impl Shared {
                 let problem = Problem::TooLarge { maximum, whole };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
-            empty?;
+            checked_empty?;
             record.mappings += 1;
             Ok((record.native, record.owner))
         })??;

@@ -237,7 +237,7 @@ impl Vmm {
         Ok(Self { shared })
     }
 
-    /// Runs an operation, unless this process is a child of a fork.
+    /// Runs an operation, unless this process is a forked child.
     fn run<T>(
         &self,
         operation: Operation,
@@ -311,8 +311,8 @@ impl Expected<'_> {
     /// Rejects the targets of a journal from index `first` on if they are not the expected mappings.
     fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let found = journal.targets[first..].iter().map(|target| target.now);
-        let Some(first) = found.clone().next() else { return Ok(()) };
-        self.check(first.range(), found)
+        let Some(mapping) = found.clone().next() else { return Ok(()) };
+        self.check(mapping.range(), found)
     }
 }
 
@@ -422,12 +422,12 @@ impl Drop for Shared {
             return;
         }
         self.log_leaks();
-        let all: Vec<(MappedRange, bool)> = self.ledger.reservations.snapshot(|all| {
-            let with_flag = |all: &ledger::Mappings, it: MappedRange| {
-                (it, all.quarantined(it.serial).is_some())
+        let all: Vec<(MappedRange, bool)> = self.ledger.reservations.snapshot(|reservations| {
+            let with_flag = |mappings: &ledger::Mappings, it: MappedRange| {
+                (it, mappings.quarantined(it.serial).is_some())
             };
-            let all = all.iter().map(|it| &it.mappings);
-            all.flat_map(|all| all.iter().map(move |it| with_flag(all, it))).collect()
+            let lists = reservations.iter().map(|it| &it.mappings);
+            lists.flat_map(|list| list.iter().map(move |it| with_flag(list, it))).collect()
         });
         // Agents may still use these mappings: they and their memory stay until the process ends.
         let kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();

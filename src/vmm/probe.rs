@@ -174,19 +174,19 @@ impl Prober<'_> {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
         // Memory that may still be mapped is not released, and its addresses are not freed.
-        let is_mapped =
+        let may_be_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
         let result = handle.and_then(|handle| {
             let mapped = native.call_shared(|_| prober.probe_mappings(base, handle, findings));
-            let shared = native.call_exclusive(|_| prober.probe_sharing(handle, findings));
-            if is_mapped(&mapped) {
+            let sharing = native.call_exclusive(|_| prober.probe_sharing(handle, findings));
+            if may_be_mapped(&mapped) {
                 return mapped;
             }
             // SAFETY: nothing is mapped, and the handle is not used again.
             native.call_shared(|native| unsafe { native.handle_release(handle) })?;
-            mapped.and(shared)
+            mapped.and(sharing)
         });
-        if is_mapped(&result) || prober.addresses_lost.get() {
+        if may_be_mapped(&result) || prober.addresses_lost.get() {
             // Stopping a runtime with live mappings can crash (6.4.3). It can also unmap reserved addresses, and a
             // foreign mapping there.
             runtime.stay_started();
@@ -226,9 +226,9 @@ impl Prober<'_> {
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
         // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU.
         let mut leaves_hole = fill_hole(base, size).is_ok();
-        let mut unmap = |at, length| {
+        let mut unmap = |address, length| {
             // SAFETY: nothing uses these mappings of the probe's own.
-            let result = unsafe { self.native.unmap(at, length) };
+            let result = unsafe { self.native.unmap(address, length) };
             // Fills a hole at once, because foreign mappings can be created in it.
             leaves_hole |= fill_hole(base, size).is_ok();
             result
@@ -236,9 +236,9 @@ impl Prober<'_> {
         if mapped_second.is_err() {
             unmap(base, size)?;
         } else {
-            let both = unmap(base, 2 * size);
-            record!(findings.unmap_of_several_fails = both.is_err());
-            if both.is_err() {
+            let unmapped_both = unmap(base, 2 * size);
+            record!(findings.unmap_of_several_fails = unmapped_both.is_err());
+            if unmapped_both.is_err() {
                 unmap(base, size)?;
                 unmap(second, size)?;
             }
@@ -297,12 +297,13 @@ impl Prober<'_> {
     /// Exports the memory and imports it again.
     fn probe_sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
         // SAFETY: the handle is alive.
-        let Ok((exported, repeats)) = (unsafe { self.native.export_twice(handle) })? else {
+        let Ok((exported, is_same_descriptor)) = (unsafe { self.native.export_twice(handle) })?
+        else {
             return Ok(());
         };
-        record!(findings.export_keeps_descriptor = repeats);
-        let Some(not_memory) = self.file_of_the_same_size() else { return Ok(()) };
-        if let Ok(handle) = self.native.import(not_memory.as_fd()) {
+        record!(findings.export_keeps_descriptor = is_same_descriptor);
+        let Some(other_file) = self.file_of_the_same_size() else { return Ok(()) };
+        if let Ok(handle) = self.native.import(other_file.as_fd()) {
             record!(findings.import_is_lazy = true);
             record!(findings.import_needs_descriptor = true);
             // SAFETY: the handle is not used again.
@@ -311,8 +312,8 @@ impl Prober<'_> {
         record!(findings.import_is_lazy = false);
         let imported = self.native.import(exported.as_fd())?;
         // SAFETY: the handle is alive.
-        let again = unsafe { self.native.export(imported, 0, repeats) };
-        record!(findings.import_needs_descriptor = again.is_err());
+        let exported_again = unsafe { self.native.export(imported, 0, is_same_descriptor) };
+        record!(findings.import_needs_descriptor = exported_again.is_err());
         // SAFETY: the handle is not used again.
         unsafe { self.native.handle_release(imported) }
     }

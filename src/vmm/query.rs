@@ -1,4 +1,4 @@
-//! Queries by address, lists, and names. In a child of a fork, queries and lists return nothing, because
+//! Queries by address, lists, and names. In a forked child, queries and lists return nothing, because
 //! threads of the parent may have held the locks.
 
 use super::ledger::{Ledger, MappedRange, Range, not_mapped};
@@ -34,13 +34,13 @@ impl Vmm {
     }
 
     /// Returns the numbers of reservations, handles and mappings; zeros in a
-    /// [child of a fork](crate::Runtime::has_forked).
+    /// [forked child](crate::Runtime::has_forked).
     pub fn usage(&self) -> Usage {
         self.ledger().map(Ledger::usage).unwrap_or_default()
     }
 
     /// Lists the quarantined ranges and memory, with the reasons. The list is empty in a
-    /// [child of a fork](crate::Runtime::has_forked).
+    /// [forked child](crate::Runtime::has_forked).
     pub fn quarantine(&self) -> Vec<Quarantined> {
         if self.runtime().has_forked() {
             return Vec::new();
@@ -52,15 +52,15 @@ impl Vmm {
     ///
     /// # Errors
     /// The invariant that does not hold: a defect of this library. Also an error in a
-    /// [child of a fork](crate::Runtime::has_forked), in which the check is not possible.
+    /// [forked child](crate::Runtime::has_forked), in which the check is not possible.
     pub fn check(&self) -> Result<(), BrokenInvariant> {
-        let forked = || "cannot check in a child of a fork; check in the parent".to_owned();
-        let ledger = self.ledger().ok_or_else(|| BrokenInvariant(forked()))?;
+        let message = || "cannot check in a forked child; check in the parent".to_owned();
+        let ledger = self.ledger().ok_or_else(|| BrokenInvariant(message()))?;
         ledger.check().map_err(BrokenInvariant)
     }
 
     /// Lists every mapping, by address, with the access of each agent. Empty in a
-    /// [child of a fork](crate::Runtime::has_forked).
+    /// [forked child](crate::Runtime::has_forked).
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {
@@ -70,7 +70,7 @@ impl Vmm {
     }
 
     /// Lists every reservation, by address, with its size in bytes. Empty in a
-    /// [child of a fork](crate::Runtime::has_forked).
+    /// [forked child](crate::Runtime::has_forked).
     pub fn reservations(&self) -> Vec<(Address, usize)> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
         ledger.reservations.snapshot(|all| {
@@ -108,7 +108,7 @@ impl Vmm {
         })
     }
 
-    /// Returns the ledger; `None` in a child of a fork.
+    /// Returns the ledger; `None` in a forked child.
     pub(super) fn ledger(&self) -> Option<&Ledger> {
         (!self.runtime().has_forked()).then_some(&self.shared.ledger)
     }

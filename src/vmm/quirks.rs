@@ -153,21 +153,21 @@ impl Quirks {
     /// Returns the quirks that are worked around on a runtime: those of its
     /// [implementation](RuntimeInfo::implementation) and version.
     pub fn of_runtime(info: &RuntimeInfo) -> Self {
-        let with = |enabled: fn(&Quirk) -> bool| {
+        let quirks_where = |enabled: fn(&Quirk) -> bool| {
             let mut quirks = Self::default();
             Self::KNOWN.iter().for_each(|quirk| quirks.set(quirk, enabled(quirk)));
             quirks
         };
         match info.implementation {
             Implementation::Simulation if info.build.ends_with("(libhsa on rocddi)") => {
-                with(|quirk| quirk.rocddi)
+                quirks_where(|quirk| quirk.rocddi)
             }
             // Otherwise, the simulation behaves as the release of ROCr whose version it reports.
             Implementation::Rocr { .. } | Implementation::Simulation => {
                 Self::of_extension(info.extension)
             }
-            Implementation::Rocddi => with(|quirk| quirk.rocddi),
-            Implementation::Unknown { .. } => with(|quirk| quirk.if_unknown),
+            Implementation::Rocddi => quirks_where(|quirk| quirk.rocddi),
+            Implementation::Unknown { .. } => quirks_where(|quirk| quirk.if_unknown),
         }
     }
 
@@ -199,8 +199,8 @@ impl Quirks {
     }
 
     /// Enables or disables the workaround of a quirk.
-    pub fn set(&mut self, quirk: &Quirk, on: bool) {
-        *(quirk.field)(self) = on;
+    pub fn set(&mut self, quirk: &Quirk, enabled: bool) {
+        *(quirk.field)(self) = enabled;
     }
 }
 
@@ -275,8 +275,8 @@ mod tests {
             assert!(!quirks.has(quirk), "{}", quirk.name);
             quirks.set(quirk, true);
             assert!(quirks.has(quirk), "{}", quirk.name);
-            let on = Quirks::KNOWN.iter().filter(|other| quirks.has(other));
-            assert_eq!(on.map(|other| other.name).collect::<Vec<_>>(), [quirk.name]);
+            let enabled = Quirks::KNOWN.iter().filter(|other| quirks.has(other));
+            assert_eq!(enabled.map(|other| other.name).collect::<Vec<_>>(), [quirk.name]);
             assert!(!quirk.issue.is_empty() && !quirk.rocr.is_empty(), "{}", quirk.name);
             quirks.set(quirk, false);
             assert_eq!(quirks, Quirks::default());

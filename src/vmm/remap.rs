@@ -119,7 +119,7 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
         self.transact(Operation::Relocate, &[to, from], |journal| {
-            let before = add_expected(journal, from, Argument::Source, expected)?;
+            let old = add_expected(journal, from, Argument::Source, expected)?;
             let for_destination = |kind: ErrorKind| kind.for_argument(Argument::Destination);
             let (_, destination) = journal.containing(to).map_err(for_destination)?;
             destination.mappings().check_empty(to, |_| false).map_err(for_destination)?;
@@ -131,7 +131,7 @@ impl Shared {
                 serial: destination.new_serial(),
                 ..*mapping
             };
-            let after: Vec<MappedRange> = before.iter().map(moved).collect();
+            let after: Vec<MappedRange> = old.iter().map(moved).collect();
             self.check_granules(&after, Argument::Destination)?;
             self.remap(journal, &after)?;
             Ok(after.iter().map(|it| it.serial).collect())
@@ -163,23 +163,23 @@ impl Shared {
         for it in after {
             self.check_remap(&it.access)?;
         }
-        let before = journal.targets.len();
+        let old_count = journal.targets.len();
         // Each new mapping keeps the name of the target with the same index.
         for (index, it) in after.iter().enumerate() {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
             let old = &journal.targets[index].now;
             let (_, reservation) = journal.containing(old.range())?;
             let name = reservation.mappings().name_of(old.serial).cloned();
-            journal.names.extend(name.map(|name| (before + index, name)));
+            journal.names.extend(name.map(|name| (old_count + index, name)));
             let (guard, _) = journal.containing(it.range())?;
             let created = MappedRange { access: AccessState::default(), ..*it };
             journal.add_new(&created, guard, &AccessChange::NONE);
         }
-        for index in 0..before {
+        for index in 0..old_count {
             journal.unmap(index..index + 1)?;
             journal.check_quarantine()?;
         }
-        for (index, it) in (before..).zip(after) {
+        for (index, it) in (old_count..).zip(after) {
             journal.map_with_access(index, it, false)?;
         }
         Ok(())

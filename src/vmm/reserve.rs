@@ -80,11 +80,11 @@ impl Shared {
         }
         let alignment = alignment.max(granule);
         let hint = if preferred.get() < MIN_ADDRESS { 0 } else { preferred.get() };
-        let taken = ErrorKind::invalid(Argument::Address, preferred, Problem::AddressTaken);
+        let address_taken = ErrorKind::invalid(Argument::Address, preferred, Problem::AddressTaken);
         if exact {
             Range::new(preferred, size)?;
             if hint == 0 || hint % alignment != 0 {
-                return Err(taken);
+                return Err(address_taken);
             }
         }
         let failed = |failure| ErrorKind::of_call(failure, size);
@@ -92,7 +92,7 @@ impl Shared {
         if exact && start != hint {
             // SAFETY: the range was just reserved.
             unsafe { self.unreserve(start, size) }.map_err(failed)?;
-            return Err(taken);
+            return Err(address_taken);
         }
         // AMD's runtime ignores the alignment if the hint is free.
         if start % alignment != 0 {
@@ -124,8 +124,9 @@ impl Shared {
             // The range can only be in an address-space hole of another reservation of this library.
             let other = self.ledger.reservations.find(reserved);
             let failure = ErrorKind::ReservedTwice(Address::new(reserved));
-            let lost = other.as_ref().map_or(range, |it| it.range());
-            let range = self.quarantine(Operation::AddressReserve, lost, failure, None);
+            let quarantined_range = other.as_ref().map_or(range, |it| it.range());
+            let range =
+                self.quarantine(Operation::AddressReserve, quarantined_range, failure, None);
             if let Some(reservation) = other {
                 reservation.quarantine(range.clone());
             }
@@ -152,20 +153,20 @@ impl Shared {
         unsafe { self.unreserve(address, size) }?;
         // Reserves a range that is larger by the alignment and contains an aligned part, frees it, and
         // reserves the aligned part by address. Tries again if another thread has reserved that part first.
-        let mut last = nothing_left;
+        let mut last_failure = nothing_left;
         for _ in 0..16 {
-            let Some(larger) = size.checked_add(alignment) else { return Err(last) };
-            let found = reserve(0, larger)?;
+            let Some(larger) = size.checked_add(alignment) else { return Err(last_failure) };
+            let larger_start = reserve(0, larger)?;
             // SAFETY: the range was just reserved.
-            unsafe { self.unreserve(found, larger) }?;
-            match reserve(found.next_multiple_of(alignment), size) {
+            unsafe { self.unreserve(larger_start, larger) }?;
+            match reserve(larger_start.next_multiple_of(alignment), size) {
                 Ok(address) if address % alignment == 0 => return Ok(address),
                 // SAFETY: the range was just reserved.
                 Ok(address) => unsafe { self.unreserve(address, size) }?,
-                Err(failure) => last = failure,
+                Err(failure) => last_failure = failure,
             }
         }
-        Err(last)
+        Err(last_failure)
     }
 
     /// Frees unusable addresses. If that fails, quarantines them.

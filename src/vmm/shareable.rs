@@ -152,7 +152,7 @@ impl Shared {
         if size == 0 || size % self.granule != 0 || !cannot_shrink(descriptor) {
             return Err(not_importable());
         }
-        let (native, own) = self.import_memory(descriptor, size, not_importable)?;
+        let (native, copy) = self.import_memory(descriptor, size, not_importable)?;
         // SAFETY: the handle was just imported, and nothing else uses it.
         let owner = unsafe { self.owner_of_import(native) };
         let pool = owner.and_then(Agent::vmem_pool);
@@ -166,7 +166,7 @@ impl Shared {
         let properties =
             AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
         let created = HandleRecord::new(size, granule, properties, native);
-        let record = HandleRecord { imported: true, owner, descriptor: own, ..created };
+        let record = HandleRecord { imported: true, owner, descriptor: copy, ..created };
         Ok(self.ledger.handles.insert(record))
     }
 
@@ -179,13 +179,13 @@ impl Shared {
         not_importable: impl FnOnce() -> ErrorKind,
     ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
         // A runtime that continues to use the descriptor needs a copy that no other code closes.
-        let own = match self.quirks.import_needs_descriptor {
+        let copy = match self.quirks.import_needs_descriptor {
             true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
             false => None,
         };
-        let own = own.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
-        let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
-        let imported = self.call_exclusive(|native| native.import(imported));
+        let copy = copy.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
+        let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
+        let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
             // The runtime returns one status for every failure.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
@@ -197,7 +197,7 @@ impl Shared {
             }
             _ => ErrorKind::of_call(failure, size),
         })?;
-        Ok((native, own))
+        Ok((native, copy))
     }
 
     /// Returns the agent that owns imported memory, if it can be determined.
@@ -208,8 +208,8 @@ impl Shared {
         // SAFETY: the caller's promise.
         let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
-        let of_pool = pool.and_then(|pool| {
-            agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))
+        let pool_owner = pool.and_then(|pool| {
+            agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))
         });
         // If the runtime returns a pool that it does not list, and has one GPU, that GPU is the owner.
         let mut gpus = self.runtime.gpus();
@@ -217,7 +217,7 @@ impl Shared {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
             _ => None,
         };
-        of_pool.or(only_gpu)
+        pool_owner.or(only_gpu)
     }
 }
 

@@ -147,7 +147,7 @@ impl Vmm {
     /// that is referenced or mapped.
     ///
     /// Does not wait for operations that are in progress in the runtime: the snapshot shows the state before
-    /// them. Empty in a [child of a fork](crate::Runtime::has_forked).
+    /// them. Empty in a [forked child](crate::Runtime::has_forked).
     ///
     /// ```
     /// # use hsa_vmm::{Runtime, Vmm};

@@ -50,7 +50,7 @@ impl Vmm {
         size: usize,
     ) -> Result<(), Error> {
         self.run(Operation::Copy, |shared| {
-            let found = shared.agent(agent, Argument::Agent)?;
+            let copier = shared.agent(agent, Argument::Agent)?;
             let (to, from) = two_ranges(destination, source, size)?;
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
@@ -59,7 +59,7 @@ impl Vmm {
                 shared
                     .check_granted(guards, from, Expected::Any, Some(agent), Access::Read)
                     .map_err(|kind| kind.for_argument(Argument::Source))?;
-                let engine = found.copy_engine();
+                let engine = copier.copy_engine();
                 // SAFETY: both reservations are locked. The checks above ensure that both ranges are mapped,
                 // and that the agent may read the source and write the destination.
                 let copied = unsafe { shared.native().copy(engine, to.start, from.start, size) };
@@ -130,9 +130,9 @@ impl Shared {
         bytes: &mut [u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        self.with_access(None, (address, bytes.len()), (Access::Read, expected), |at| {
+        self.with_access(None, (address, bytes.len()), (Access::Read, expected), |start| {
             // SAFETY: the reservation is locked, and the CPU may read the range.
-            unsafe { read_memory(at, bytes) };
+            unsafe { read_memory(start, bytes) };
             Ok(())
         })
     }
@@ -143,9 +143,9 @@ impl Shared {
         bytes: &[u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        self.with_access(None, (address, bytes.len()), (Access::ReadWrite, expected), |at| {
+        self.with_access(None, (address, bytes.len()), (Access::ReadWrite, expected), |start| {
             // SAFETY: the reservation is locked, and the CPU may write the range.
-            unsafe { write_memory(at, bytes) };
+            unsafe { write_memory(start, bytes) };
             Ok(())
         })
     }
@@ -158,10 +158,10 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let engine = self.agent(agent, Argument::Agent)?.copy_engine();
-        let (range, needed) = ((source, bytes.len()), (Access::Read, expected));
+        let (range, conditions) = ((source, bytes.len()), (Access::Read, expected));
         // SAFETY: the reservation is locked, and the agent may read the range.
-        let act = |at| unsafe { self.native().read(engine, at, bytes) };
-        self.with_access(Some(agent), range, needed, act)
+        let act = |start| unsafe { self.native().read(engine, start, bytes) };
+        self.with_access(Some(agent), range, conditions, act)
             .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
@@ -173,10 +173,10 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         let engine = self.agent(agent, Argument::Agent)?.copy_engine();
-        let (range, needed) = ((destination, bytes.len()), (Access::ReadWrite, expected));
+        let (range, conditions) = ((destination, bytes.len()), (Access::ReadWrite, expected));
         // SAFETY: the reservation is locked, and the agent may write the range.
-        let act = |at| unsafe { self.native().write(engine, at, bytes) };
-        self.with_access(Some(agent), range, needed, act)
+        let act = |start| unsafe { self.native().write(engine, start, bytes) };
+        self.with_access(Some(agent), range, conditions, act)
             .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
@@ -222,12 +222,13 @@ impl Shared {
         let owner = mapping.owner.map(usize::from);
         let is_owner = |agent: &&Agent| owner == Some(agent.id().index());
         let agents = self.runtime.agents().iter();
-        let on_gpu = agents.clone().find(is_owner).is_some_and(|it| it.kind() == AgentKind::Gpu);
-        let others = agents.clone().filter(|it| !on_gpu && it.kind() == AgentKind::Gpu);
-        for found in agents.filter(is_owner).chain(others) {
-            let (at, agent, access) = (part.address(), found.id(), Access::ReadWrite);
+        let owner_is_gpu =
+            agents.clone().find(is_owner).is_some_and(|it| it.kind() == AgentKind::Gpu);
+        let others = agents.clone().filter(|it| !owner_is_gpu && it.kind() == AgentKind::Gpu);
+        for candidate in agents.filter(is_owner).chain(others) {
+            let (at, agent, access) = (part.address(), candidate.id(), Access::ReadWrite);
             if mapping.access.requested.get(agent.index()) == access {
-                return Ok(found.copy_engine());
+                return Ok(candidate.copy_engine());
             }
             error = part.invalid(Problem::NotGranted { at, agent, access });
         }

@@ -9,19 +9,21 @@ use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType, Ipc, PoolMemory, Run
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Allocates all memory of a GPU, in allocations of `piece` bytes.
-fn allocate_all(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
-    let mut pieces = Vec::new();
+/// Allocates all memory of a GPU, in allocations of `size` bytes.
+fn allocate_all(library: &Library, gpu: usize, size: usize) -> Vec<Handle> {
+    let mut handles = Vec::new();
     loop {
-        match library.vmm.create(piece, &library.on(gpu)) {
-            Ok(memory) => pieces.push(memory),
+        match library.vmm.create(size, &library.on(gpu)) {
+            Ok(handle) => handles.push(handle),
             Err(error) => {
-                let ErrorKind::OutOfMemory { size, .. } = *error.kind() else { panic!("{error}") };
-                assert_eq!(size, piece);
-                return pieces;
+                let ErrorKind::OutOfMemory { size: requested, .. } = *error.kind() else {
+                    panic!("{error}")
+                };
+                assert_eq!(requested, size);
+                return handles;
             }
         }
-        assert!(pieces.len() < 1000, "allocation eventually fails");
+        assert!(handles.len() < 1000, "allocation eventually fails");
     }
 }
 
@@ -33,15 +35,15 @@ fn exhausted_memory_is_usable_after_free() {
         let base = library.reserve(4 * MIB);
         let mut count = None;
         for _ in 0..3 {
-            let pieces = allocate_all(&library, 0, 4 * MIB);
-            assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
+            let handles = allocate_all(&library, 0, 4 * MIB);
+            assert!((8..=16).contains(&handles.len()), "{} allocations", handles.len());
             assert_eq!(
-                *count.get_or_insert(pieces.len()),
-                pieces.len(),
+                *count.get_or_insert(handles.len()),
+                handles.len(),
                 "all memory is free again"
             );
             // The allocated memory is usable, and the other GPU still has free memory.
-            library.map(base, 4 * MIB, pieces[0]);
+            library.map(base, 4 * MIB, handles[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
             library.grant(base, 4 * MIB, library.gpu(1), Access::ReadWrite);
             library.vmm.write(base, b"last").unwrap();
@@ -49,8 +51,8 @@ fn exhausted_memory_is_usable_after_free() {
             let peer_memory = library.create(1, 4 * MIB);
             library.vmm.release(peer_memory).unwrap();
             library.vmm.check().unwrap();
-            for piece in pieces {
-                library.vmm.release(piece).unwrap();
+            for handle in handles {
+                library.vmm.release(handle).unwrap();
             }
         }
         library.vmm.address_free(base, 4 * MIB).unwrap();

@@ -124,7 +124,7 @@ impl Setup {
             line.clear();
         }
         drop(executor);
-        // SAFETY: ends this process at once, as a child of a fork should.
+        // SAFETY: ends this process at once, as a forked child should.
         unsafe { libc::_exit(0) }
     }
 }

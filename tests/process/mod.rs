@@ -200,7 +200,7 @@ impl Child {
             // SAFETY: the limit is valid; it prevents core files.
             unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core_files) };
             let outcome = catch_unwind(AssertUnwindSafe(function));
-            // SAFETY: ends this process at once, as a child of a fork should.
+            // SAFETY: ends this process at once, as a forked child should.
             unsafe { libc::_exit(outcome.unwrap_or(101)) };
         }
         Self(child)

@@ -21,7 +21,7 @@ fn text_matches_the_expected_report() {
     grant_both_gpus(&machine, base, 2 * GRANULE);
     machine.grant(base, 2 * GRANULE, machine.gpu(1), Access::Read);
     let expected = r#"
-1 reservation of 16 MiB; 3 mappings of 6 MiB; memory: 3 pieces of 6 MiB; pool memory: 0 pieces of 0 B
+1 reservation of 16 MiB; 3 mappings of 6 MiB; memory: 3 allocations of 6 MiB; pool memory: 0 allocations of 0 B
 
 BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 holes, the largest 6 MiB (40 % fragmented)
   +0x00000000000      4 MiB  GPU 1 in 2 mappings: GPU 0 rw, GPU 1 r (can write)
@@ -30,7 +30,7 @@ BASE  16 MiB  "kv cache"  6 MiB mapped, 10 MiB free in 2 holes, the largest 6 Mi
   +0x00000a00000      6 MiB  free
 
 memory
-         2 pieces of      2 MiB  GPU 1: 1 reference each, mapped in 1 place
+    2 allocations of      2 MiB  GPU 1: 1 reference each, mapped in 1 place
   HANDLE 2                2 MiB  GPU 1  "odd \"page\"\n": 1 reference, mapped in 1 place
 
 idle: allocated, and not in use

@@ -1,6 +1,6 @@
 /* Makes the calls of a caching allocator with expandable segments (PyTorch). A segment reserves more addresses than the
- * device has memory, maps memory in pieces, and grants peers access later. It unmaps pieces when the stream is idle.
- * Another process copies the pieces' descriptors with pidfd_getfd(). */
+ * device has memory, maps memory in parts, and grants peers access later. It unmaps parts when the stream is idle.
+ * Another process copies the parts' descriptors with pidfd_getfd(). */
 #include "check.h"
 #include <cstring>
 #include <optional>
@@ -17,18 +17,18 @@
 #define SYS_pidfd_getfd 438
 #endif
 
-constexpr size_t PIECE = 2 << 20;
+constexpr size_t PART_SIZE = 2 << 20;
 
 class Segment {
 public:
   Segment(int device, hipStream_t stream) : device_(device), stream_(stream) {
     hipDeviceProp_t prop{};
     OK(hipGetDeviceProperties(&prop, device));
-    size_ = (prop.totalGlobalMem + prop.totalGlobalMem / 8) / PIECE * PIECE;
+    size_ = (prop.totalGlobalMem + prop.totalGlobalMem / 8) / PART_SIZE * PART_SIZE;
     OK(hipMemAddressReserve(&start_, size_, 0, nullptr, 0));
   }
 
-  char *at(size_t index) const { return static_cast<char *>(start_) + index * PIECE; }
+  char *at(size_t index) const { return static_cast<char *>(start_) + index * PART_SIZE; }
 
   void grow(size_t count) {
     const size_t first = handles_.size();
@@ -39,7 +39,7 @@ public:
       prop.location.type = hipMemLocationTypeDevice;
       prop.location.id = device_;
       hipMemGenericAllocationHandle_t handle{};
-      OK(hipMemCreate(&handle, PIECE, &prop, 0));
+      OK(hipMemCreate(&handle, PART_SIZE, &prop, 0));
       handles_.emplace_back(handle);
     }
     map(first);
@@ -72,7 +72,7 @@ public:
   void unmap(size_t first, size_t last) {
     OK(hipStreamSynchronize(stream_));
     for (size_t index = first; index < last; ++index) {
-      OK(hipMemUnmap(at(index), PIECE));
+      OK(hipMemUnmap(at(index), PART_SIZE));
       OK(hipMemRelease(*handles_[index]));
       handles_[index].reset();
     }
@@ -87,7 +87,7 @@ public:
 private:
   void map(size_t first) {
     for (size_t index = first; index < handles_.size(); ++index)
-      OK(hipMemMap(at(index), PIECE, 0, *handles_[index], 0));
+      OK(hipMemMap(at(index), PART_SIZE, 0, *handles_[index], 0));
     grant_access(device_, first, handles_.size());
   }
 
@@ -96,7 +96,7 @@ private:
     desc.location.type = hipMemLocationTypeDevice;
     desc.location.id = device;
     desc.flags = hipMemAccessFlagsProtReadWrite;
-    OK(hipMemSetAccess(at(first), (last - first) * PIECE, &desc, 1));
+    OK(hipMemSetAccess(at(first), (last - first) * PART_SIZE, &desc, 1));
   }
 
   int device_;

@@ -122,8 +122,8 @@ impl PagedBuffer {
         let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
         let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
         let memory = locked.take(missing.len(), &pages)?;
-        let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
-        locked.change(operation, mapped)?;
+        let plan = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
+        locked.change(operation, plan)?;
         locked.mark_used(&pages);
         if core.pages_ahead > 0 {
             locked.table.ahead_from.insert(pages.end);
@@ -195,10 +195,13 @@ impl PagedBuffer {
         let fail = |kind| Error::new(Operation::Retire, kind);
         let mut locked = self.core.lock_for(Operation::Retire)?;
         let pages = self.core.check(pages).map_err(fail)?;
-        if self.core.zero.is_some() {
+        if self.core.zero_page.is_some() {
             return Err(fail(Feature::RetireZeroPages.into()));
         }
-        pages.clone().try_for_each(|page| locked.in_use(page).map(drop)).map_err(fail)?;
+        pages
+            .clone()
+            .try_for_each(|page| locked.mapping_and_memory(page).map(drop))
+            .map_err(fail)?;
         let end = pages.end;
         // SAFETY: the caller's promise.
         unsafe { locked.retire(pages, queue, signals) }?;
@@ -306,7 +309,7 @@ impl PagedBuffer {
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.in_use(page).map_or(0, |(_, memory)| memory.mappings()))
+        Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
     /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
@@ -417,11 +420,12 @@ impl PagedBuffer {
     pub fn zero_page_is_clean(&self) -> Result<bool, Error> {
         let core = &self.core;
         let locked = core.lock_for(Operation::Read)?;
-        let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
+        let Some((_, zero_page)) = locked.mappings().find(|(state, _)| *state == PageState::Zero)
+        else {
             return Ok(true);
         };
         let mut bytes = vec![1; core.page_size];
-        zero.read(0, &mut bytes)?;
+        zero_page.read(0, &mut bytes)?;
         Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
@@ -435,7 +439,7 @@ impl PagedBuffer {
         Ok(locked.state(page))
     }
 
-    /// Returns the counts of pages and calls; zeros in a [child of a fork](crate::Runtime::has_forked).
+    /// Returns the counts of pages and calls; zeros in a [forked child](crate::Runtime::has_forked).
     pub fn statistics(&self) -> PagedStatistics {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();

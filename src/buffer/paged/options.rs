@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// use hsa_vmm::buffer::PagedBuffer;
 /// use hsa_vmm::{AllocationProperties, Error, Vmm};
 ///
-/// fn reserve(vmm: &Vmm, on: &AllocationProperties) -> Result<PagedBuffer, Error> {
-///     PagedBuffer::builder(8 << 30).with_page_size(2 << 20).reserve(vmm, on)
+/// fn reserve(vmm: &Vmm, properties: &AllocationProperties) -> Result<PagedBuffer, Error> {
+///     PagedBuffer::builder(8 << 30).with_page_size(2 << 20).reserve(vmm, properties)
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -90,14 +90,14 @@ impl PagedBuilder {
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
         let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead);
-        let zero = if self.zero_page {
-            let zero = Allocation::create(vmm, page_size, properties)?;
+        let zero_page = if self.zero_page {
+            let zero_page = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
-            let mapping = reservation.map(0, &zero)?;
+            let mapping = reservation.map(0, &zero_page)?;
             mapping.grant(&[owner], Access::ReadWrite)?;
             mapping.fill(0, 0, page_size)?;
             mapping.unmap()?;
-            Some(zero)
+            Some(zero_page)
         } else {
             None
         };
@@ -105,7 +105,7 @@ impl PagedBuilder {
         let core = Arc::new(PagedCore {
             table: Mutex::default(),
             changed: Condvar::default(),
-            zero,
+            zero_page,
             pages_ahead,
             page_size,
             page_count,

@@ -48,7 +48,7 @@ pub(super) struct PagedCore {
     pub table: Mutex<Table>,
     /// Notified when pages should be mapped ahead, and when the thread should stop.
     pub changed: Condvar,
-    pub zero: Option<Allocation>,
+    pub zero_page: Option<Allocation>,
     /// The number of pages to map ahead.
     pub pages_ahead: usize,
     /// The size of a page in bytes.
@@ -177,7 +177,7 @@ impl Locked<'_> {
     }
 
     /// Returns the mapping and the memory of a page, which must be in use.
-    pub fn in_use(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
+    pub fn mapping_and_memory(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
         match self.table.pages.get(&page) {
             Some(Page {
                 state: PageState::Mapped,
@@ -193,7 +193,7 @@ impl Locked<'_> {
 
     /// Returns the memory of pages, all of which must be in use.
     pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<PageMemory>, ErrorKind> {
-        pages.clone().map(|page| Ok(self.in_use(page)?.1.clone())).collect()
+        pages.clone().map(|page| Ok(self.mapping_and_memory(page)?.1.clone())).collect()
     }
 
     /// Returns a part of the buffer. Its pages must be in use; for a read they may also map the zero page.
@@ -213,7 +213,7 @@ impl Locked<'_> {
             {
                 Ok(mapping)
             }
-            _ => self.in_use(page).map(|(mapping, _)| mapping),
+            _ => self.mapping_and_memory(page).map(|(mapping, _)| mapping),
         };
         let mappings =
             (offset / core.page_size..(offset + size).div_ceil(core.page_size)).map(mapping);
@@ -311,7 +311,7 @@ impl Locked<'_> {
 
     /// Returns the plan that maps the zero page at these pages, or unmaps them if there is no zero page.
     pub fn plan_to_empty(&self, pages: impl IntoIterator<Item = usize>) -> Plan {
-        let state = if self.core.zero.is_some() { PageState::Zero } else { PageState::Empty };
+        let state = if self.core.zero_page.is_some() { PageState::Zero } else { PageState::Empty };
         pages.into_iter().map(|page| (page, Page::without_memory(state))).collect()
     }
 
@@ -379,9 +379,9 @@ pub(super) fn commit(
     for ((locked, plan), zero_access) in changes.iter().zip(&zero_access) {
         let (core, access) = (locked.core, &locked.table.grants.0);
         for (index, page) in plan {
-            let (allocation, access) = match (&page.memory, &core.zero) {
+            let (allocation, access) = match (&page.memory, &core.zero_page) {
                 (Some(memory), _) => (&**memory, access),
-                (None, Some(zero)) => (zero, zero_access),
+                (None, Some(zero_page)) => (zero_page, zero_access),
                 (None, None) => continue,
             };
             let (reservation, offset) = (&core.reservation, index * core.page_size);
@@ -405,7 +405,7 @@ pub(super) fn commit(
             Ok(())
         }
         Err(Rejected { value: restored, error }) => {
-            let error = name_pages(error, changes);
+            let error = add_pages(error, changes);
             let mut restored: BTreeMap<_, _> =
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
             let mut lost = Vec::new();
@@ -432,7 +432,7 @@ pub(super) fn commit(
 }
 
 /// Adds pages to the error: those of the plan of the first buffer whose plan is not empty.
-fn name_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
+fn add_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
     let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
         return error;
     };

@@ -36,7 +36,7 @@ pub(super) fn transfer(
             plan = from_table.plan_to_empty(pages);
         } else {
             for page in pages {
-                from_table.in_use(page).map_err(fail)?.0.check_mapped()?;
+                from_table.mapping_and_memory(page).map_err(fail)?.0.check_mapped()?;
             }
         }
     }

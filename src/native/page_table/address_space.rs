@@ -62,19 +62,21 @@ impl AddressSpace {
         check("amdgpu_device_initialize", result)?;
         let null = DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
         let device = NonNull::new(device).ok_or(null)?;
-        let space = DrmDevice { library, device };
+        let drm_device = DrmDevice { library, device };
         // If libdrm already has a device for this GPU, it returns that device, which has ROCr's file. Otherwise libdrm
         // creates a device with the file that has the flag.
-        // SAFETY: libdrm keeps the descriptor open as long as the device, which `space` owns.
-        let used = unsafe { BorrowedFd::borrow_raw((space.library.get_fd)(space.device.as_ptr())) };
-        let is_own = fcntl_getfl(used).map_err(failed)?.contains(OFlags::NONBLOCK);
+        // SAFETY: libdrm keeps the descriptor open as long as the device, which `drm_device` owns.
+        let used_file = unsafe {
+            BorrowedFd::borrow_raw((drm_device.library.get_fd)(drm_device.device.as_ptr()))
+        };
+        let is_own = fcntl_getfl(used_file).map_err(failed)?.contains(OFlags::NONBLOCK);
         let device_number = |fd| rustix::fs::fstat(fd).map(|status| status.st_rdev);
-        let same_gpu = device_number(used).map_err(failed)?
+        let same_gpu = device_number(used_file).map_err(failed)?
             == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
         if is_own || !same_gpu {
-            return Err(DriverError::NotShared { library: space.library.name, path });
+            return Err(DriverError::NotShared { library: drm_device.library.name, path });
         }
-        Ok(Self::Drm(space))
+        Ok(Self::Drm(drm_device))
     }
 
     /// Imports memory. ROCr's import of the same memory and this one are counted together.

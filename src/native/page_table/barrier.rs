@@ -12,9 +12,9 @@ use std::fs::File;
 use std::path::Path;
 
 /// The size of the page.
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 /// The size of the address range of the page: a multiple of every page size of Linux.
-const RESERVED: usize = 64 << 10;
+const RESERVED_SIZE: usize = 64 << 10;
 
 /// A way to wait until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no
 /// TLB contains an older entry.
@@ -66,15 +66,16 @@ impl KfdPage {
     pub fn open(gpus: &[u32]) -> Result<Self, DriverError> {
         let kfd = open_device(Path::new("/dev/kfd"))?;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
-        let reserved =
-            unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let reserved = unsafe {
+            mmap_anonymous(null_mut(), RESERVED_SIZE, ProtFlags::empty(), MapFlags::PRIVATE)
+        };
         let failed = |errno| DriverError::Call { call: "mmap", errno };
         let address = reserved.map_err(failed)?.expose_provenance();
         let mut new =
             Self { kfd, gpus: gpus.into(), page: 0, address, state: Mutex::new(State::Unmapped) };
         let mut alloc = abi::kfd_ioctl_alloc_memory_of_gpu_args {
             va_addr: address as u64,
-            size: PAGE as u64,
+            size: PAGE_SIZE as u64,
             handle: 0,
             mmap_offset: 0,
             gpu_id: gpus.first().copied().unwrap_or(0),
@@ -92,14 +93,14 @@ impl KfdPage {
     /// Waits by mapping or unmapping the page.
     pub fn wait(&self) -> Result<(), DriverError> {
         let mut state = lock(&self.state);
-        let before = std::mem::replace(&mut *state, State::Unknown);
-        if before != State::Mapped {
+        let old_state = std::mem::replace(&mut *state, State::Unknown);
+        if old_state != State::Mapped {
             self.map()?;
         }
-        if before != State::Unmapped {
+        if old_state != State::Unmapped {
             self.unmap()?;
         }
-        *state = if before == State::Unmapped { State::Mapped } else { State::Unmapped };
+        *state = if old_state == State::Unmapped { State::Mapped } else { State::Unmapped };
         Ok(())
     }
 
@@ -141,7 +142,8 @@ impl Drop for KfdPage {
             let _ = unsafe { ioctl(&self.kfd, "FREE_MEMORY_OF_GPU", opcode, &mut free, RETRIED) };
         }
         // SAFETY: `open` has reserved the range, and no GPU has the page any more.
-        let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED) };
+        let _ =
+            unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED_SIZE) };
     }
 }
 
@@ -154,12 +156,12 @@ pub(crate) struct PinnedPage {
 
 #[derive(Debug)]
 #[repr(align(4096))]
-struct Page([u8; PAGE]);
+struct Page([u8; PAGE_SIZE]);
 
 impl PinnedPage {
     /// Creates the page, and waits once. Fails if the runtime cannot lock memory.
     pub fn new(native: &Native, gpus: Vec<NativeAgent>) -> Result<Self, Failure> {
-        let page = Self { page: Mutex::new(Box::new(Page([0; PAGE]))), gpus };
+        let page = Self { page: Mutex::new(Box::new(Page([0; PAGE_SIZE]))), gpus };
         page.wait(native)?;
         Ok(page)
     }
@@ -170,11 +172,11 @@ impl PinnedPage {
         let mut page = lock(&self.page);
         let start = page.0.as_ptr().expose_provenance();
         // SAFETY: the page stays allocated until it is unlocked, and nothing else locks it.
-        unsafe { native.lock(start, PAGE, &self.gpus) }?;
+        unsafe { native.lock(start, PAGE_SIZE, &self.gpus) }?;
         // SAFETY: it was just locked, and no GPU has been given its address.
         if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
             crate::log::event!(WARN, call, %status, "a page of this process stays locked");
-            std::mem::forget(std::mem::replace(&mut *page, Box::new(Page([0; PAGE]))));
+            std::mem::forget(std::mem::replace(&mut *page, Box::new(Page([0; PAGE_SIZE]))));
         }
         Ok(())
     }

@@ -54,17 +54,17 @@ impl Libdrm {
             let missing = DriverError::NoFunction { library: name, function };
             found.map(|symbol| *symbol).map_err(|_| missing)
         }
-        let source = (name, &library);
+        let named_library = (name, &library);
         // SAFETY: the types are those of libdrm's headers (hsa/sys/tests/driver.rs), stable since 2015.
         unsafe {
             Ok(Self {
                 name,
-                initialize: get(source, "amdgpu_device_initialize")?,
-                deinitialize: get(source, "amdgpu_device_deinitialize")?,
-                get_fd: get(source, "amdgpu_device_get_fd")?,
-                import: get(source, "amdgpu_bo_import")?,
-                free: get(source, "amdgpu_bo_free")?,
-                va_op: get(source, "amdgpu_bo_va_op_raw")?,
+                initialize: get(named_library, "amdgpu_device_initialize")?,
+                deinitialize: get(named_library, "amdgpu_device_deinitialize")?,
+                get_fd: get(named_library, "amdgpu_device_get_fd")?,
+                import: get(named_library, "amdgpu_bo_import")?,
+                free: get(named_library, "amdgpu_bo_free")?,
+                va_op: get(named_library, "amdgpu_bo_va_op_raw")?,
                 _library: library,
             })
         }

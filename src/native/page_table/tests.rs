@@ -149,7 +149,7 @@ fn replace_changes_entries_of_one_gpu() {
     let name = "native::page_table::tests::replace_changes_entries_of_one_gpu";
     on_each_release(name, &emulation("split_bug=on"), |fixture| {
         let machine = Machine::new(fixture);
-        let at = machine.memory.address;
+        let address = machine.memory.address;
         let [first, second] = [0, 1].map(|gpu| machine.gpus[gpu].1.render_minor);
         let (read, write) = (PagePermissions::READ, PagePermissions::WRITE);
         for gpu in [0, 1] {
@@ -160,14 +160,14 @@ fn replace_changes_entries_of_one_gpu() {
             {
                 let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
                 // SAFETY: changes nothing: the range extends past the end of the memory, so the call fails.
-                let too_large = unsafe { buffer.replace(at, SIZE, HALF, permissions) };
+                let too_large = unsafe { buffer.replace(address, SIZE, HALF, permissions) };
                 assert!(too_large.is_err());
                 // SAFETY: the whole mapping; no GPU uses it.
-                unsafe { buffer.replace(at, SIZE, 0, permissions) }.unwrap();
+                unsafe { buffer.replace(address, SIZE, 0, permissions) }.unwrap();
                 drop(buffer);
-                assert_eq!(entry(changed, at), Some(format!("0x0 {letters}")));
+                assert_eq!(entry(changed, address), Some(format!("0x0 {letters}")));
                 let unchanged = if gpu == 0 { "0x0 rwx" } else { "0x0 rw-" };
-                assert_eq!(entry(other, at).as_deref(), Some(unchanged));
+                assert_eq!(entry(other, address).as_deref(), Some(unchanged));
             }
         }
         machine.end();
@@ -184,21 +184,21 @@ fn barrier_waits_for_late_writes() {
         // Without this wait, the copies of `write_pattern` would fault.
         barrier.wait().unwrap();
         machine.write_pattern();
-        let at = machine.memory.address;
+        let address = machine.memory.address;
         let space = machine.space(0);
         let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
         for offset in [HALF, 0, HALF, 0] {
             // SAFETY: the start of the whole mapping, which is replaced as a whole below; no GPU uses it.
-            unsafe { buffer.replace(at, HALF, offset, PagePermissions::READ) }.unwrap();
-            let before = machine.read(0, at);
+            unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
+            let before = machine.read(0, address);
             barrier.wait().unwrap();
-            let after = machine.read(0, at);
+            let after = machine.read(0, address);
             assert_eq!(after, if offset == 0 { 1 } else { 2 }, "after {before}");
             assert_ne!(before, after, "the driver writes late");
-            assert_eq!(machine.read(1, at), 1, "the other GPU");
+            assert_eq!(machine.read(1, address), 1, "the other GPU");
         }
         // SAFETY: the whole mapping; no GPU uses it.
-        unsafe { buffer.replace(at, SIZE, 0, PagePermissions::READ) }.unwrap();
+        unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         drop(buffer);
         drop((space, barrier));
         machine.end();
@@ -212,16 +212,16 @@ fn barrier_flushes_the_tlb() {
         let machine = Machine::new(fixture);
         let barrier = machine.barrier();
         machine.write_pattern();
-        let at = machine.memory.address;
+        let address = machine.memory.address;
         let [space, peer] = [0, 1].map(|gpu| machine.space(gpu));
         let descriptor = machine.memory.descriptor.as_fd();
         let buffers = [space.import(descriptor).unwrap(), peer.import(descriptor).unwrap()];
-        let read = || [0, 1].map(|gpu| machine.read(gpu, at));
+        let read = || [0, 1].map(|gpu| machine.read(gpu, address));
         assert_eq!(read(), [1, 1]);
         for offset in [HALF, 0, HALF, 0] {
             for buffer in &buffers {
                 // SAFETY: as above.
-                unsafe { buffer.replace(at, HALF, offset, PagePermissions::READ) }.unwrap();
+                unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
             }
             barrier.wait().unwrap();
             let expected = if offset == 0 { 1 } else { 2 };
@@ -229,7 +229,7 @@ fn barrier_flushes_the_tlb() {
         }
         for buffer in &buffers {
             // SAFETY: the whole mapping; no GPU uses it.
-            unsafe { buffer.replace(at, SIZE, 0, PagePermissions::READ) }.unwrap();
+            unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         }
         drop(buffers);
         drop((space, peer, barrier));

@@ -72,10 +72,10 @@ type Records = FxHashMap<Handle, HandleRecord>;
 #[repr(align(128))]
 struct Shard(Mutex<Records>);
 
-const SHARDS: usize = 16;
+const SHARD_COUNT: usize = 16;
 
 /// The size of the blocks in which a table takes handle numbers.
-const BLOCK: u64 = 1 << 24;
+const BLOCK_SIZE: u64 = 1 << 24;
 
 /// The next block of numbers in this process. Block 0 is not used, because 0 is the null handle.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
@@ -89,10 +89,10 @@ struct HandleNumbers {
 
 impl HandleNumbers {
     fn next(&mut self) -> u64 {
-        if self.next.is_multiple_of(BLOCK) {
+        if self.next.is_multiple_of(BLOCK_SIZE) {
             let block = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed);
             self.blocks.push(block);
-            self.next = block * BLOCK;
+            self.next = block * BLOCK_SIZE;
         }
         self.next += 1;
         self.next - 1
@@ -100,7 +100,7 @@ impl HandleNumbers {
 
     /// Returns why this number is not that of a live handle.
     fn problem_with(&self, number: u64) -> Problem {
-        let block = number / BLOCK;
+        let block = number / BLOCK_SIZE;
         if number == 0 {
             Problem::Null
         } else if self.blocks.contains(&block) {
@@ -117,13 +117,13 @@ impl HandleNumbers {
 /// All handles of one `Vmm`. Threads that use different handles mostly lock different shards.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
-    shards: [Shard; SHARDS],
+    shards: [Shard; SHARD_COUNT],
     numbers: Mutex<HandleNumbers>,
 }
 
 impl Handles {
     fn shard(&self, handle: Handle) -> Ordered<MutexGuard<'_, Records>> {
-        let Shard(records) = &self.shards[handle.0 as usize % SHARDS];
+        let Shard(records) = &self.shards[handle.0 as usize % SHARD_COUNT];
         Ordered::take(Rank::Handles, 0, || lock(records))
     }
 
@@ -233,9 +233,10 @@ impl Handles {
         mapped: &HashMap<Handle, u32>,
         in_progress: bool,
     ) -> Result<(), String> {
-        let mut mapped_live = 0;
+        let mut handles_with_mappings = 0;
         for records in self.shards() {
-            mapped_live += records.keys().filter(|handle| mapped.contains_key(handle)).count();
+            handles_with_mappings +=
+                records.keys().filter(|handle| mapped.contains_key(handle)).count();
             for (handle, record) in &*records {
                 let found = mapped.get(handle).copied().unwrap_or_default();
                 let counted = record.mappings;
@@ -247,7 +248,7 @@ impl Handles {
                 }
             }
         }
-        if mapped_live != mapped.len() {
+        if handles_with_mappings != mapped.len() {
             return Err("a mapping has no handle".into());
         }
         Ok(())

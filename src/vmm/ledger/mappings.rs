@@ -130,10 +130,10 @@ impl Mappings {
     /// Returns the mapping that contains an address.
     pub fn at(&self, address: usize) -> Option<MappedRange> {
         let (start, entry) = self.entry_at(address)?;
-        Some(self.mapped(start, entry))
+        Some(self.mapped_range(start, entry))
     }
 
-    fn mapped(&self, start: usize, entry: &Entry) -> MappedRange {
+    fn mapped_range(&self, start: usize, entry: &Entry) -> MappedRange {
         let Entry { size, handle, serial, native, owner, .. } = *entry;
         let offset = entry.offset as usize * OFFSET_UNIT;
         let access = *self.access.get(entry.access, serial);
@@ -153,7 +153,7 @@ impl Mappings {
     /// Returns the mapping of exactly a range, if there is one. This is the usual case.
     pub fn exact(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
-        Some(self.mapped(range.start, entry))
+        Some(self.mapped_range(range.start, entry))
     }
 
     /// Returns the mappings of a range, which must consist of adjacent whole mappings.
@@ -183,7 +183,9 @@ impl Mappings {
     /// Returns the mappings that overlap a range, by address.
     pub fn overlapping(&self, range: Range) -> impl Iterator<Item = MappedRange> {
         let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
-        self.entries.range(first..range.end()).map(|(&start, entry)| self.mapped(start, entry))
+        self.entries
+            .range(first..range.end())
+            .map(|(&start, entry)| self.mapped_range(start, entry))
     }
 
     /// Returns the mappings that overlap a range, which must be mapped completely. Unlike for
@@ -223,7 +225,7 @@ impl Mappings {
 
     /// Returns all mappings, by address.
     pub fn iter(&self) -> impl Iterator<Item = MappedRange> {
-        self.entries.iter().map(|(&start, entry)| self.mapped(start, entry))
+        self.entries.iter().map(|(&start, entry)| self.mapped_range(start, entry))
     }
 
     /// Adds a mapping at unmapped addresses.
@@ -291,12 +293,13 @@ impl Mappings {
         serial: Option<u64>,
         name: Option<Arc<str>>,
     ) -> Result<(), ErrorKind> {
-        let found = self.entry_at(address).map(|(_, entry)| entry.serial);
-        let found = found.filter(|found| serial.is_none_or(|serial| serial == *found));
-        let found = found.ok_or_else(|| not_mapped(address))?;
+        let found_serial = self.entry_at(address).map(|(_, entry)| entry.serial);
+        let found_serial =
+            found_serial.filter(|found| serial.is_none_or(|serial| serial == *found));
+        let found_serial = found_serial.ok_or_else(|| not_mapped(address))?;
         match name {
-            Some(name) => self.names.insert(found, name),
-            None => self.names.remove(&found),
+            Some(name) => self.names.insert(found_serial, name),
+            None => self.names.remove(&found_serial),
         };
         Ok(())
     }

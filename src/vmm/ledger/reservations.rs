@@ -77,8 +77,8 @@ impl Reservation {
     /// Returns a serial for a new mapping. Called only while the reservation is locked.
     pub fn new_serial(&self) -> u64 {
         let next = self.next_serial.load(Ordering::Relaxed);
-        let serial = match next.is_multiple_of(BLOCK) {
-            true => NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed),
+        let serial = match next.is_multiple_of(BLOCK_SIZE) {
+            true => NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed),
             false => next,
         };
         self.next_serial.store(serial + 1, Ordering::Relaxed);
@@ -116,10 +116,10 @@ thread_local! {
 }
 
 /// The number of serials that a reservation takes at a time, so that threads seldom contend for [`NEXT_BLOCK`].
-const BLOCK: u64 = 1 << 16;
+const BLOCK_SIZE: u64 = 1 << 16;
 
 /// The next block of serials in this process, for indexes, reservations and mappings.
-static NEXT_BLOCK: AtomicU64 = AtomicU64::new(BLOCK);
+static NEXT_BLOCK: AtomicU64 = AtomicU64::new(BLOCK_SIZE);
 
 type Tree = BTreeMap<usize, Arc<Reservation>>;
 
@@ -132,7 +132,7 @@ pub(crate) struct Reservations {
 
 impl Default for Reservations {
     fn default() -> Self {
-        Self { id: NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed), tree: RwLock::default() }
+        Self { id: NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed), tree: RwLock::default() }
     }
 }
 
@@ -183,7 +183,7 @@ impl Reservations {
         {
             return Err(base.max(range.start));
         }
-        let serial = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
+        let serial = NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed);
         let reservation = Arc::new(Reservation {
             _before: [0; 8],
             base: range.start,

@@ -66,7 +66,7 @@ fn problem<T>(result: Result<T, ErrorKind>) -> Problem {
     }
 }
 
-fn at(page: usize) -> Address {
+fn page_address(page: usize) -> Address {
     Address::new(page * PAGE)
 }
 
@@ -93,11 +93,11 @@ fn adjacent_requires_whole_mappings() {
     let (ledger, _) = three_mappings();
     assert_eq!(mappings_in(&ledger, range(2, 2)).unwrap(), 1);
     assert_eq!(mappings_in(&ledger, range(2, 3)).unwrap(), 2);
-    assert_eq!(problem(mappings_in(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
-    assert_eq!(problem(mappings_in(&ledger, range(2, 1))), Problem::SplitsMapping(at(2)));
-    assert_eq!(problem(mappings_in(&ledger, range(4, 3))), Problem::NotMapped(at(5)));
-    assert_eq!(problem(mappings_in(&ledger, range(1, 3))), Problem::NotMapped(at(1)));
-    assert_eq!(problem(mappings_in(&ledger, range(5, 2))), Problem::NotMapped(at(5)));
+    assert_eq!(problem(mappings_in(&ledger, range(3, 1))), Problem::SplitsMapping(page_address(2)));
+    assert_eq!(problem(mappings_in(&ledger, range(2, 1))), Problem::SplitsMapping(page_address(2)));
+    assert_eq!(problem(mappings_in(&ledger, range(4, 3))), Problem::NotMapped(page_address(5)));
+    assert_eq!(problem(mappings_in(&ledger, range(1, 3))), Problem::NotMapped(page_address(1)));
+    assert_eq!(problem(mappings_in(&ledger, range(5, 2))), Problem::NotMapped(page_address(5)));
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn covering_finds_every_overlapping_mapping() {
     };
     assert_eq!(covering(3, 2).unwrap(), 2);
     assert_eq!(covering(3, 1).unwrap(), 1);
-    assert_eq!(problem(covering(3, 3)), Problem::NotMapped(at(5)));
-    assert_eq!(problem(covering(5, 1)), Problem::NotMapped(at(5)));
+    assert_eq!(problem(covering(3, 3)), Problem::NotMapped(page_address(5)));
+    assert_eq!(problem(covering(5, 1)), Problem::NotMapped(page_address(5)));
 }
 
 #[test]
@@ -132,7 +132,11 @@ fn check_empty_finds_every_overlap() {
         let empty =
             ledger.reservations.at(range.start, |it| it.mappings().check_empty(range, |_| false));
         let found = empty.unwrap().err().map(|kind| problem(Err::<(), _>(kind)));
-        assert_eq!(found, expected.map(|page| Problem::AlreadyMapped(at(page))), "{first}");
+        assert_eq!(
+            found,
+            expected.map(|page| Problem::AlreadyMapped(page_address(page))),
+            "{first}"
+        );
     }
 }
 
@@ -147,7 +151,7 @@ fn look_ups_end_where_the_mapping_ends() {
     assert_eq!(found(5 * PAGE), Some(None));
     assert_eq!(found(9 * PAGE), None);
     assert_eq!(ledger.retain(3 * PAGE).unwrap(), handle);
-    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped(at(5)));
+    assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped(page_address(5)));
 }
 
 #[test]
@@ -225,9 +229,9 @@ fn reservations_are_freed_whole_and_empty() {
 fn reservations_are_disjoint() {
     let ledger = Ledger::default();
     ledger.reservations.insert(range(10, 4)).unwrap();
-    for (first, pages, at) in [(8, 3, 10), (12, 1, 12), (13, 9, 13), (1, 30, 10)] {
-        let taken = ledger.reservations.insert(range(first, pages)).map(drop);
-        assert_eq!(taken, Err(at * PAGE));
+    for (first, pages, occupied) in [(8, 3, 10), (12, 1, 12), (13, 9, 13), (1, 30, 10)] {
+        let result = ledger.reservations.insert(range(first, pages)).map(drop);
+        assert_eq!(result, Err(occupied * PAGE));
     }
     ledger.reservations.insert(range(14, 1)).unwrap();
     ledger.reservations.insert(range(9, 1)).unwrap();
@@ -410,9 +414,10 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
     let step = prop_oneof![
-        (1..30_usize, 1..4_usize).prop_map(|(at, pages)| Step::Map(at, pages)),
+        (1..30_usize, 1..4_usize).prop_map(|(first, pages)| Step::Map(first, pages)),
         (1..30_usize).prop_map(Step::Unmap),
-        (1..30_usize, 0..3_usize, access).prop_map(|(at, agent, to)| Step::Grant(at, agent, to)),
+        (1..30_usize, 0..3_usize, access)
+            .prop_map(|(page, agent, access)| Step::Grant(page, agent, access)),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -446,16 +451,16 @@ proptest! {
                 Step::Unmap(page) => {
                     if let Some((first, _)) = pages[page] {
                         unmap(&ledger, first * PAGE);
-                        pages.iter_mut().filter(|it| it.is_some_and(|(at, _)| at == first))
+                        pages.iter_mut().filter(|it| it.is_some_and(|(start, _)| start == first))
                             .for_each(|it| *it = None);
                     }
                 }
-                Step::Grant(page, agent, to) => {
+                Step::Grant(page, agent, access) => {
                     if let Some((first, _)) = pages[page] {
-                        let state = granted(agent, to);
+                        let state = granted(agent, access);
                         let reservation = ledger.reservations.find(first * PAGE).unwrap();
                         reservation.mappings_mut().set_access(first * PAGE, &state);
-                        pages.iter_mut().flatten().filter(|(at, _)| *at == first)
+                        pages.iter_mut().flatten().filter(|(start, _)| *start == first)
                             .for_each(|it| it.1 = state);
                     }
                 }

@@ -82,7 +82,7 @@ impl Allocation {
     /// Names the memory in reports and logs. Mappings without a name have this name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        // Fails only in a child of a fork.
+        // Fails only in a forked child.
         let _ = self.inner.vmm.name_handle(self.inner.handle, name);
         self
     }

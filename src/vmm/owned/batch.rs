@@ -138,21 +138,23 @@ impl Mapping {
         let Some(first) = mappings.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let to = Sorted::new(&vmm, mappings.iter())?;
-            let from = Sorted::new(&vmm, others.iter())?;
+            let sorted = Sorted::new(&vmm, mappings.iter())?;
+            let sorted_others = Sorted::new(&vmm, others.iter())?;
             let different = Problem::DifferentLayout;
-            let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
+            let (Some(range), Some(other_range)) = (sorted.range(), sorted_others.range()) else {
                 return Err(ErrorKind::without_value(Argument::Source, different));
             };
-            if from_range.size != to_range.size {
-                return Err(ErrorKind::invalid(Argument::Source, from_range, different));
+            if other_range.size != range.size {
+                return Err(ErrorKind::invalid(Argument::Source, other_range, different));
             }
-            shared.exchange(to_range, from_range, (to.expected(), from.expected()))
+            let expected = (sorted.expected(), sorted_others.expected());
+            shared.exchange(range, other_range, expected)
         })?;
-        let [mut to, mut from] = [mappings, others].map(|all| all.iter_mut().collect::<Vec<_>>());
-        to.sort_by_key(|mapping| mapping.address);
-        from.sort_by_key(|mapping| mapping.address);
-        let pairs = to.into_iter().zip(from);
+        let [mut mappings, mut others] =
+            [mappings, others].map(|all| all.iter_mut().collect::<Vec<_>>());
+        mappings.sort_by_key(|mapping| mapping.address);
+        others.sort_by_key(|mapping| mapping.address);
+        let pairs = mappings.into_iter().zip(others);
         pairs.for_each(|(a, b)| core::mem::swap(&mut a.allocation, &mut b.allocation));
         Ok(())
     }
@@ -168,9 +170,10 @@ impl Mapping {
         vmm.run(Operation::SetAccess, |shared| {
             let sorted = Sorted::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
             let change = |it: &(&Self, &[_])| Ok((it.0.range(), shared.access_change(it.1)?));
-            let mut ranges = changes.iter().map(change).collect::<Result<Vec<_>, ErrorKind>>()?;
-            ranges.sort_by_key(|(range, _)| range.start);
-            shared.set_access(&ranges, sorted.expected())
+            let mut range_changes =
+                changes.iter().map(change).collect::<Result<Vec<_>, ErrorKind>>()?;
+            range_changes.sort_by_key(|(range, _)| range.start);
+            shared.set_access(&range_changes, sorted.expected())
         })
     }
 
@@ -193,11 +196,16 @@ impl Mapping {
     /// As for [`Vmm::read`], for the part in each reservation.
     pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
-        across(mappings, Operation::Read, (address, size), |shared, expected, at, size| {
-            let (part, remaining) = core::mem::take(&mut rest).split_at_mut(size);
-            rest = remaining;
-            shared.read(at, part, expected)
-        })
+        for_each_reservation(
+            mappings,
+            Operation::Read,
+            (address, size),
+            |shared, expected, start, size| {
+                let (part, remaining) = core::mem::take(&mut rest).split_at_mut(size);
+                rest = remaining;
+                shared.read(start, part, expected)
+            },
+        )
     }
 
     /// Copies to memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
@@ -206,11 +214,16 @@ impl Mapping {
     /// As for [`Vmm::write`], for the part in each reservation.
     pub fn write_many(mappings: &[&Self], address: Address, bytes: &[u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
-        across(mappings, Operation::Write, (address, size), |shared, expected, at, size| {
-            let (part, remaining) = rest.split_at(size);
-            rest = remaining;
-            shared.write(at, part, expected)
-        })
+        for_each_reservation(
+            mappings,
+            Operation::Write,
+            (address, size),
+            |shared, expected, start, size| {
+                let (part, remaining) = rest.split_at(size);
+                rest = remaining;
+                shared.write(start, part, expected)
+            },
+        )
     }
 
     /// Fills memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
@@ -223,9 +236,12 @@ impl Mapping {
         value: u32,
         size: usize,
     ) -> Result<(), Error> {
-        across(mappings, Operation::Fill, (address, size), |shared, expected, at, size| {
-            shared.fill(at, value, size, expected)
-        })
+        for_each_reservation(
+            mappings,
+            Operation::Fill,
+            (address, size),
+            |shared, expected, start, size| shared.fill(start, value, size, expected),
+        )
     }
 }
 
@@ -263,8 +279,8 @@ fn replace(
     Ok(mappings.collect())
 }
 
-/// Calls `act` for the part of a range of bytes in each reservation.
-fn across(
+/// Calls `act` for each reservation, with the part of a range of bytes in it.
+fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
     (address, size): (Address, usize),

@@ -124,8 +124,8 @@ impl Mapping {
     /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let size = bytes.len();
-        self.run_at(Operation::Read, offset, size, |shared, at, expected| {
-            shared.read(at, bytes, expected)
+        self.run_at(Operation::Read, offset, size, |shared, address, expected| {
+            shared.read(address, bytes, expected)
         })
     }
 
@@ -137,8 +137,8 @@ impl Mapping {
     /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let size = bytes.len();
-        self.run_at(Operation::Write, offset, size, |shared, at, expected| {
-            shared.write(at, bytes, expected)
+        self.run_at(Operation::Write, offset, size, |shared, address, expected| {
+            shared.write(address, bytes, expected)
         })
     }
 
@@ -150,8 +150,8 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.run_at(Operation::Fill, offset, size, |shared, at, expected| {
-            shared.fill(at, value, size, expected)
+        self.run_at(Operation::Fill, offset, size, |shared, address, expected| {
+            shared.fill(address, value, size, expected)
         })
     }
 
@@ -236,12 +236,13 @@ impl Mapping {
     ) -> Result<Self, Rejected<Self>> {
         let moved = self.run(Operation::Relocate, |shared, expected| {
             self.allocation.handle_of(reservation.vmm())?;
-            let to = reservation.part(offset, self.size)?;
-            let moved = shared.relocate(to, self.range(), Some(reservation.serial()), expected);
+            let destination = reservation.part(offset, self.size)?;
+            let serial = Some(reservation.serial());
+            let moved = shared.relocate(destination, self.range(), serial, expected);
             // The caller passed an offset, not the destination's address.
             let (argument, base) = (Argument::Destination, reservation.address());
             let serials = moved.map_err(|kind| kind.for_offset(argument, base))?;
-            Ok((to.address(), serials))
+            Ok((destination.address(), serials))
         });
         match moved {
             Ok((address, serials)) => {

@@ -113,7 +113,7 @@ impl Reservation {
         self
     }
 
-    /// Returns the name; `None` without a name, and in a [child of a fork](crate::Runtime::has_forked).
+    /// Returns the name; `None` without a name, and in a [forked child](crate::Runtime::has_forked).
     pub fn name(&self) -> Option<String> {
         if self.vmm().runtime().has_forked() || self.inner.reserved.is_freed() {
             return None;

@@ -117,7 +117,8 @@ impl PageTables {
         Ok(())
     }
 
-    /// Returns why the page table of an agent is not controlled; `None` if it is, and if control was not requested.
+    /// Returns why the page table of an agent is not controlled; `None` if the table is controlled, or control was not
+    /// requested.
     pub fn failure(&self, agent: usize) -> Option<String> {
         self.failures
             .iter()
@@ -135,8 +136,8 @@ impl Vmm {
         self.runtime().agent(agent).map(|agent| self.shared.enforcement(agent))
     }
 
-    /// Returns why the page table of a GPU is not controlled; `None` if it is, if control was not requested
-    /// ([`VmmOptions::with_page_tables`]), and for other agents.
+    /// Returns why the page table of a GPU is not controlled. Returns `None` if the table is controlled, if control was
+    /// not requested ([`VmmOptions::with_page_tables`]), or if the agent is not a GPU.
     pub fn page_table_failure(&self, agent: AgentId) -> Option<String> {
         let agent = self.runtime().agent(agent)?;
         self.shared.page_tables.failure(agent.id().index())
@@ -271,8 +272,8 @@ impl Shared {
 
 /// Opens a GPU's address space by the copy of libdrm that the runtime uses.
 fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, DriverError> {
-    let kernel = KernelGpu::of_node(gpu.node)?;
-    let mut spaces = libraries.iter().map(|it| AddressSpace::open(it.clone(), kernel));
+    let kernel_gpu = KernelGpu::of_node(gpu.node)?;
+    let mut spaces = libraries.iter().map(|it| AddressSpace::open(it.clone(), kernel_gpu));
     let first = spaces.next().unwrap_or(Err(DriverError::NoLibrary));
     first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
 }
@@ -282,7 +283,8 @@ fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Dr
 fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<String>) {
     let mut driver_failure = None;
     if !native.is_simulation() {
-        let ids = gpus.iter().map(|gpu| KernelGpu::of_node(gpu.node).map(|kernel| kernel.id));
+        let ids =
+            gpus.iter().map(|gpu| KernelGpu::of_node(gpu.node).map(|kernel_gpu| kernel_gpu.id));
         let by_driver = ids.collect::<Result<Vec<_>, _>>().and_then(|ids| KfdPage::open(&ids));
         match by_driver {
             Ok(page) => return (Some(Barrier::Kfd(page)), None),
@@ -300,8 +302,8 @@ fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<St
         }
         Err(Failure { call, status }) => {
             crate::log::event!(WARN, call, %status, "calls do not wait until they have taken effect");
-            let driver = driver_failure.map(|reason| format!("{reason}; ")).unwrap_or_default();
-            (None, Some(format!("{driver}{call} returned {status}; operations do not wait")))
+            let prefix = driver_failure.map(|reason| format!("{reason}; ")).unwrap_or_default();
+            (None, Some(format!("{prefix}{call} returned {status}; operations do not wait")))
         }
     }
 }

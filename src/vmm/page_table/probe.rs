@@ -63,12 +63,15 @@ impl<'a> PageTableProbe<'a> {
     }
 
     /// Returns the result of the probe. An outer error has the same meaning as that of [`run`](Self::run).
-    fn with_memory(self, range: ProbeMemory) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
-        let ProbeMemory { address, half, memory } = range;
-        let keeps = self.quirks.export_keeps_descriptor;
+    fn with_memory(
+        self,
+        probe_memory: ProbeMemory,
+    ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+        let ProbeMemory { address, half, memory } = probe_memory;
+        let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
         let exported =
-            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, keeps) });
+            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, runtime_keeps) });
         let descriptor = match exported {
             Ok(Ok(descriptor)) => descriptor,
             Ok(Err(_)) => return Ok(Err(Uncontrolled::NoDescriptor)),
@@ -79,7 +82,7 @@ impl<'a> PageTableProbe<'a> {
         if let Err(error) = self.native.call_shared(map) {
             return Ok(Err(error.into()));
         }
-        let result = self.with_mapping(range, &descriptor)?;
+        let result = self.with_mapping(probe_memory, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
         self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
         self.barrier.wait(self.native)?;
@@ -89,11 +92,11 @@ impl<'a> PageTableProbe<'a> {
     /// Returns the result of the probe. An outer error means that entries may remain after the runtime's unmap.
     fn with_mapping(
         self,
-        range: ProbeMemory,
+        probe_memory: ProbeMemory,
         descriptor: &OwnedFd,
     ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
-        let ProbeMemory { address, half, .. } = range;
-        let buffer = match self.prepare(range, descriptor) {
+        let ProbeMemory { address, half, .. } = probe_memory;
+        let buffer = match self.prepare(probe_memory, descriptor) {
             Ok(buffer) => buffer,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -114,22 +117,22 @@ impl<'a> PageTableProbe<'a> {
     /// address space.
     fn prepare<'b>(
         self,
-        range: ProbeMemory,
+        probe_memory: ProbeMemory,
         descriptor: &'b OwnedFd,
     ) -> Result<Buffer<'b>, Uncontrolled>
     where
         'a: 'b,
     {
-        let ProbeMemory { address, half, .. } = range;
+        let ProbeMemory { address, half, .. } = probe_memory;
         let access = [NativeAccess::new(self.gpu.native, Access::ReadWrite.to_bits())];
         // SAFETY: the range is one mapping.
-        let set = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };
-        self.native.call_shared(set)?;
+        let grant = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };
+        self.native.call_shared(grant)?;
         self.barrier.wait(self.native)?;
         let engine = CopyEngine::Agent(self.gpu.native);
-        for (at, pattern) in [address, address + half].into_iter().zip(&PATTERNS) {
+        for (start, pattern) in [address, address + half].into_iter().zip(&PATTERNS) {
             // SAFETY: the mapping is allocated, and the GPU can write it.
-            unsafe { self.native.write(engine, at, pattern) }?;
+            unsafe { self.native.write(engine, start, pattern) }?;
         }
         Ok(self.space.import(descriptor.as_fd())?)
     }

@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn values_of_many_threads_are_taken_once() {
-        let (queue, threads, each) = (Incoming::new(7).unwrap(), 4, 2000);
+        let (queue, threads, values_per_thread) = (Incoming::new(7).unwrap(), 4, 2000);
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    for value in 0..each {
+                    for value in 0..values_per_thread {
                         let number = loop {
                             match queue.reserve(1) {
                                 Some(number) => break number,
@@ -119,7 +119,7 @@ mod tests {
                 });
             }
             let mut sum = 0;
-            for number in 0..threads * each {
+            for number in 0..threads * values_per_thread {
                 let value = loop {
                     match queue.take(number) {
                         Some(value) => break value,
@@ -129,7 +129,7 @@ mod tests {
                 sum += value;
                 queue.finish();
             }
-            assert_eq!(sum, threads * each * (each - 1) / 2);
+            assert_eq!(sum, threads * values_per_thread * (values_per_thread - 1) / 2);
         });
         assert_eq!(queue.reserved(), 0);
     }

@@ -46,7 +46,7 @@ pub struct RetireReport {
 /// ```
 /// use hsa_vmm::vmm::RetireQueue;
 ///
-/// fn report(queue: &RetireQueue) -> Result<(), hsa_vmm::Error> {
+/// fn print_failures(queue: &RetireQueue) -> Result<(), hsa_vmm::Error> {
 ///     for failure in queue.poll()?.failures {
 ///         eprintln!("{} was not unmapped: {}", failure.address, failure.error);
 ///     }
@@ -343,21 +343,21 @@ impl RetireQueue {
                 return Err(ErrorKind::invalid(Argument::Signals, count, problem));
             }
             if let Some(index) = signals.iter().position(|(signal, _)| signal.handle == 0) {
-                let index = Value::Number(index as u64);
-                return Err(ErrorKind::invalid(Argument::Signal, index, Problem::Null));
+                let value = Value::Number(index as u64);
+                return Err(ErrorKind::invalid(Argument::Signal, value, Problem::Null));
             }
             act(Signals::from_slice(signals))
         })
     }
 
     fn reserve(&self, count: usize) -> Result<u64, ErrorKind> {
-        let (table, limit) = ("pending retirements", self.capacity());
-        if count > limit {
-            let problem = Problem::ExceedsCapacity(limit);
+        let (table, capacity) = ("pending retirements", self.capacity());
+        if count > capacity {
+            let problem = Problem::ExceedsCapacity(capacity);
             return Err(ErrorKind::invalid(Argument::Mappings, Value::Count(count), problem));
         }
         let advice = "try again when some have ended (RetireQueue::poll, RetireQueue::drain)";
-        let full = ErrorKind::LimitReached { table, limit, advice };
+        let full = ErrorKind::LimitReached { table, limit: capacity, advice };
         self.core.incoming.reserve(count).ok_or(full)
     }
 

@@ -66,9 +66,9 @@ struct Pending {
 }
 
 /// The pause between two passes, which grows while there is no progress.
-struct Pauses(Duration);
+struct Backoff(Duration);
 
-impl Pauses {
+impl Backoff {
     /// Returns the pause after a pass. While no signal fires, the thread is busy for at most a fifth of the time.
     fn after(&mut self, started: Instant, progress: bool) -> Duration {
         if progress {
@@ -111,7 +111,7 @@ impl Core {
 
     /// Makes passes until the queue is dropped and nothing is pending. The thread runs this function.
     pub fn run(&self) {
-        let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
+        let (mut backoff, mut empty_passes) = (Backoff(FIRST_PAUSE), 0);
         loop {
             let mut pending = lock(&self.pending);
             // Read after locking, because another thread's pass may have held the lock for long.
@@ -123,7 +123,7 @@ impl Core {
                 return;
             }
             empty_passes = if is_empty && !progress { empty_passes + 1 } else { 0 };
-            let pause = pauses.after(started, progress);
+            let pause = backoff.after(started, progress);
             if empty_passes < PASSES_BEFORE_SLEEP {
                 thread::sleep(pause);
                 continue;
@@ -134,26 +134,27 @@ impl Core {
                 thread::park();
             }
             self.sleeps.store(false, Ordering::SeqCst);
-            (pauses, empty_passes) = (Pauses(FIRST_PAUSE), 0);
+            (backoff, empty_passes) = (Backoff(FIRST_PAUSE), 0);
         }
     }
 
-    /// Makes passes until everything that was submitted before has ended, or until the time `until`. Returns the
+    /// Makes passes until everything that was submitted before has ended, or until `deadline`. Returns the
     /// report.
-    pub fn drain(&self, until: Option<Instant>) -> RetireReport {
-        let (last, mut pauses) = (self.incoming.next(), Pauses(FIRST_PAUSE));
+    pub fn drain(&self, deadline: Option<Instant>) -> RetireReport {
+        let (end, mut backoff) = (self.incoming.next(), Backoff(FIRST_PAUSE));
         loop {
             let mut pending = lock(&self.pending);
             let started = Instant::now();
             let progress = self.pass(&mut pending);
             let oldest = pending.retirements.first().map_or(pending.next, |it| it.number);
-            let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if oldest >= last || remaining == Some(Duration::ZERO) {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if oldest >= end || remaining == Some(Duration::ZERO) {
                 let report = core::mem::take(&mut pending.report);
                 return RetireReport { pending: self.incoming.reserved(), ..report };
             }
             drop(pending);
-            let pause = pauses.after(started, progress);
+            let pause = backoff.after(started, progress);
             thread::sleep(remaining.map_or(pause, |remaining| remaining.min(pause)));
         }
     }
@@ -164,7 +165,7 @@ impl Core {
         // Read before the signals, so that a signal that fires in time is never late.
         let now = Instant::now();
         let Pending { retirements, next, report } = pending;
-        let before = *next;
+        let first_new = *next;
         while let Some(new) = self.incoming.take(*next) {
             retirements.push(new);
             *next += 1;
@@ -177,15 +178,20 @@ impl Core {
             }
             !ended
         });
-        retirements.len() < count || *next > before
+        retirements.len() < count || *next > first_new
     }
 
     /// Unmaps a mapping whose signals have fired, and quarantines one whose time limit has passed. Returns whether
     /// either happened.
-    fn end_if_due(&self, it: &mut Retirement, now: Instant, report: &mut RetireReport) -> bool {
+    fn end_if_due(
+        &self,
+        retirement: &mut Retirement,
+        now: Instant,
+        report: &mut RetireReport,
+    ) -> bool {
         let shared = &*self.vmm.shared;
         let mut unmet = None;
-        it.signals.retain(|(signal, condition)| {
+        retirement.signals.retain(|(signal, condition)| {
             // SAFETY: the caller of `submit` guarantees that the signals exist until the retirement ends.
             let value = unsafe { shared.native().load_signal(*signal) };
             let holds = value.is_some_and(|value| condition.holds(value));
@@ -195,9 +201,9 @@ impl Core {
             !holds
         });
         let result = match unmet {
-            None => it.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
+            None => retirement.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
             Some((signal, condition, value)) => {
-                if it.deadline.is_none_or(|deadline| now < deadline) {
+                if retirement.deadline.is_none_or(|deadline| now < deadline) {
                     return false;
                 }
                 let limit = self.limit;
@@ -208,13 +214,13 @@ impl Core {
         match result {
             Ok(()) => report.retired += 1,
             Err(mut error) => {
-                let quarantined = it.quarantine(shared, &error);
+                let quarantined = retirement.quarantine(shared, &error);
                 if !quarantined && matches!(error.kind(), ErrorKind::NotSignaled { .. }) {
                     // A call by address has unmapped the mapping.
-                    let problem = Problem::NotMapped(it.range.address());
-                    error = Error::new(Operation::Unmap, it.range.invalid(problem));
+                    let problem = Problem::NotMapped(retirement.range.address());
+                    error = Error::new(Operation::Unmap, retirement.range.invalid(problem));
                 }
-                let (address, size) = (it.range.address(), it.range.size);
+                let (address, size) = (retirement.range.address(), retirement.range.size);
                 crate::log::event!(WARN, %error, %address, size, quarantined, "a mapping was not retired");
                 if report.failures.len() < self.incoming.capacity() {
                     report.failures.push(RetireFailure { address, size, error, quarantined });
@@ -222,7 +228,7 @@ impl Core {
             }
         }
         // The ledger knows the mapping's state; dropping the value must not unmap.
-        if let Some(mapping) = &mut it.mapping {
+        if let Some(mapping) = &mut retirement.mapping {
             mapping.mapped = false;
         }
         true
@@ -259,7 +265,7 @@ impl Shared {
             let entry = self.quarantine(error.operation(), range, failure, None);
             it.mappings_mut().quarantine(serial, entry);
         };
-        let done = self.with_locked(&[range], |guards| {
+        let quarantined = self.with_locked(&[range], |guards| {
             let reservation = locked_containing(guards, range)?;
             let exists = exists(reservation);
             if exists {
@@ -267,8 +273,8 @@ impl Shared {
             }
             Ok(exists)
         });
-        match done {
-            Ok(done) => done,
+        match quarantined {
+            Ok(quarantined) => quarantined,
             // No operation changes a quarantined reservation any more.
             Err(ErrorKind::Quarantined { .. }) => {
                 let reservation = self.ledger.reservations.find(range.start);

@@ -43,16 +43,18 @@ impl Locked<'_> {
         let mappings =
             all_pages.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
         let mappings: Vec<Mapping> = mappings.collect();
-        let submitted_pages = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
-        let submitted_pages: Vec<_> = submitted_pages.collect();
+        let serials_and_handles = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
+        let serials_and_handles: Vec<_> = serials_and_handles.collect();
         // SAFETY: the caller's promise.
         let submitted = unsafe { queue.submit_many(mappings, signals) };
         if let Err(Rejected { value: mappings, error }) = submitted {
-            let submitted = all_pages.range_mut(pages);
-            submitted.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
+            let rejected = all_pages.range_mut(pages);
+            rejected.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
             return Err(error);
         }
-        for ((&index, page), (serial, handle)) in all_pages.range_mut(pages).zip(submitted_pages) {
+        for ((&index, page), (serial, handle)) in
+            all_pages.range_mut(pages).zip(serials_and_handles)
+        {
             counters.count(page.state, PageState::Retiring);
             page.state = PageState::Retiring;
             // The queue releases memory that is not kept.
@@ -79,8 +81,9 @@ impl Locked<'_> {
                 return true;
             }
             let memory = page.memory.as_ref();
-            let is_held = memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
-            if is_held || core.vmm.has_mapping(address, serial) {
+            let queue_holds_memory =
+                memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
+            if queue_holds_memory || core.vmm.has_mapping(address, serial) {
                 return true;
             }
             counters.count(page.state, PageState::Empty);
