@@ -54,9 +54,11 @@
 //!
 //! # Tested with
 //!
-//! AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: AMD's own in QEMU, with simulated
-//! hardware, and an emulated driver. Also the simulation, which tests compare with these runtimes call by call. No AMD
-//! GPU was used in development.
+//! * AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: `amdgpu` with software GPUs, in QEMU,
+//!   and an emulated driver.
+//! * The simulation. Tests compare it with these runtimes call by call.
+//!
+//! No AMD GPU was used in development.
 
 #![deny(unsafe_code)]
 

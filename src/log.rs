@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 macro_rules! event {
     ($level:ident, $($fields:tt)*) => {
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
-            $crate::log::catch(|| tracing::event!(tracing::Level::$level, $($fields)*));
+            $crate::log::catch_panic(|| tracing::event!(tracing::Level::$level, $($fields)*));
         }
     };
 }
@@ -39,7 +39,7 @@ pub(crate) fn expects_failures() -> bool {
 
 /// Runs `send` and catches a panic in it. Cold: few programs have a subscriber for these events.
 #[cold]
-pub(crate) fn catch(send: impl FnOnce()) {
+pub(crate) fn catch_panic(send: impl FnOnce()) {
     // The closure only reads the fields of the event, so no state is left half changed.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(send)) {
         // Dropping the payload may panic again.

@@ -39,7 +39,7 @@
 //! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
 //! queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the table of exports; `src/runtime/mod.rs`:
 //! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the
-//! host memory that areas have locked. A thread that forks takes these two in this order.
+//! host memory that areas have locked. A thread that forks locks `REGISTRY` first, then `LOCKED_RANGES`.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -120,7 +120,7 @@ pub(crate) struct Ordered<G> {
 
 impl<G> Ordered<G> {
     /// Takes a lock. Panics if this thread is in a closure of the caller whose reservation is this one, or comes later
-    /// in the order: the thread could wait for ever. Debug builds panic if this thread holds any later lock.
+    /// in the order: the thread could wait forever. Debug builds panic if this thread holds any later lock.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
             rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),

@@ -123,9 +123,9 @@ impl LockedMemory {
             }
             locked.insert(key, end);
         }
-        let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
+        let native_agents: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
         // SAFETY: the caller guarantees that the memory stays allocated, and no locked range overlaps it.
-        let device_address = unsafe { runtime.native().lock(start, size, &natives) };
+        let device_address = unsafe { runtime.native().lock(start, size, &native_agents) };
         let device_address = device_address.map_err(|failure| {
             locked_ranges().remove(&key);
             ErrorKind::of_call(failure, size)

@@ -173,14 +173,14 @@ impl AreaMemory<'_> {
     ) -> Result<(), Error> {
         let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
         let address = self.address();
-        let fail = |kind| Error::new(operation, kind);
+        let to_error = |kind| Error::new(operation, kind);
         let not_mapped =
             || ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address));
-        let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
+        let mapping = memory.mapping.as_ref().ok_or_else(|| to_error(not_mapped()))?;
         // The error names the area's operation, not that of `with_access`.
         mapping
             .with_access(agent, Access::ReadWrite, |_| act())
-            .unwrap_or_else(|error| Err(fail(error.into_kind())))
+            .unwrap_or_else(|error| Err(to_error(error.into_kind())))
     }
 
     /// Unmaps the memory now, and returns an error if that fails (`hipFree`, `hipHostFree`, `hipHostUnregister`).

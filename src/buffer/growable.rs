@@ -173,13 +173,13 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`grow`](Self::grow) or [`shrink`](Self::shrink).
     pub fn resize(&mut self, size: usize) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::Resize, kind);
+        let to_error = |kind| Error::new(Operation::Resize, kind);
         let maximum = self.maximum();
         if size > maximum {
             let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
-            return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
+            return Err(to_error(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        self.buffer.vmm.runtime().check_not_forked().map_err(fail)?;
+        self.buffer.vmm.runtime().check_not_forked().map_err(to_error)?;
         let steps = size.div_ceil(self.buffer.step);
         if steps < self.buffer.mappings.len() {
             self.unmap_after(steps)?;
@@ -240,8 +240,8 @@ impl GrowableBuffer {
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after the present
-    /// ones. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
+    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after its
+    /// present addresses. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
     /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
     /// that two adjacent reservations can be used as one.

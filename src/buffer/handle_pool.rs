@@ -77,7 +77,8 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: first those that are ready, then new ones. After an error, none are taken.
+    /// Takes `count` handles: first those that are ready, then new ones. If a handle cannot be created,
+    /// returns the error and takes none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
@@ -123,10 +124,10 @@ impl Shared {
         Allocation::create(&self.vmm, self.size, &self.properties)
     }
 
-    fn store(&self, memory: Allocation, keep: bool) {
+    fn store(&self, memory: Allocation, beyond_capacity: bool) {
         let Some(memory) = memory.into_unused() else { return };
         let mut state = lock(&self.state);
-        if keep || state.ready.len() < self.capacity {
+        if beyond_capacity || state.ready.len() < self.capacity {
             state.ready.push(memory);
             return;
         }

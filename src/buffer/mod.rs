@@ -105,14 +105,14 @@ struct Grants(Vec<AccessDescriptor>);
 
 impl Grants {
     fn of(&self, agent: AgentId) -> Access {
-        let granted = self.0.iter().find(|granted| granted.agent == agent);
-        granted.map_or(Access::None, |granted| granted.access)
+        let descriptor = self.0.iter().find(|descriptor| descriptor.agent == agent);
+        descriptor.map_or(Access::None, |descriptor| descriptor.access)
     }
 
     /// Changes the access of some agents.
     fn set(&mut self, agents: &[AgentId], access: Access) {
         for &agent in agents {
-            self.0.retain(|granted| granted.agent != agent);
+            self.0.retain(|descriptor| descriptor.agent != agent);
             if access != Access::None {
                 self.0.push(AccessDescriptor { agent, access });
             }
@@ -121,9 +121,9 @@ impl Grants {
 
     /// Returns this access, limited to read access.
     fn for_reading(&self) -> Vec<AccessDescriptor> {
-        let limit = |granted: &AccessDescriptor| AccessDescriptor {
-            access: granted.access.min(Access::Read),
-            ..*granted
+        let limit = |descriptor: &AccessDescriptor| AccessDescriptor {
+            access: descriptor.access.min(Access::Read),
+            ..*descriptor
         };
         self.0.iter().map(limit).collect()
     }
@@ -239,7 +239,7 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span(Operation::Read, offset, bytes.len())?.read(bytes)
+        self.part(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
     /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
@@ -247,7 +247,7 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.span(Operation::Write, offset, bytes.len())?.write(bytes)
+        self.part(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
     /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
@@ -256,7 +256,7 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.span(Operation::Fill, offset, size)?.fill(value, size)
+        self.part(Operation::Fill, offset, size)?.fill(value, size)
     }
 
     /// Locks the grants, except in a forked child.
@@ -271,27 +271,32 @@ impl DeviceBuffer {
     }
 
     /// Returns a part of the buffer, which must be in bounds.
-    fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
+    fn part(
+        &self,
+        operation: Operation,
+        offset: usize,
+        size: usize,
+    ) -> Result<BufferPart<'_>, Error> {
         operation.run(|| match self.paused {
             true => Err(ErrorKind::Paused),
             false => Argument::Offset.check_bounds(offset, size, self.size),
         })?;
         let steps = offset / self.step..(offset + size).div_ceil(self.step);
         let mappings = self.mappings.get(steps).unwrap_or_default().iter().collect();
-        Ok(Span { base: self.address, offset, mappings })
+        Ok(BufferPart { base: self.address, offset, mappings })
     }
 }
 
 /// A part of a buffer, and exactly the mappings that contain its bytes.
 #[derive(Debug)]
-struct Span<'a> {
+struct BufferPart<'a> {
     /// The start of the buffer.
     base: Address,
     offset: usize,
     mappings: SmallVec<[&'a Mapping; 8]>,
 }
 
-impl Span<'_> {
+impl BufferPart<'_> {
     fn read(&self, bytes: &mut [u8]) -> Result<(), Error> {
         self.for_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
     }

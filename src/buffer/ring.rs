@@ -1,6 +1,6 @@
 //! A ring buffer: memory that is mapped at several adjacent ranges of addresses.
 
-use super::{DeviceBuffer, Span, round_up, wrong_size};
+use super::{BufferPart, DeviceBuffer, round_up, wrong_size};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
     Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
@@ -101,7 +101,7 @@ impl RingBuffer {
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span(Operation::Read, position, bytes.len())?.read(bytes)
+        self.part(Operation::Read, position, bytes.len())?.read(bytes)
     }
 
     /// Copies to a position; a CPU must have write access.
@@ -111,7 +111,7 @@ impl RingBuffer {
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.span(Operation::Write, position, bytes.len())?.write(bytes)
+        self.part(Operation::Write, position, bytes.len())?.write(bytes)
     }
 
     /// Fills `size` bytes from a position on with a 32-bit value, by the GPU that owns the memory.
@@ -122,20 +122,25 @@ impl RingBuffer {
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), Error> {
-        self.span(Operation::Fill, position, size)?.fill(value, size)
+        self.part(Operation::Fill, position, size)?.fill(value, size)
     }
 
     fn offset(&self, position: u64) -> usize {
         (position % self.size() as u64) as usize
     }
 
-    fn span(&self, operation: Operation, position: u64, size: usize) -> Result<Span<'_>, Error> {
+    fn part(
+        &self,
+        operation: Operation,
+        position: u64,
+        size: usize,
+    ) -> Result<BufferPart<'_>, Error> {
         if size > self.size() {
             let problem = Problem::TooLarge { maximum: self.size(), whole: Argument::Buffer };
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }
-        self.buffer.span(operation, self.offset(position), size)
+        self.buffer.part(operation, self.offset(position), size)
     }
 }
 

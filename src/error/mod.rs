@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn errno_displays_its_message() {
-        let full = ErrorKind::of_system("mmap", Errno::NOSPC);
-        assert_eq!(full.to_string(), "mmap failed: No space left on device (os error 28)");
+        let no_space = ErrorKind::of_system("mmap", Errno::NOSPC);
+        assert_eq!(no_space.to_string(), "mmap failed: No space left on device (os error 28)");
         assert_eq!(io::Error::from(Errno::NOSPC).kind(), io::ErrorKind::StorageFull);
     }
 }

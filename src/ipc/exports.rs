@@ -28,12 +28,12 @@ impl Exports {
     /// Returns the table of exports, and creates it if there is none.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
         let namespace = own_namespace(process)?;
-        let mut current = lock(&self.table);
-        if let Some(table) = current.upgrade() {
+        let mut weak_table = lock(&self.table);
+        if let Some(table) = weak_table.upgrade() {
             return Ok(table);
         }
         let table = Arc::new(Table::new(process, namespace)?);
-        *current = Arc::downgrade(&table);
+        *weak_table = Arc::downgrade(&table);
         Ok(table)
     }
 }

@@ -154,7 +154,7 @@ impl PoolMemory {
         Operation::Allow.run(|| {
             let (runtime, owner) = (self.runtime(), self.agent());
             runtime.check_not_forked()?;
-            let mut natives = Vec::with_capacity(1 + agents.len());
+            let mut native_agents = Vec::with_capacity(1 + agents.len());
             // The owner is always in the list, because the runtime rejects an empty list.
             for &id in core::iter::once(&owner).chain(agents) {
                 let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
@@ -162,8 +162,8 @@ impl PoolMemory {
                 if !agent.can_access(owner) {
                     return Err(invalid(Problem::NoPeerAccess(owner)));
                 }
-                if !natives.contains(&agent.native) {
-                    natives.push(agent.native);
+                if !native_agents.contains(&agent.native) {
+                    native_agents.push(agent.native);
                 }
             }
             let registry = runtime.attachment::<Registry>();
@@ -171,7 +171,7 @@ impl PoolMemory {
             let _no_copy = write(&registry.access);
             let mut allowed = lock(&self.record.allowed);
             // SAFETY: the memory is allocated as long as `self` exists.
-            unsafe { runtime.native().allow_access(self.record.start, &natives) }?;
+            unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
             *allowed = agents.to_vec();
             Ok(())
         })

@@ -20,14 +20,14 @@ pub(crate) fn out_of_descriptors() -> bool {
 /// Unlike [`out_of_descriptors`], the check opens no file, and does not detect that the whole system has no file left
 /// (`fs.file-max`).
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct SpareDescriptors {
     /// The descriptor that the check duplicates.
     probe: Option<OwnedFd>,
     /// A descriptor to close for a call that must not fail when no other descriptor is free.
     reserve: Mutex<Option<OwnedFd>>,
 }
 
-impl Spare {
+impl SpareDescriptors {
     /// Opens the descriptors. If that fails, [`none_free`](Self::none_free) opens a file each time.
     pub fn open() -> Self {
         Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
@@ -68,19 +68,19 @@ mod tests {
     #[test]
     fn none_free_is_false_while_descriptors_are_free() {
         for probe in [open().ok(), None] {
-            assert!(!Spare { probe, reserve: Mutex::default() }.none_free());
+            assert!(!SpareDescriptors { probe, reserve: Mutex::default() }.none_free());
         }
     }
 
     #[test]
     fn none_free_leaves_no_descriptor_open() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let spare = Spare::open();
-        let (before, calls) = (count(), 500);
+        let spare = SpareDescriptors::open();
+        let (count_before, calls) = (count(), 500);
         for _ in 0..calls {
             assert!(!spare.none_free() && !out_of_descriptors());
         }
         // Other tests open descriptors at the same time.
-        assert!(count() < before + calls / 2);
+        assert!(count() < count_before + calls / 2);
     }
 }

@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<GemCreate>() == 32 && size_of::<PrimeHandle>() =
 /// System memory that GPUs can access (`AMDGPU_GEM_DOMAIN_GTT`).
 const GTT: u64 = 2;
 /// The alignment of allocations.
-const PAGE: u64 = 4096;
+const ALIGNMENT: u64 = 4096;
 
 /// The errors after which a call of DRM is repeated: a signal interrupted it, or the kernel asks to try again.
 const RETRIED: &[Errno] = &[Errno::INTR, Errno::AGAIN];
@@ -47,7 +47,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
     let drm = open_device(&path)?;
     let mut create =
-        GemCreate { size_or_handle: size as u64, alignment: PAGE, domains: GTT, flags: 0 };
+        GemCreate { size_or_handle: size as u64, alignment: ALIGNMENT, domains: GTT, flags: 0 };
     // SAFETY: this is the argument of AMDGPU_GEM_CREATE.
     unsafe {
         ioctl(&drm, "GEM_CREATE", read_write::<GemCreate>(b'd', 0x40), &mut create, RETRIED)

@@ -50,8 +50,8 @@ static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 /// The end of each range of host memory that areas have locked, by the number of forks and the start.
 ///
 /// All `Runtime` values share the list, because two of them may share one loaded library. AMD's runtime
-/// identifies a locked range by its start alone: it unlocks neither of two ranges with the same start, and
-/// version 7.2 aborts the process. A forked child has locked none of its parent's ranges.
+/// identifies a locked range by its start alone. If two locked ranges have the same start, the runtime unlocks none
+/// of them, and version 7.2 aborts the process. A forked child has locked none of its parent's ranges.
 pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
 
 static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());

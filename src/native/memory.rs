@@ -274,7 +274,7 @@ mod tests {
 
     /// Returns bytes whose neighbours differ.
     fn pattern(size: usize) -> Vec<u8> {
-        (0..size).map(|at| (at % 251) as u8).collect()
+        (0..size).map(|index| (index % 251) as u8).collect()
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod status;
 mod transfer;
 mod vmem;
 
-pub(crate) use descriptor::{Spare, out_of_descriptors};
+pub(crate) use descriptor::{SpareDescriptors, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
@@ -76,7 +76,7 @@ impl Failure {
 /// the log shows a call that never returns. A failure is a warning, unless it is
 /// [expected](crate::log::expect_failures).
 ///
-/// The first braces contain the event's fields of the inputs, the second ones those of the outputs.
+/// The first braces contain the event's fields for the inputs, the second braces the fields for the outputs.
 macro_rules! logged {
     ($function:expr, $name:ident $arguments:tt, { $($inputs:tt)* }) => {
         $crate::native::logged!($function, $name $arguments, { $($inputs)* }, {})

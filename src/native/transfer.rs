@@ -69,12 +69,12 @@ impl Native {
         let pattern_size = size.min(PATTERN_SIZE);
         // SAFETY: the caller vouches for the destination.
         unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(pattern_size / 4)) }?;
-        let mut done = pattern_size;
-        while done < size {
-            let count = done.min(size - done);
+        let mut filled = pattern_size;
+        while filled < size {
+            let count = filled.min(size - filled);
             // SAFETY: the caller vouches for the destination, and the two parts are adjacent.
-            unsafe { self.copy_by_agent(address + done, address, count, agent) }?;
-            done += count;
+            unsafe { self.copy_by_agent(address + filled, address, count, agent) }?;
+            filled += count;
         }
         Ok(())
     }

@@ -89,10 +89,10 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
 /// Queries all agents with their pools and peers, in the runtime's order.
 pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let runtime = NEXT_RUNTIME.fetch_add(1, Ordering::Relaxed);
-    let natives = native.agents()?;
-    let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
+    let native_agents = native.agents()?;
+    let mut agents: Vec<Agent> = Vec::with_capacity(native_agents.len());
     // An identifier has no bits for more agents; no machine has that many.
-    for (index, &agent) in natives.iter().take(AgentId::LIMIT).enumerate() {
+    for (index, &agent) in native_agents.iter().take(AgentId::LIMIT).enumerate() {
         let kind = match native.agent_attribute(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
@@ -105,7 +105,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     for index in 0..agents.len() {
         agents[index].peers = peers(native, &agents, index)?;
         let agent = &agents[index];
-        let nearest = match agent.kind {
+        let nearest_cpu = match agent.kind {
             AgentKind::Cpu => Some(agent),
             AgentKind::Gpu => {
                 let attribute = sys::HSA_AMD_AGENT_INFO_NEAREST_CPU;
@@ -116,7 +116,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
             }
             AgentKind::Other(_) => None,
         };
-        let (id, node) = (nearest.map(|cpu| cpu.id), nearest.map(|cpu| cpu.node));
+        let (id, node) = (nearest_cpu.map(|cpu| cpu.id), nearest_cpu.map(|cpu| cpu.node));
         agents[index].numa_node = node;
         agents[index].nearest_cpu = id.filter(|id| *id != agents[index].id);
     }
@@ -148,7 +148,7 @@ fn describe_agent(
             function: (bdf & 7) as u8,
         });
     }
-    let properties = query(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
+    let memory_properties = query(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
     let pools = native.pools(agent)?;
     Ok(Agent {
         id,
@@ -165,7 +165,7 @@ fn describe_agent(
         chip: query(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?.number(),
         compute_units: query(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?.number(),
         // The constant is the number of a bit, not a mask (hsa_ext_amd.h: hsa_flag_isset64).
-        integrated: properties >> sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU & 1 == 1,
+        integrated: memory_properties >> sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU & 1 == 1,
         large_bar: false,
         pools: pools
             .into_iter()

@@ -6,7 +6,7 @@ mod implementation;
 use crate::agent::{Agent, AgentId, AgentKind, ComputeProperties};
 use crate::error::{Error, ErrorKind, Operation};
 pub use crate::native::DriverState;
-use crate::native::{Failure, ForkCount, Native, Spare};
+use crate::native::{Failure, ForkCount, Native, SpareDescriptors};
 use crate::sync::{Mutex, lock};
 use core::any::{Any, TypeId};
 use core::ffi::{CStr, c_void};
@@ -124,7 +124,7 @@ struct Inner {
     stays_started: AtomicBool,
     /// Whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime started.
     ipc_uses_dmabuf: bool,
-    spare: Spare,
+    spare_descriptors: SpareDescriptors,
 }
 
 impl Runtime {
@@ -272,7 +272,7 @@ impl Runtime {
                 attachments: Mutex::default(),
                 stays_started: AtomicBool::new(false),
                 ipc_uses_dmabuf: ipc_mode.is_some_and(|value| value == "0"),
-                spare: Spare::open(),
+                spare_descriptors: SpareDescriptors::open(),
             }),
         })
     }
@@ -411,9 +411,9 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the descriptors that are opened in advance; see [`Spare`].
-    pub(crate) fn spare(&self) -> &Spare {
-        &self.inner.spare
+    /// Returns the descriptors that are opened in advance; see [`SpareDescriptors`].
+    pub(crate) fn spare_descriptors(&self) -> &SpareDescriptors {
+        &self.inner.spare_descriptors
     }
 
     /// Fails in a forked child.

@@ -227,7 +227,9 @@ impl Shared {
 
     /// Fails if no descriptor is free and the runtime would therefore abort the process in the next call.
     pub(super) fn check_descriptor(&self) -> Result<(), ErrorKind> {
-        match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().none_free() {
+        match self.quirks.grant_without_descriptor_aborts
+            && self.runtime.spare_descriptors().none_free()
+        {
             true => Err(ErrorKind::OutOfDescriptors),
             false => Ok(()),
         }
@@ -398,8 +400,8 @@ impl Shared {
         if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again to grant another GPU access: the runtime cannot grant it if the
-    /// owner, or a GPU that may be the owner, already has access.
+    /// Returns whether the mapping must be mapped again to grant another GPU access. The runtime cannot grant access if
+    /// the owner, or a GPU that may be the owner, already has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;

@@ -145,7 +145,7 @@ impl Shared {
     /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an
     /// operation. If none is free, closes the reserved descriptor for it.
     pub(super) fn with_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.runtime.spare().with_reserve(act)
+        self.runtime.spare_descriptors().with_reserve(act)
     }
 
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.

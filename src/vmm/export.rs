@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// A part of an exported range: consecutive bytes of one dma-buf ([`Vmm::export_address_range`]).
 ///
-/// The descriptor gives access to the whole dma-buf, not only to the segment: to all of the physical memory that
-/// is mapped there, or to all memory that the runtime allocated together with the pool memory. AMD's runtime
+/// The descriptor gives access to the whole dma-buf, not only to the segment. The dma-buf is all of the physical memory
+/// that is mapped there, or all memory that the runtime allocated together with the pool memory. AMD's runtime
 /// puts small allocations of pool memory into one dma-buf of 2 MiB. A process that receives the descriptor of one
 /// allocation can read and write the others.
 ///

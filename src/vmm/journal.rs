@@ -424,7 +424,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);
                 if !target.listed {
                     let named = self.names.binary_search_by_key(&index, |it| it.0);
-                    mappings.insert(now, named.ok().map(|at| self.names[at].1.clone()));
+                    mappings.insert(now, named.ok().map(|index| self.names[index].1.clone()));
                 } else if now.access != target.before {
                     mappings.set_access(now.start, &now.access);
                 }

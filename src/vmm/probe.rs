@@ -67,9 +67,9 @@ struct Findings {
 
 /// What was found on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
 #[derive(Default)]
-struct Probed(OnceLock<Findings>);
+struct KeptFindings(OnceLock<Findings>);
 
-impl Attachment for Probed {}
+impl Attachment for KeptFindings {}
 
 /// Records a result: `record!(findings.unmap_keeps_memory = true)`.
 macro_rules! record {
@@ -104,9 +104,9 @@ pub(super) fn choose_quirks(
 /// Looks for quirks on a runtime whose known quirks are `expected`, unless that was done before. Returns nothing if
 /// memory or descriptors are exhausted.
 fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
-    let probed = runtime.attachment::<Probed>();
-    let known = probed.0.get().copied();
-    let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &probed));
+    let kept_findings = runtime.attachment::<KeptFindings>();
+    let known = kept_findings.0.get().copied();
+    let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &kept_findings));
     let looked_for = Quirks::KNOWN.iter().filter(|quirk| findings.looked_for.has(quirk));
     let probes = looked_for.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
@@ -119,16 +119,16 @@ fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
 }
 
 /// Looks for quirks, and keeps the findings unless a call failed. The next [`Vmm`](super::Vmm) then tries again.
-fn look_for_quirks(runtime: &Runtime, granule: usize, probed: &Probed) -> Findings {
+fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindings) -> Findings {
     let mut findings = Findings::default();
     // Without a free descriptor, a grant could abort the process.
-    if runtime.spare().none_free() {
+    if runtime.spare_descriptors().none_free() {
         crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
         return findings;
     }
     match crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings)) {
         // If another thread has probed at the same time, the findings of one of the two are kept.
-        Ok(()) => drop(probed.0.set(findings)),
+        Ok(()) => drop(kept_findings.0.set(findings)),
         Err(failure) => {
             crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
         }

@@ -84,8 +84,8 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the address is not reserved.
     pub fn name_reservation(&self, address: Address, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| {
-            let name = |it: &Reserved| it.mappings_mut().name = name_of(name);
-            let named = shared.ledger.reservations.at(address.get(), name);
+            let set_name = |it: &Reserved| it.mappings_mut().name = name_of(name);
+            let named = shared.ledger.reservations.at(address.get(), set_name);
             named.ok_or(ErrorKind::invalid(Argument::Address, address, Problem::NotReserved))
         })
     }

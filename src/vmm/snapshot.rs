@@ -164,8 +164,8 @@ impl Vmm {
     pub fn snapshot(&self) -> (Vec<ReservationEntry>, Vec<MemoryEntry>) {
         let Some(ledger) = self.ledger() else { return Default::default() };
         ledger.reservations.snapshot(|reservations| {
-            let entry = |it| self.shared.reservation_entry(it);
-            let reservations: Vec<ReservationEntry> = reservations.iter().map(entry).collect();
+            let to_entry = |it| self.shared.reservation_entry(it);
+            let reservations: Vec<ReservationEntry> = reservations.iter().map(to_entry).collect();
             let mut mapped: BTreeMap<Handle, u32> = BTreeMap::new();
             for mapping in reservations.iter().flat_map(|it| &it.mappings) {
                 *mapped.entry(mapping.memory).or_default() += 1;
@@ -205,13 +205,13 @@ impl Shared {
     }
 
     fn reservation_entry(&self, it: &ReservationSnapshot<'_>) -> ReservationEntry {
-        let mapping = |mapping| self.mapping_entry(&mapping, it.mappings.name_of(mapping.serial));
+        let to_entry = |mapping| self.mapping_entry(&mapping, it.mappings.name_of(mapping.serial));
         ReservationEntry {
             address: it.reservation.range().address(),
             size: it.reservation.size,
             name: it.mappings.name.as_deref().map(str::to_owned),
             quarantined: it.reservation.quarantined().is_some(),
-            mappings: it.mappings.iter().map(mapping).collect(),
+            mappings: it.mappings.iter().map(to_entry).collect(),
         }
     }
 

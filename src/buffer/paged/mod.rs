@@ -115,10 +115,10 @@ impl PagedBuffer {
     /// [`Problem::PageLost`], [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
-        let fail = |kind| Error::new(operation, kind);
+        let to_error = |kind| Error::new(operation, kind);
         let mut locked = core.lock_for(operation)?;
-        let pages = core.check(pages).map_err(fail)?;
-        locked.check_free(&pages).map_err(fail)?;
+        let pages = core.check(pages).map_err(to_error)?;
+        locked.check_free(&pages).map_err(to_error)?;
         let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
         let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
         let memory = locked.take(missing.len(), &pages)?;
@@ -140,10 +140,10 @@ impl PagedBuffer {
     /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::unmap_many`], and with a zero page as for
     /// [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::UnmapPages, kind);
+        let to_error = |kind| Error::new(Operation::UnmapPages, kind);
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
-        let pages = self.core.check(pages).map_err(fail)?;
-        locked.memory(&pages).map_err(fail)?;
+        let pages = self.core.check(pages).map_err(to_error)?;
+        locked.memory(&pages).map_err(to_error)?;
         locked.empty_pages(pages.clone())?;
         locked.unmap_ahead(pages.end);
         Ok(())
@@ -192,16 +192,16 @@ impl PagedBuffer {
         queue: &RetireQueue,
         signals: &[(hsa_signal_t, SignalCondition)],
     ) -> Result<(), Error> {
-        let fail = |kind| Error::new(Operation::Retire, kind);
+        let to_error = |kind| Error::new(Operation::Retire, kind);
         let mut locked = self.core.lock_for(Operation::Retire)?;
-        let pages = self.core.check(pages).map_err(fail)?;
+        let pages = self.core.check(pages).map_err(to_error)?;
         if self.core.zero_page.is_some() {
-            return Err(fail(Feature::RetireZeroPages.into()));
+            return Err(to_error(Feature::RetireZeroPages.into()));
         }
         pages
             .clone()
             .try_for_each(|page| locked.mapping_and_memory(page).map(drop))
-            .map_err(fail)?;
+            .map_err(to_error)?;
         let end = pages.end;
         // SAFETY: the caller's promise.
         unsafe { locked.retire(pages, queue, signals) }?;
@@ -384,7 +384,7 @@ impl PagedBuffer {
     /// otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Read)?;
-        locked.span(Operation::Read, offset, bytes.len())?.read(bytes)
+        locked.part(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
     /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
@@ -396,7 +396,7 @@ impl PagedBuffer {
     /// [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Write)?;
-        locked.span(Operation::Write, offset, bytes.len())?.write(bytes)
+        locked.part(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
     /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
@@ -409,7 +409,7 @@ impl PagedBuffer {
     /// [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Fill)?;
-        locked.span(Operation::Fill, offset, size)?.fill(value, size)
+        locked.part(Operation::Fill, offset, size)?.fill(value, size)
     }
 
     /// Returns whether the zero page still contains only zeros; `true` without a zero page. If not, a GPU

@@ -5,7 +5,7 @@ mod retired;
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{Grants, Span, is_quarantine};
+use crate::buffer::{BufferPart, Grants, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
@@ -75,19 +75,19 @@ pub(super) struct Table {
 }
 
 /// A buffer whose table is locked.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedTable<'a> {
     core: &'a PagedCore,
     pub table: MutexGuard<'a, Table>,
 }
 
 impl PagedCore {
     /// Locks the table. Must not be called in a forked child.
-    pub fn lock(&self) -> Locked<'_> {
-        Locked { core: self, table: lock(&self.table) }
+    pub fn lock(&self) -> LockedTable<'_> {
+        LockedTable { core: self, table: lock(&self.table) }
     }
 
     /// Locks the table, except in a forked child. Reclaims retired pages, unless the operation only accesses memory.
-    pub fn lock_for(&self, operation: Operation) -> Result<Locked<'_>, Error> {
+    pub fn lock_for(&self, operation: Operation) -> Result<LockedTable<'_>, Error> {
         self.vmm.runtime().check_not_forked().map_err(|kind| Error::new(operation, kind))?;
         let mut locked = self.lock();
         if !matches!(operation, Operation::Read | Operation::Write | Operation::Fill) {
@@ -153,7 +153,7 @@ impl PagedCore {
     }
 }
 
-impl Locked<'_> {
+impl LockedTable<'_> {
     pub fn state(&self, page: usize) -> PageState {
         self.table.pages.get(&page).map_or(PageState::Empty, |found| found.state)
     }
@@ -197,16 +197,16 @@ impl Locked<'_> {
     }
 
     /// Returns a part of the buffer. Its pages must be in use; for a read they may also map the zero page.
-    pub fn span(
+    pub fn part(
         &self,
         operation: Operation,
         offset: usize,
         size: usize,
-    ) -> Result<Span<'_>, Error> {
-        let fail = |kind| Error::new(operation, kind);
+    ) -> Result<BufferPart<'_>, Error> {
+        let to_error = |kind| Error::new(operation, kind);
         let core = self.core;
         let capacity = core.page_count * core.page_size;
-        Argument::Offset.check_bounds(offset, size, capacity).map_err(fail)?;
+        Argument::Offset.check_bounds(offset, size, capacity).map_err(to_error)?;
         let mapping = |page| match self.table.pages.get(&page) {
             Some(Page { state: PageState::Zero, mapping: Some(mapping), .. })
                 if operation == Operation::Read =>
@@ -217,8 +217,8 @@ impl Locked<'_> {
         };
         let mappings =
             (offset / core.page_size..(offset + size).div_ceil(core.page_size)).map(mapping);
-        let mappings = mappings.collect::<Result<_, _>>().map_err(fail)?;
-        Ok(Span { base: core.reservation.address(), offset, mappings })
+        let mappings = mappings.collect::<Result<_, _>>().map_err(to_error)?;
+        Ok(BufferPart { base: core.reservation.address(), offset, mappings })
     }
 
     /// Returns the pages in a range that are mapped ahead.
@@ -242,8 +242,8 @@ impl Locked<'_> {
     pub fn unmap_ahead(&mut self, page: usize) {
         let count = self.core.pages_ahead;
         let follows_a_mapped_page = |page: usize| {
-            let mut before = self.table.pages.range(page.saturating_sub(count)..page);
-            before.any(|(_, it)| it.state == PageState::Mapped)
+            let mut preceding_pages = self.table.pages.range(page.saturating_sub(count)..page);
+            preceding_pages.any(|(_, it)| it.state == PageState::Mapped)
         };
         let candidates = self.mapped_ahead(page..page.saturating_add(count));
         let idle: Vec<_> = candidates.filter(|&page| !follows_a_mapped_page(page)).collect();
@@ -365,7 +365,7 @@ impl Locked<'_> {
 /// the pages, or the new memory after a failure.
 pub(super) fn commit(
     operation: Operation,
-    changes: &mut [(&mut Locked<'_>, Plan)],
+    changes: &mut [(&mut LockedTable<'_>, Plan)],
 ) -> Result<(), Error> {
     let mut old = Vec::new();
     for (locked, plan) in &mut *changes {
@@ -432,7 +432,7 @@ pub(super) fn commit(
 }
 
 /// Adds pages to the error: those of the plan of the first buffer whose plan is not empty.
-fn add_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
+fn add_pages(error: Error, changes: &[(&mut LockedTable<'_>, Plan)]) -> Error {
     let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
         return error;
     };

@@ -1,6 +1,6 @@
 //! Moves, shares and exchanges the memory of pages.
 
-use super::table::{Locked, Page, PagedCore, commit, invalid};
+use super::table::{LockedTable, Page, PagedCore, commit, invalid};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use core::ops::Range;
 
@@ -11,9 +11,9 @@ pub(super) fn transfer(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(), Error> {
-    let fail = |kind| Error::new(operation, kind);
-    from.vmm.runtime().check_not_forked().map_err(fail)?;
-    let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(fail)?;
+    let to_error = |kind| Error::new(operation, kind);
+    from.vmm.runtime().check_not_forked().map_err(to_error)?;
+    let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(to_error)?;
     let end = pages.end;
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
     let from_is_lower = from.reservation.address() < to.reservation.address();
@@ -23,20 +23,20 @@ pub(super) fn transfer(
         to_table = Some(to.lock());
     }
     from_table.reclaim();
-    to_table.iter_mut().for_each(Locked::reclaim);
-    let target = to_table.as_ref().unwrap_or(&from_table);
-    let memory = from_table.memory(&pages).map_err(fail)?;
+    to_table.iter_mut().for_each(LockedTable::reclaim);
+    let destination_table = to_table.as_ref().unwrap_or(&from_table);
+    let memory = from_table.memory(&pages).map_err(to_error)?;
     let mut plan = Vec::new();
     if operation == Operation::Exchange {
-        let memory = target.memory(&other_pages).map_err(fail)?;
+        let memory = destination_table.memory(&other_pages).map_err(to_error)?;
         plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
     } else {
-        target.check_free(&other_pages).map_err(fail)?;
+        destination_table.check_free(&other_pages).map_err(to_error)?;
         if operation == Operation::MovePages {
             plan = from_table.plan_to_empty(pages);
         } else {
             for page in pages {
-                from_table.mapping_and_memory(page).map_err(fail)?.0.check_mapped()?;
+                from_table.mapping_and_memory(page).map_err(to_error)?.0.check_mapped()?;
             }
         }
     }

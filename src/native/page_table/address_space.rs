@@ -60,8 +60,9 @@ impl AddressSpace {
             (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
         };
         check("amdgpu_device_initialize", result)?;
-        let null = DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
-        let device = NonNull::new(device).ok_or(null)?;
+        let null_error =
+            DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
+        let device = NonNull::new(device).ok_or(null_error)?;
         let drm_device = DrmDevice { library, device };
         // If libdrm already has a device for this GPU, it returns that device, which has ROCr's file. Otherwise libdrm
         // creates a device with the file that has the flag.
@@ -99,8 +100,8 @@ impl DrmDevice {
         let status =
             unsafe { (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result) };
         check("amdgpu_bo_import", status)?;
-        let null = DriverError::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
-        let handle = NonNull::new(result.buf_handle).ok_or(null)?;
+        let null_error = DriverError::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
+        let handle = NonNull::new(result.buf_handle).ok_or(null_error)?;
         Ok(DrmBuffer { device: self, handle, size: result.alloc_size })
     }
 }

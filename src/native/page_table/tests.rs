@@ -42,8 +42,8 @@ fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
     let is_gpu =
         |agent: &_| attribute(*agent, sys::HSA_AGENT_INFO_DEVICE) == sys::HSA_DEVICE_TYPE_GPU;
     let node = |agent| attribute(agent, sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID);
-    let with_kernel = |agent| (agent, KernelGpu::of_node(node(agent)).unwrap());
-    agents.filter(is_gpu).map(with_kernel).collect()
+    let with_kernel_gpu = |agent| (agent, KernelGpu::of_node(node(agent)).unwrap());
+    agents.filter(is_gpu).map(with_kernel_gpu).collect()
 }
 
 fn map_memory(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> MappedMemory {

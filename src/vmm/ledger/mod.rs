@@ -106,8 +106,8 @@ impl Ledger {
 
 /// Returns the error for an address at which nothing is mapped.
 pub(crate) fn not_mapped(address: usize) -> ErrorKind {
-    let at = Address::new(address);
-    ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at))
+    let address = Address::new(address);
+    ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address))
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

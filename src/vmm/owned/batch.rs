@@ -46,13 +46,13 @@ pub struct MapRequest<'a> {
 }
 
 /// Mappings, sorted by address.
-struct Sorted<'a> {
+struct SortedMappings<'a> {
     mappings: Vec<&'a Mapping>,
     ranges: Vec<Range>,
     serials: Vec<u64>,
 }
 
-impl<'a> Sorted<'a> {
+impl<'a> SortedMappings<'a> {
     /// Sorts mappings. Rejects mappings of another `Vmm`.
     fn new(vmm: &Vmm, all: impl Iterator<Item = &'a Mapping>) -> Result<Self, ErrorKind> {
         let mut mappings: Vec<&Mapping> = all.collect();
@@ -138,8 +138,8 @@ impl Mapping {
         let Some(first) = mappings.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let sorted = Sorted::new(&vmm, mappings.iter())?;
-            let sorted_others = Sorted::new(&vmm, others.iter())?;
+            let sorted = SortedMappings::new(&vmm, mappings.iter())?;
+            let sorted_others = SortedMappings::new(&vmm, others.iter())?;
             let different = Problem::DifferentLayout;
             let (Some(range), Some(other_range)) = (sorted.range(), sorted_others.range()) else {
                 return Err(ErrorKind::without_value(Argument::Source, different));
@@ -168,7 +168,7 @@ impl Mapping {
         let Some((first, _)) = changes.first() else { return Ok(()) };
         let vmm = first.vmm();
         vmm.run(Operation::SetAccess, |shared| {
-            let sorted = Sorted::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
+            let sorted = SortedMappings::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
             let change = |it: &(&Self, &[_])| Ok((it.0.range(), shared.access_change(it.1)?));
             let mut range_changes =
                 changes.iter().map(change).collect::<Result<Vec<_>, ErrorKind>>()?;
@@ -185,7 +185,7 @@ impl Mapping {
         let Some(first) = mappings.first() else { return Ok(()) };
         let vmm = first.vmm();
         vmm.run(Operation::Revoke, |shared| {
-            let sorted = Sorted::new(vmm, mappings.iter().copied())?;
+            let sorted = SortedMappings::new(vmm, mappings.iter().copied())?;
             shared.revoke(&sorted.ranges, agents, sorted.expected())
         })
     }
@@ -253,7 +253,7 @@ fn replace(
     old: &[Mapping],
     new: &[MapRequest<'_>],
 ) -> Result<Vec<Mapping>, ErrorKind> {
-    let sorted = Sorted::new(vmm, old.iter())?;
+    let sorted = SortedMappings::new(vmm, old.iter())?;
     let mut ranges = Vec::with_capacity(new.len());
     for request in new {
         let handle = request.allocation.handle_of(vmm)?;
@@ -293,7 +293,7 @@ fn for_each_reservation(
     let not_mapped = || ErrorKind::invalid(Argument::Address, address, problem);
     let Some(first) = mappings.first() else { return Err(Error::new(operation, not_mapped())) };
     first.vmm().run(operation, |shared| {
-        let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
+        let sorted = SortedMappings::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
         let bytes = Range { start: next, size };

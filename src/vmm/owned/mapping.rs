@@ -51,8 +51,8 @@ impl Mapping {
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let (address, serial) = (self.address, self.serial);
-        let name = |shared: &Shared| shared.name_mapping(address, Some(serial), name);
-        let _ = self.vmm().run(Operation::Name, name);
+        let set_name = |shared: &Shared| shared.name_mapping(address, Some(serial), name);
+        let _ = self.vmm().run(Operation::Name, set_name);
         self
     }
 
@@ -188,8 +188,8 @@ impl Mapping {
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
     /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
-    /// of the library, on any reservation, nor wait for another thread that calls one: both threads could
-    /// wait for ever.
+    /// of the library, on any reservation. It must also not wait for another thread that calls an operation: both
+    /// threads could wait forever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for

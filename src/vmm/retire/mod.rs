@@ -143,8 +143,7 @@ impl RetireQueueBuilder {
 ///   the signals of an earlier one. The same addresses can only be mapped and submitted again after they were
 ///   unmapped, so the retirements of a range keep their order.
 /// * A mapping whose signals do not fire within the time limit is quarantined: it stays mapped until the process
-///   ends, its reservation is not freed, calls that unmap it or change access to it fail, and [`Vmm::quarantine`]
-///   lists it. Its bytes can still be read and written. A mapping that the runtime cannot unmap is also
+///   ends. Its reservation is not freed. Calls that unmap it or change access to it fail. [`Vmm::quarantine`] lists it. Its bytes can still be read and written. A mapping that the runtime cannot unmap is also
 ///   quarantined. If a `Vmm` with such a mapping is dropped, it frees everything else, and the
 ///   runtime stays started.
 /// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.

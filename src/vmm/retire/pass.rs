@@ -60,7 +60,7 @@ pub(super) struct Core {
 struct Pending {
     /// By number.
     retirements: Vec<Retirement>,
-    /// The number of the next retirement to take from the incoming ones.
+    /// The number of the next retirement to take from [`Core::incoming`].
     next: u64,
     report: RetireReport,
 }

@@ -1,6 +1,6 @@
 //! Pages that were submitted to a retire queue.
 
-use super::{Locked, PageState, Table};
+use super::{LockedTable, PageState, Table};
 use crate::error::{Error, Problem, Rejected};
 use crate::handle::Handle;
 use crate::vmm::{Mapping, RetireQueue, SignalCondition};
@@ -17,7 +17,7 @@ pub(super) struct RetiredPage {
     pub handle: Handle,
 }
 
-impl Locked<'_> {
+impl LockedTable<'_> {
     /// Returns why a retired page cannot be used; `None` for a page that is not retired, or that its queue has
     /// unmapped since the last call of [`reclaim`](Self::reclaim).
     pub(super) fn problem_of_retired(&self, page: usize) -> Option<Problem> {
