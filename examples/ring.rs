@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 
-const LINES: [&str; 3] = ["begun before the end, ", "written in one piece, ", "read in one piece"];
+const LINES: [&str; 3] = ["begun before the end, ", "written by one call, ", "read by one call"];
 
 pub(crate) fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.

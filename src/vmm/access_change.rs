@@ -78,8 +78,8 @@ impl Journal<'_, '_> {
 
     /// Changes access to a group of adjacent mappings.
     ///
-    /// Changes the CPUs first and separately, so that after a failure it is known whether CPUs or GPUs were
-    /// being changed.
+    /// Changes the access of CPUs first, in a separate request. After a failure, it is then known whether the access of
+    /// CPUs or of GPUs was being changed.
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
@@ -245,8 +245,8 @@ impl Shared {
         mapping: &MappedRange,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
-        // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped the
-        // memory for the CPU.
+        // Grants the CPU access first, in a separate request, so that a failure shows whether the runtime has mapped
+        // the memory for the CPU.
         let host = self.host_index();
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
         let mut already_granted = AgentSet::NONE;

@@ -229,7 +229,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of some
         // agents to the next one. A single mapping is still mapped.
         if !alone && !shared.is_mapped(&now)? {
-            // Protects foreign mappings, which mapping again would replace.
+            // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole: mapping the target again
+            // would replace that mapping.
             // SAFETY: the target is locked, and was just unmapped.
             unsafe { shared.keep_reserved(&now) }?;
         } else if shared.can_restore_grants(&now.access)
@@ -258,7 +259,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             self.targets[index].now = restored?;
             return Ok(());
         }
-        // Only unmapping revokes access that a GPU did not have before.
+        // To revoke access that a GPU did not have before the operation, the mapping must be unmapped.
         self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         self.map_as_before(index)
     }

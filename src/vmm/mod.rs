@@ -195,7 +195,7 @@ pub struct MappingInfo {
 
 #[derive(Debug)]
 struct Shared {
-    /// Dropped before the runtime, which may be stopped then.
+    /// Declared before `runtime`, so that it is dropped first: dropping the runtime may stop it.
     page_tables: PageTables,
     runtime: Runtime,
     profile: HipProfile,
@@ -429,7 +429,7 @@ impl Drop for Shared {
             let lists = reservations.iter().map(|it| &it.mappings);
             lists.flat_map(|list| list.iter().map(move |it| with_flag(list, it))).collect()
         });
-        // Agents may still use these mappings: they and their memory stay until the process ends.
+        // These mappings and their memory stay until the process ends, because agents may still use them.
         let kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
         if !kept.is_empty() {
             self.runtime.stay_started();
@@ -461,7 +461,7 @@ impl Drop for Shared {
                 crate::log::event!(WARN, %error, "a reservation was not freed");
             }
         }
-        // Last, because quarantined memory may still be mapped.
+        // Releases memory last, because quarantined memory may still be mapped.
         for record in self.ledger.handles.drain() {
             if !kept.iter().any(|it| it.native == record.native) {
                 self.release_memory(Operation::Release, record);

@@ -187,7 +187,7 @@ impl Shared {
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
         let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
-            // The runtime returns one status for every failure.
+            // These statuses do not show the cause: the runtime returns them also without a free descriptor.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors

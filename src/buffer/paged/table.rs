@@ -68,7 +68,7 @@ pub(super) struct Table {
     /// The retired pages that their queues had not unmapped at the last call of `reclaim`.
     retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
-    /// The thread maps pages ahead from these pages on.
+    /// The pages from which on the thread maps pages ahead.
     pub ahead_from: BTreeSet<usize>,
     pub stopped: bool,
     counters: PagedStatistics,

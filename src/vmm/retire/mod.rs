@@ -214,8 +214,8 @@ impl RetireQueue {
     /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
     /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
     ///
-    /// A signal counts from the first time that the queue finds its condition true. A signal that is reset before
-    /// the queue has read it may be missed.
+    /// A signal counts as fired once the queue has read a value that meets its condition. If a signal is reset before
+    /// the queue has read it, the queue may miss it.
     ///
     /// # Errors
     /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than its

@@ -114,7 +114,7 @@ impl Core {
         let (mut backoff, mut empty_passes) = (Backoff(FIRST_PAUSE), 0);
         loop {
             let mut pending = lock(&self.pending);
-            // Read after locking, because another thread's pass may have held the lock for long.
+            // Reads the time after locking, because another thread's pass may have held the lock for long.
             let started = Instant::now();
             let progress = self.pass(&mut pending);
             drop(pending);
@@ -162,7 +162,7 @@ impl Core {
     /// Ends the retirements whose signals have fired or whose time limit has passed. Returns whether any ended
     /// or was added.
     fn pass(&self, pending: &mut Pending) -> bool {
-        // Read before the signals, so that a signal that fires in time is never late.
+        // Reads the time before the signals, so that a signal that fires in time never counts as late.
         let now = Instant::now();
         let Pending { retirements, next, report } = pending;
         let first_new = *next;
