@@ -143,10 +143,10 @@ pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
             if file_library.is_some_and(|file_library| file_library != library) {
                 reasons.push(format!("build `{build}`, but the file is `{file}`"));
             }
-            let possible = extensions(library);
+            let possible_extensions = extensions(library);
             // A major version after 1 is newer than every known release.
             let minor = if extension.0 > 1 { u16::MAX } else { extension.1 };
-            if !possible.contains(&minor) {
+            if !possible_extensions.contains(&minor) {
                 let (major, minor) = extension;
                 reasons.push(format!(
                     "build `{build}`, which does not have extension {major}.{minor}"

@@ -155,10 +155,10 @@ impl Shared {
         // reserves the aligned part by address. Tries again if another thread has reserved that part first.
         let mut last_failure = nothing_left;
         for _ in 0..16 {
-            let Some(larger) = size.checked_add(alignment) else { return Err(last_failure) };
-            let larger_start = reserve(0, larger)?;
+            let Some(larger_size) = size.checked_add(alignment) else { return Err(last_failure) };
+            let larger_start = reserve(0, larger_size)?;
             // SAFETY: the range was just reserved.
-            unsafe { self.unreserve(larger_start, larger) }?;
+            unsafe { self.unreserve(larger_start, larger_size) }?;
             match reserve(larger_start.next_multiple_of(alignment), size) {
                 Ok(address) if address % alignment == 0 => return Ok(address),
                 // SAFETY: the range was just reserved.

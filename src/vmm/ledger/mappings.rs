@@ -82,9 +82,9 @@ impl AccessStates {
         if *state == AccessState::NONE {
             return Self::NO_ACCESS;
         }
-        let equal = self.slots.iter().position(|(stored, _)| stored == state);
-        let unused = || self.slots.iter().position(|(_, mappings)| *mappings == 0);
-        let slot = equal.or_else(unused).unwrap_or(self.slots.len());
+        let equal_slot = self.slots.iter().position(|(stored, _)| stored == state);
+        let unused_slot = || self.slots.iter().position(|(_, mappings)| *mappings == 0);
+        let slot = equal_slot.or_else(unused_slot).unwrap_or(self.slots.len());
         if slot == usize::from(Self::MAX_SLOTS) {
             self.others.insert(serial, *state);
         } else if let Some(stored) = self.slots.get_mut(slot) {

@@ -140,12 +140,12 @@ impl Mapping {
         vmm.run(Operation::Exchange, |shared| {
             let sorted = SortedMappings::new(&vmm, mappings.iter())?;
             let sorted_others = SortedMappings::new(&vmm, others.iter())?;
-            let different = Problem::DifferentLayout;
+            let different_layout = Problem::DifferentLayout;
             let (Some(range), Some(other_range)) = (sorted.range(), sorted_others.range()) else {
-                return Err(ErrorKind::without_value(Argument::Source, different));
+                return Err(ErrorKind::without_value(Argument::Source, different_layout));
             };
             if other_range.size != range.size {
-                return Err(ErrorKind::invalid(Argument::Source, other_range, different));
+                return Err(ErrorKind::invalid(Argument::Source, other_range, different_layout));
             }
             let expected = (sorted.expected(), sorted_others.expected());
             shared.exchange(range, other_range, expected)
