@@ -102,22 +102,18 @@ fn conform_passes_with_controlled_page_tables() {
         }
         let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
-        let output = run_emulated(installation, &["--gpus", "2"], &["info"]);
-        assert!(
-            stdout(&output).contains("page tables           can be controlled"),
-            "{}",
-            stdout(&output)
-        );
+        let info = stdout(&run_emulated(installation, &["--gpus", "2"], &["info"]));
+        assert!(info.contains("page tables           can be controlled"), "{info}");
     }
 }
 
 #[test]
 fn replay_matches_simulation_on_every_release() {
-    let all_traces =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/data");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("traces.jsonl");
-    let traces = BufReader::new(MultiGzDecoder::new(File::open(all_traces).unwrap())).lines();
+    let all_traces = File::open(data.join("cuda_h200_traces_seed1.jsonl.gz")).unwrap();
+    let traces = BufReader::new(MultiGzDecoder::new(all_traces)).lines();
     let traces: Vec<_> = traces.take(test::part_by_default(1500)).map(Result::unwrap).collect();
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
