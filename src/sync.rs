@@ -61,9 +61,8 @@ use std::sync::PoisonError;
 
 /// Locks a mutex. A panic of another thread while it held the lock is ignored: most changes of the protected state are
 /// a single step. Changes with several steps are those of `Journal::finish`, of paged buffers' `commit`, and of a retire
-/// queue's pass. In `finish`, no code of the caller runs between the steps, so that only a defect of this library can
-/// cause a panic there. In the other two, a subscriber of log events can panic. The pages and pending mappings that are
-/// being changed then stay as they are, and later calls on them can fail.
+/// queue's pass. Between these steps, only a defect of this library can cause a panic: [`crate::log`] catches the panics
+/// of subscribers.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

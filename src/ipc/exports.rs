@@ -97,8 +97,9 @@ pub(super) fn create_handle(
         return Ok(current.handle(offset));
     }
     // A different handle of the runtime invalidates the previous one.
-    if let Some(old) = export.take() {
-        let _ = old.end(&mut || Ok(()));
+    if let Some(old) = export {
+        old.end(&mut || Ok(()))?;
+        *export = None;
     }
     let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
     let (handle, generation) = table.insert(native, record.size as u64)?;

@@ -167,12 +167,12 @@ impl PoolMemory {
                 }
             }
             let registry = runtime.attachment::<Registry>();
-            // Waits for copies of agents that may lose access.
+            // Waits for copies of agents that may lose access, and for other calls of `allow`.
             let _no_copy = write(&registry.access);
-            let mut allowed = lock(&self.record.allowed);
             // SAFETY: the memory is allocated as long as `self` exists.
             unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
-            *allowed = agents.to_vec();
+            // Not locked during the call, in which a subscriber of log events can look the agents up.
+            *lock(&self.record.allowed) = agents.to_vec();
             Ok(())
         })
     }

@@ -125,8 +125,6 @@ impl Registry {
     }
 
     fn list(&self) -> Vec<PoolMemoryInfo> {
-        // Unlocks the list before locking a record, because `allow` holds the lock of a record across a
-        // runtime call.
         let records: Vec<_> = self.records().values().cloned().collect();
         records.iter().map(|record| record.info()).collect()
     }

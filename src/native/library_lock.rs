@@ -113,6 +113,10 @@ impl ForkCount {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// Returns whether this process is a forked child of the process that took this count.
     pub fn has_forked(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)

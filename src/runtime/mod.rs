@@ -22,15 +22,15 @@ pub use implementation::Implementation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The name of the simulation.
 const SIMULATION: &str = "simulation";
 
 /// The number of started runtimes other than the simulation. Not locked: a forked child could hang.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// The process that started them.
-static STARTED_BY: AtomicU32 = AtomicU32::new(0);
+/// The number of forks ([`ForkCount`]) when one of them was started last.
+static STARTED_AFTER: AtomicU64 = AtomicU64::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
 ///
@@ -196,7 +196,7 @@ impl Runtime {
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
         // The child's copy of AMD's runtime uses the parent's state of the driver.
         if STARTED.load(Ordering::Relaxed) > 0
-            && STARTED_BY.load(Ordering::Relaxed) != std::process::id()
+            && STARTED_AFTER.load(Ordering::Relaxed) != ForkCount::current().number()
         {
             return Err(Error::new(Operation::Load, ErrorKind::Forked));
         }
@@ -254,7 +254,7 @@ impl Runtime {
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver, loaded })
         })?;
         if native.library().is_some() {
-            STARTED_BY.store(std::process::id(), Ordering::Relaxed);
+            STARTED_AFTER.store(forks.number(), Ordering::Relaxed);
             STARTED.fetch_add(1, Ordering::Relaxed);
         }
         let (info, agents, first_cpu) = describe_all(&native).map_err(|kind| {

@@ -108,7 +108,7 @@ impl Journal<'_, '_> {
             while next < group.end
                 && !shared.quirks.set_access_of_several_fails
                 && !shared.must_be_remapped(&self.targets[next].now, &gpus)
-                && shared.request(&self.targets[next].now, &gpus).list == request.list
+                && shared.request(&self.targets[next].now, &gpus) == request
             {
                 next += 1;
             }

@@ -59,8 +59,8 @@
 //! agent's copies.
 //!
 //! Calls log through [`tracing`] while they hold the lock of their reservation and of the loaded library: a subscriber
-//! that calls an operation can deadlock. A subscriber may call look-ups and reports. The library catches a panic of a
-//! subscriber.
+//! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no call of
+//! a buffer. The library catches a panic of a subscriber.
 
 mod access_change;
 mod cpu_view;

@@ -42,7 +42,8 @@ impl VmmOptions {
         self.page_tables || self.no_execute
     }
 
-    /// Returns the defaults: the newest profile, and the known quirks of the runtime's version.
+    /// Returns the defaults: the newest profile, the quirks that tests of the runtime find, and those known quirks of its
+    /// version for which it cannot be tested.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

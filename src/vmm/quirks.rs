@@ -62,9 +62,15 @@ macro_rules! quirks {
         /// The runtime's quirks that this library works around. All are `false` for a runtime
         /// that behaves as documented.
         ///
-        /// An unneeded workaround costs time but does not change results. The exception is
-        /// `cpu_unmap_leaves_hole`: if the runtime granted the CPU access, the workaround mistakes
-        /// the runtime's own mapping for a foreign one and quarantines the range.
+        /// Most unneeded workarounds only cost time. The exceptions:
+        ///
+        /// * `cpu_unmap_leaves_hole`: if the runtime granted the CPU access, the workaround mistakes
+        ///   the runtime's own mapping for a foreign one and quarantines the range.
+        /// * `export_keeps_descriptor`: each export, and each mapping for the CPU, leaks a descriptor, which
+        ///   keeps the memory alive.
+        /// * `import_is_lazy`: the owner of imported memory is reported as unknown.
+        /// * `memory_returns_with_addresses`: buffers keep memory for reuse, and resuming can fail because the
+        ///   addresses were taken.
         ///
         /// ```
         /// fn can_unmap_adjacent_at_once(vmm: &hsa_vmm::Vmm) -> bool {

@@ -3,6 +3,7 @@
  * writes the numbers of leaked objects and of all imports to the file that FAKE_HIP_LEFT names.
  *
  * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
+ * -DVERSION=n          the version; by default, one whose import has the form that BY_POINTER selects
  * -DDEVICES=n          the number of devices
  * -DACCESS_ERROR=n     hipMemSetAccess returns n from its second call on
  * -DWITHOUT_RETAIN     omits hipMemRetainAllocationHandle */
@@ -13,6 +14,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#ifndef VERSION
+#ifdef BY_POINTER
+#define VERSION 70000000
+#else
+#define VERSION 70100000
+#endif
+#endif
 #ifndef DEVICES
 #define DEVICES 2
 #endif
@@ -45,6 +53,11 @@ static void write_counts(void) {
 int hipInit(unsigned int flags) {
   if (initialised++ == 0) atexit(write_counts);
   return flags == 0 ? 0 : INVALID;
+}
+
+int hipRuntimeGetVersion(int *version) {
+  *version = VERSION;
+  return 0;
 }
 
 int hipGetDeviceCount(int *count) {

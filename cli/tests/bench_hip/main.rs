@@ -100,8 +100,8 @@ fn bench_measures_hip_of_each_release() {
 #[test]
 fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
-    // The library takes a descriptor by value, but its name is that of a release that takes a pointer.
-    let library = compile_hip(folder.path(), "libamdhip64.so.6", &[]);
+    // The library takes a descriptor by value, but its version is that of a release that takes a pointer.
+    let library = compile_hip(folder.path(), "libamdhip64.so.6", &["-DVERSION=60443484"]);
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");

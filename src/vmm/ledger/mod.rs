@@ -3,7 +3,7 @@
 //! ```text
 //! reservations   base    -> reservation                    disjoint
 //! reservation    address -> mapping: size, handle, access  disjoint
-//! handles        number  -> size, references, mappings     alive while either is not zero
+//! handles        number  -> size, references, mappings     alive while referenced, mapped or being exported
 //! ```
 //!
 //! [`check`] lists its 22 invariants. Every operation first checks, then changes everything or nothing.

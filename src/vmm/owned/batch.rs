@@ -119,7 +119,7 @@ impl Mapping {
                 // Only a failed rollback leaves some mappings unmapped.
                 if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) {
                     old.retain_mut(|mapping| {
-                        mapping.mapped = mapping.check_mapped().is_ok();
+                        mapping.mapped = vmm.has_mapping(mapping.address, mapping.serial);
                         mapping.mapped
                     });
                 }
@@ -135,7 +135,7 @@ impl Mapping {
     /// # Errors
     /// As for [`exchange`](Self::exchange).
     pub fn exchange_many(mappings: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
-        let Some(first) = mappings.first() else { return Ok(()) };
+        let Some(first) = mappings.first().or(others.first()) else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
             let sorted = SortedMappings::new(&vmm, mappings.iter())?;
