@@ -313,3 +313,29 @@ fn with_quirks_adds_quirks() {
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));
     assert_eq!(machine.vmm.quirks(), expected);
 }
+
+/// Two adjacent mappings can need the same list of agents, although different agents are granted access.
+#[test]
+fn grants_of_adjacent_mappings_are_recorded_for_each() {
+    let mut additional = Quirks::default();
+    additional.set_access_drops_unnamed_agents = true;
+    let config = generation(Generation::B);
+    let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));
+    let (vmm, granule) = (&machine.vmm, machine.granule());
+    let base = machine.reserve(2 * granule);
+    let second = machine::at(base, granule);
+    for (address, gpu) in [(base, 0), (second, 1)] {
+        vmm.map(address, granule, 0, machine.create(0, granule)).unwrap();
+        vmm.set_access(address, granule, &[machine::access(machine.gpu(gpu), Access::ReadWrite)])
+            .unwrap();
+    }
+    let both = [0, 1].map(|gpu| machine.gpu(gpu));
+    let descriptors = |access| both.map(|agent| machine::access(agent, access));
+    vmm.set_access(base, 2 * granule, &descriptors(Access::ReadWrite)).unwrap();
+    vmm.set_access(base, 2 * granule, &descriptors(Access::None)).unwrap();
+    let (reservations, _) = vmm.snapshot();
+    for mapping in &reservations[0].mappings {
+        let kept: Vec<_> = mapping.access.iter().map(|it| (it.agent, it.can_do_more)).collect();
+        assert_eq!(kept, both.map(|agent| (agent, true)), "{}", mapping.address);
+    }
+}

@@ -4,7 +4,7 @@
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::memory::PoolMemory;
-use crate::native::{ForkCount, locked_ranges};
+use crate::native::{ForkCount, locked_ranges, overlapping_lock};
 use crate::runtime::Runtime;
 use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
@@ -117,8 +117,7 @@ impl LockedMemory {
         let key = (ForkCount::current(), start);
         {
             let mut locked = locked_ranges();
-            let last = locked.range((key.0, 0)..(key.0, end)).next_back();
-            if let Some((&(_, locked_start), _)) = last.filter(|&(_, &last_end)| last_end > start) {
+            if let Some(locked_start) = overlapping_lock(&locked, start, end) {
                 return Err(ErrorKind::HostMemoryMapped(Address::new(locked_start)));
             }
             locked.insert(key, end);

@@ -61,6 +61,13 @@ pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
     LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the start of a locked range that overlaps a range; `None` if there is none.
+pub(crate) fn overlapping_lock(locked: &LockedRanges, start: usize, end: usize) -> Option<usize> {
+    let forks = ForkCount::current();
+    let last = locked.range((forks, 0)..(forks, end)).next_back();
+    last.filter(|&(_, &last_end)| last_end > start).map(|(&(_, locked_start), _)| locked_start)
+}
+
 /// The guards of the registry and of the list of locked ranges.
 type Guards = (MutexGuard<'static, Registry>, MutexGuard<'static, LockedRanges>);
 

@@ -24,7 +24,7 @@ pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
-pub(crate) use library_lock::{ForkCount, locked_ranges};
+pub(crate) use library_lock::{ForkCount, locked_ranges, overlapping_lock};
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{
     block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, protect,

@@ -1,7 +1,9 @@
 //! Copies and fills, by a GPU or by this process; reads signals of the caller.
 
 use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
-use super::{Failure, Native, NativeAgent, Status, call_optional, hex};
+use super::{
+    Failure, Native, NativeAgent, Status, call_optional, hex, locked_ranges, overlapping_lock,
+};
 use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
@@ -224,7 +226,17 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // SAFETY: the new value owns the bytes, and unlocks them before it frees them.
+        // Other code may have freed memory that an area has locked. Bytes that the allocator returns there again must
+        // not be locked a second time.
+        let is_locked = |bytes: &[u8]| {
+            let start = bytes.as_ptr() as usize;
+            overlapping_lock(&locked_ranges(), start, start + bytes.len()).is_some()
+        };
+        while is_locked(&bytes) {
+            let other = vec![0; bytes.len()];
+            core::mem::forget(core::mem::replace(&mut bytes, other));
+        }
+        // SAFETY: the new value owns the bytes, and unlocks them before it frees them. No locked range overlaps them.
         let address = unsafe { native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent]) }?;
         Ok(Self { native, bytes, address })
     }

@@ -1,0 +1,47 @@
+//! A subscriber of log events may look up the library's state in the middle of an operation.
+
+mod log;
+
+use hsa_vmm::simulation::Config;
+use hsa_vmm::{Access, Allocation, AllocationProperties, PoolMemory, Reservation, Runtime, Vmm};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
+
+static STATE: OnceLock<(Runtime, Vmm)> = OnceLock::new();
+/// The number of events during which the state was looked up.
+static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
+
+fn look_up(_: log::Fields) {
+    let Some((runtime, vmm)) = STATE.get() else { return };
+    let _ = (runtime.pool_memory(), vmm.mappings(), vmm.snapshot(), vmm.usage(), vmm.quarantine());
+    LOOK_UPS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn subscriber_may_look_up_the_state() {
+    log::subscribe(|metadata| metadata.target().starts_with("hsa_vmm"), look_up);
+    let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+    let vmm = Vmm::open(&runtime).unwrap();
+    let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
+    STATE.set((runtime.clone(), vmm.clone())).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let size = vmm.reservation_granule();
+        let reservation = Reservation::builder(size).reserve(&vmm).unwrap();
+        let memory = Allocation::create(&vmm, size, &AllocationProperties::on(gpus[0])).unwrap();
+        let mapping = reservation.map(0, &memory).unwrap();
+        mapping.grant(&[gpus[1], runtime.host().id()], Access::ReadWrite).unwrap();
+        mapping.write(0, &[1; 9]).unwrap();
+        memory.export().map(drop).unwrap_err();
+        mapping.unmap().unwrap();
+        let pool_memory = PoolMemory::allocate(&runtime, gpus[0], size).unwrap();
+        pool_memory.allow(&[gpus[1]]).unwrap();
+        pool_memory.fill(0, 1, size).unwrap();
+        pool_memory.free().unwrap();
+        sender.send(()).unwrap();
+    });
+    let ended = receiver.recv_timeout(Duration::from_secs(60));
+    assert!(ended.is_ok(), "an operation waits for a look-up of its own thread, or has panicked");
+    assert!(LOOK_UPS.load(Ordering::Relaxed) > 10);
+}
