@@ -1,5 +1,5 @@
-//! Finds ROCm on the build machine. At run time, hsa-vmm also searches ROCm's `lib` folder for the runtime. ROCm is
-//! optional.
+//! Finds ROCm's `lib` folder on the build machine. At run time, hsa-vmm searches this folder for the runtime, in
+//! addition to the usual places. ROCm need not be installed.
 
 use std::path::{Path, PathBuf};
 

@@ -55,9 +55,9 @@ fuzz_target!(|input: Input| {
             let ErrorKind::Load(error) = error.kind() else {
                 panic!("{} is not a runtime: {error:?}", path.display());
             };
-            assert_eq!(error.attempts.len(), 1);
-            assert_eq!(error.attempts[0].path, path);
-            assert!(!error.attempts[0].reason.is_empty());
+            assert_eq!(error.rejected.len(), 1);
+            assert_eq!(error.rejected[0].path, path);
+            assert!(!error.rejected[0].reason.is_empty());
         }
         (result, Some(path)) => panic!("{} is not a runtime: {result:?}", path.display()),
         // AMD's runtime may be installed on this machine.

@@ -63,7 +63,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         file: &name.map(|name| name.to_string_lossy()).unwrap_or_default(),
         build: &build,
         extension,
-        has_symbol_version: library.is_none_or(sys::Library::has_symbol_version),
+        has_rocr_symbol_version: library.is_none_or(sys::Library::has_rocr_symbol_version),
         exports: &exports,
     });
     Ok(RuntimeInfo {

@@ -65,7 +65,7 @@ pub(super) struct Evidence<'a> {
     /// The version of AMD's extension.
     pub extension: (u16, u16),
     /// Whether its symbols have the version `ROCR_1`.
-    pub has_symbol_version: bool,
+    pub has_rocr_symbol_version: bool,
     /// Returns whether it exports a symbol.
     pub exports: &'a dyn Fn(&CStr) -> bool,
 }
@@ -113,12 +113,12 @@ fn rocr_library(build: &str) -> Option<u16> {
 
 /// Identifies a runtime.
 pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
-    let Evidence { file, build, extension, has_symbol_version, exports } = *evidence;
+    let Evidence { file, build, extension, has_rocr_symbol_version, exports } = *evidence;
     if build.starts_with("hsa-sim ") {
         return Implementation::Simulation;
     }
     let mut reasons = Vec::new();
-    if !has_symbol_version {
+    if !has_rocr_symbol_version {
         reasons.push("hsa_init has no symbol version ROCR_1".to_owned());
     }
     for (function, since) in FUNCTIONS {
@@ -184,9 +184,9 @@ mod tests {
         build: &str,
         extension: (u16, u16),
         exported: &[&CStr],
-        has_symbol_version: bool,
+        has_rocr_symbol_version: bool,
     ) -> Implementation {
-        identify_file("libhsa-runtime64.so.1", build, extension, exported, has_symbol_version)
+        identify_file("libhsa-runtime64.so.1", build, extension, exported, has_rocr_symbol_version)
     }
 
     fn identify_file(
@@ -194,10 +194,16 @@ mod tests {
         build: &str,
         extension: (u16, u16),
         exported: &[&CStr],
-        has_symbol_version: bool,
+        has_rocr_symbol_version: bool,
     ) -> Implementation {
         let exports = |name: &CStr| exported.contains(&name);
-        super::identify(&Evidence { file, build, extension, has_symbol_version, exports: &exports })
+        super::identify(&Evidence {
+            file,
+            build,
+            extension,
+            has_rocr_symbol_version,
+            exports: &exports,
+        })
     }
 
     fn rocr(library: u16, release: Option<&'static str>) -> Implementation {

@@ -17,7 +17,7 @@ use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
 pub use hsa_sys::loaded as loaded_libraries;
 pub use hsa_sys::printable;
-pub use hsa_sys::{Attempt, LoadError, LoadedLibrary, Origin};
+pub use hsa_sys::{LoadError, LoadedLibrary, Origin, RejectedCandidate};
 pub use implementation::Implementation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -162,11 +162,11 @@ impl Runtime {
                     .into(),
             ));
         }
-        let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
+        let rocm_libraries = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
         // SAFETY: the administrator, or the user who set the variables of this process, has chosen these
         // files as HSA runtimes. Both could also make the dynamic linker load any file. The variables of a
         // caller with fewer privileges are ignored.
-        unsafe { Self::open(&sys::Search::usual(build_folder)) }
+        unsafe { Self::open(&sys::Search::usual(rocm_libraries)) }
     }
 
     /// Loads the runtime from this file and starts it.

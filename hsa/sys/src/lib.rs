@@ -46,7 +46,7 @@ pub mod table;
 pub mod tools;
 
 pub use bindings::*;
-pub use library::{Attempt, Library, LoadError, Origin, Search};
+pub use library::{Library, LoadError, Origin, RejectedCandidate, Search};
 pub use loaded::{LoadedLibrary, build_of_file, loaded};
 pub use printable::printable;
 pub use table::{Core, MissingSymbol, Symbol, Table, Vmem};

@@ -51,8 +51,8 @@ pub enum Origin {
     RocmPath,
     /// The dynamic linker found it.
     Linker,
-    /// The file is in the ROCm folder that was configured when this crate was built.
-    BuildFolder,
+    /// The file is in the `lib` folder of the ROCm that was found when the caller of this crate was built.
+    RocmAtBuild,
     /// The file is in `/opt/rocm`.
     OptRocm,
 }
@@ -65,8 +65,8 @@ impl fmt::Display for Origin {
             Self::Loaded => "the process had loaded it already",
             Self::RocmPath => "it is in ROCM_PATH",
             Self::Linker => "the dynamic linker found it",
-            Self::BuildFolder => {
-                "it is in the ROCm folder that was configured when this program was built"
+            Self::RocmAtBuild => {
+                "it is in the ROCm folder that was found when this program was built"
             }
             Self::OptRocm => "it is in /opt/rocm",
         })
@@ -78,7 +78,7 @@ impl fmt::Display for Origin {
 pub struct Search {
     candidates: Vec<(PathBuf, Origin)>,
     /// Files that are not tried, with the reason.
-    rejected: Vec<Attempt>,
+    rejected: Vec<RejectedCandidate>,
 }
 
 impl Search {
@@ -89,15 +89,15 @@ impl Search {
     /// 1. the library that this process has loaded already, for example for HIP;
     /// 2. the `lib` folder of `ROCM_PATH`;
     /// 3. the dynamic linker's own search;
-    /// 4. `build_folder`, ROCm's folder at build time;
+    /// 4. `rocm_libraries`, ROCm's `lib` folder that was found when the caller was built;
     /// 5. `/opt/rocm/lib`.
     ///
     /// The search rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
     /// can be a relative path. A [privileged](is_privileged) process ignores `HSA_VMM_RUNTIME` and `ROCM_PATH`.
     #[must_use]
-    pub fn usual(build_folder: Option<&Path>) -> Self {
+    pub fn usual(rocm_libraries: Option<&Path>) -> Self {
         let is_loaded = is_loaded(FILE_NAME);
-        Self::new(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), build_folder)
+        Self::new(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), rocm_libraries)
     }
 
     /// Returns a search that tries only this file.
@@ -117,7 +117,7 @@ impl Search {
         runtime: Option<OsString>,
         is_loaded: bool,
         rocm: Option<OsString>,
-        build: Option<&Path>,
+        rocm_libraries: Option<&Path>,
     ) -> Self {
         if let Some(path) = runtime {
             return Self {
@@ -134,13 +134,13 @@ impl Search {
                 candidates.push((rocm.join("lib").join(FILE_NAME), Origin::RocmPath));
             } else {
                 let reason = format!("{ROCM_VARIABLE} is not absolute and is ignored");
-                rejected.push(Attempt { path: rocm, reason });
+                rejected.push(RejectedCandidate { path: rocm, reason });
             }
         }
         candidates.push((PathBuf::from(FILE_NAME), Origin::Linker));
         candidates.push((PathBuf::from("libhsa-runtime64.so"), Origin::Linker));
-        let build = build.filter(|folder| folder.is_absolute());
-        candidates.extend(build.map(|folder| (folder.join(FILE_NAME), Origin::BuildFolder)));
+        let found = rocm_libraries.filter(|folder| folder.is_absolute());
+        candidates.extend(found.map(|folder| (folder.join(FILE_NAME), Origin::RocmAtBuild)));
         candidates.push((Path::new("/opt/rocm/lib").join(FILE_NAME), Origin::OptRocm));
         let mut unique = Vec::new();
         candidates
@@ -149,10 +149,10 @@ impl Search {
     }
 }
 
-/// A file that was tried or rejected, and the reason.
+/// A file that could not be loaded or was ignored, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Attempt {
+pub struct RejectedCandidate {
     /// The file, or a bare name that the dynamic linker searched.
     pub path: PathBuf,
     /// The linker's message, the missing function, or why the file was not tried.
@@ -163,16 +163,16 @@ pub struct Attempt {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct LoadError {
-    /// All attempts, in order.
-    pub attempts: Vec<Attempt>,
+    /// The files that were tried or ignored, in order.
+    pub rejected: Vec<RejectedCandidate>,
     /// The HSA libraries that this process had loaded already.
     pub loaded: Vec<LoadedLibrary>,
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {FILE_NAME} could be loaded; tried:")?;
-        for Attempt { path, reason } in &self.attempts {
+        write!(f, "no {FILE_NAME} could be loaded; tried or ignored:")?;
+        for RejectedCandidate { path, reason } in &self.rejected {
             let path = path.to_string_lossy();
             write!(f, "\n  {}: {}", printable(&path), printable(reason))?;
         }
@@ -192,7 +192,7 @@ pub struct Library {
     table: Table,
     path: PathBuf,
     origin: Origin,
-    has_symbol_version: bool,
+    has_rocr_symbol_version: bool,
     // Because of `RTLD_NODELETE`, dropping this does not unload the library.
     library: libloading::os::unix::Library,
 }
@@ -201,21 +201,21 @@ impl Library {
     /// Loads the first library of `search` that has all required functions.
     ///
     /// # Errors
-    /// [`LoadError`] lists each tried file and the reason.
+    /// [`LoadError`] lists each file that was tried or ignored, and the reason.
     ///
     /// # Safety
     /// Loading runs the library's initialisers and trusts its functions to have the types of
     /// the HSA ABI. The files of `search` must be HSA runtimes.
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
-        let mut attempts = search.rejected.clone();
+        let mut rejected = search.rejected.clone();
         for (path, origin) in search.candidates() {
             // SAFETY: the caller promises that the file is an HSA runtime.
             match unsafe { Self::open(path, *origin) } {
                 Ok(library) => return Ok(library),
-                Err(reason) => attempts.push(Attempt { path: path.clone(), reason }),
+                Err(reason) => rejected.push(RejectedCandidate { path: path.clone(), reason }),
             }
         }
-        Err(LoadError { attempts, loaded: loaded() })
+        Err(LoadError { rejected, loaded: loaded() })
     }
 
     /// Returns the functions.
@@ -237,10 +237,10 @@ impl Library {
     }
 
     /// Returns whether the library exports `hsa_init` with the symbol version `ROCR_1`, as all of AMD's
-    /// releases do.
+    /// releases do. Returns false with a C library other than glibc, such as musl.
     #[must_use]
-    pub fn has_symbol_version(&self) -> bool {
-        self.has_symbol_version
+    pub fn has_rocr_symbol_version(&self) -> bool {
+        self.has_rocr_symbol_version
     }
 
     /// Returns the address of an exported function, even if it is not in the table. The address
@@ -273,10 +273,10 @@ impl Library {
         let library = open(libc::RTLD_NODELETE)?;
         let path = file_of(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
         let handle = library.into_raw();
-        let has_symbol_version = has_symbol_version(handle);
+        let has_rocr_symbol_version = has_rocr_symbol_version(handle);
         // SAFETY: the handle is that of the library.
         let library = unsafe { libloading::os::unix::Library::from_raw(handle) };
-        Ok(Self { table, path, origin, has_symbol_version, library })
+        Ok(Self { table, path, origin, has_rocr_symbol_version, library })
     }
 }
 
@@ -296,7 +296,7 @@ fn is_loaded(name: &str) -> bool {
 
 /// Returns whether a library exports `hsa_init` with the symbol version of AMD's releases.
 #[cfg(target_env = "gnu")]
-fn has_symbol_version(handle: *mut c_void) -> bool {
+fn has_rocr_symbol_version(handle: *mut c_void) -> bool {
     let has = |version: &CStr| {
         // SAFETY: the handle is that of an open library, both strings are valid, and only the address is
         // compared.
@@ -307,7 +307,7 @@ fn has_symbol_version(handle: *mut c_void) -> bool {
 }
 
 #[cfg(not(target_env = "gnu"))]
-fn has_symbol_version(_handle: *mut c_void) -> bool {
+fn has_rocr_symbol_version(_handle: *mut c_void) -> bool {
     false
 }
 

@@ -34,11 +34,11 @@ fn all_names() -> impl Iterator<Item = &'static str> {
 
 /// Returns the reason of the only attempt. The error's text must contain it with the path.
 fn only_reason(error: &LoadError, path: &Path) -> String {
-    let [attempt] = error.attempts.as_slice() else { panic!("expected one attempt: {error}") };
-    assert_eq!(attempt.path, path);
+    let [candidate] = error.rejected.as_slice() else { panic!("expected one file: {error}") };
+    assert_eq!(candidate.path, path);
     let text = error.to_string();
-    assert!(text.contains(&format!("{}: {}", path.display(), attempt.reason)), "{text}");
-    attempt.reason.clone()
+    assert!(text.contains(&format!("{}: {}", path.display(), candidate.reason)), "{text}");
+    candidate.reason.clone()
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn search_finds_a_file_or_lists_attempts() {
             assert!(listed.iter().any(|listed| listed.path == library.path()), "{listed:?}");
         }
         Err(error) => {
-            let tried = error.attempts.iter().map(|attempt| &attempt.path);
+            let tried = error.rejected.iter().map(|candidate| &candidate.path);
             assert!(tried.eq(search.candidates().iter().map(|(path, _)| path)), "{error}");
             println!("\n{error}");
         }
@@ -232,7 +232,7 @@ fn runtime_variable_has_no_fallback() {
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
     ]);
-    assert!(output.contains(&format!("tried:\n  {}: ", absent.display())), "{output}");
+    assert!(output.contains(&format!("tried or ignored:\n  {}: ", absent.display())), "{output}");
     assert!(!output.contains("LOADED"), "{output}");
 }
 
@@ -307,7 +307,7 @@ fn loaded_libraries_are_listed() {
         let listed = hsa_sys::loaded();
         let found = listed.iter().find(is_library).expect("the library is listed");
         assert_eq!((&found.build, found.extension), (&None, None), "the stub is not started");
-        assert!(!library.has_symbol_version());
+        assert!(!library.has_rocr_symbol_version());
         assert!(error.loaded.iter().any(|listed| is_library(&listed)), "{error}");
         let line = format!(
             "\n  {} (unknown build, not started or without AMD's extension)",
@@ -343,10 +343,11 @@ fn failed_search_lists_attempts_in_order() {
         assert!(output.contains("\nLOADED "), "{output}");
         return;
     }
-    let listed: Vec<_> = output.lines().skip_while(|line| !line.ends_with("tried:")).collect();
+    let listed: Vec<_> =
+        output.lines().skip_while(|line| !line.ends_with("tried or ignored:")).collect();
     let missing = "does not export `hsa_status_string`";
     let expected = [
-        format!("no {FILE_NAME} could be loaded; tried:"),
+        format!("no {FILE_NAME} could be loaded; tried or ignored:"),
         format!("  {}: ", rocm.join("lib").join(FILE_NAME).display()),
         format!("  {FILE_NAME}: {missing}"),
         format!("  libhsa-runtime64.so: {missing}"),

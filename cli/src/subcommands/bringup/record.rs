@@ -24,7 +24,7 @@ pub enum Record {
     Fact(String),
     /// The library that was loaded; `None` for the simulation.
     Runtime(Option<String>),
-    /// No library was found. Contains the list of attempts.
+    /// No library was found. Lists the rejected files.
     NoLibrary(String),
     /// The level was reached.
     Reached,

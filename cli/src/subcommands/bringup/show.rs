@@ -36,9 +36,9 @@ pub fn print_level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
         }
         Outcome::Failed(cause) => {
             let description = cause.describe(&run.calls);
-            // The report of the failure contains the list of attempts.
+            // The report of the failure lists the rejected files.
             let first = description.lines().next().unwrap_or_default();
-            let first = first.strip_suffix("; tried:").unwrap_or(first);
+            let first = first.strip_suffix("; tried or ignored:").unwrap_or(first);
             print_line(out, RED, "✗", title, first, Some(run.took))
         }
     }

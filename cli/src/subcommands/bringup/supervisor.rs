@@ -33,7 +33,7 @@ pub enum Outcome {
 /// Why a level failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// No library was found. Contains the list of attempts.
+    /// No library was found. Lists the rejected files.
     NoLibrary(String),
     /// The call at this index returned this status.
     Status(usize, u32),
