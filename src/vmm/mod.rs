@@ -447,7 +447,7 @@ impl Drop for Shared {
                 crate::log::event!(WARN, %error, ?result, "a mapping was unmapped in an unknown state");
             }
         }
-        if let Err(error) = self.wait_if_due() {
+        if let Err(error) = self.wait_for_gpus_if_due() {
             crate::log::event!(WARN, %error, "memory that a GPU may still use is kept until the process ends");
             self.runtime.stay_started();
         }

@@ -166,7 +166,7 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        let released = self.wait_if_due().and_then(|()| {
+        let released = self.wait_for_gpus_if_due().and_then(|()| {
             // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
             let release = |runtime: &Native| unsafe { runtime.handle_release(record.native) };
             self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
@@ -187,7 +187,7 @@ impl Shared {
             // SAFETY: nothing references, maps or uses the memory: its record was removed, and is dropped here.
             unsafe { native.handle_release(memory.native) }
         };
-        let released = self.wait_if_due().and_then(|()| {
+        let released = self.wait_for_gpus_if_due().and_then(|()| {
             let released = self.call_shared(release);
             released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
         });

@@ -47,7 +47,7 @@ impl Vmm {
 
     /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
     ///
-    /// `address` and `size` are exactly those of the reservation, and nothing is mapped in it.
+    /// `address` and `size` must be exactly those of the reservation, and nothing may be mapped in it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the address is not that of a reservation, the size is not its
@@ -88,7 +88,7 @@ impl Shared {
             }
         }
         let failed = |failure| ErrorKind::of_call(failure, size);
-        let mut start = self.reserve_at(hint, size, alignment).map_err(failed)?;
+        let mut start = self.reserve_near(hint, size, alignment).map_err(failed)?;
         if exact && start != hint {
             // SAFETY: the range was just reserved.
             unsafe { self.unreserve(start, size) }.map_err(failed)?;
@@ -98,7 +98,7 @@ impl Shared {
         if start % alignment != 0 {
             // SAFETY: the range was just reserved.
             unsafe { self.unreserve(start, size) }.map_err(failed)?;
-            start = self.reserve_at(0, size, alignment).map_err(failed)?;
+            start = self.reserve_near(0, size, alignment).map_err(failed)?;
         }
         // SAFETY: the range was just reserved.
         unsafe { self.insert_reservation(Range { start, size }) }
@@ -109,21 +109,23 @@ impl Shared {
     /// # Safety
     /// The runtime has just reserved the range, and nothing is mapped in it.
     unsafe fn insert_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
-        // ROCm 6.1 leaves reserved addresses writable; a reservation must not be accessible.
+        // A runtime that cannot align reservations (ROCm 6.1) also leaves reserved addresses writable. A
+        // reservation must not be accessible.
         if !self.native().reserves_aligned() {
             // SAFETY: the caller's promise.
             let blocked = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = blocked {
-                // Quarantines the range if this fails.
+                // If `unreserve` fails, it quarantines the range.
                 // SAFETY: the caller's promise.
                 let _ = unsafe { self.unreserve(range.start, range.size) };
                 return Err(ErrorKind::of_system("mmap", errno));
             }
         }
-        self.ledger.reservations.insert(range).map_err(|reserved| {
-            // The range can only be in an address-space hole of another reservation of this library.
-            let other = self.ledger.reservations.find(reserved);
-            let failure = ErrorKind::ReservedTwice(Address::new(reserved));
+        self.ledger.reservations.insert(range).map_err(|first_overlap| {
+            // The runtime has returned addresses that overlap another reservation of this library. This can
+            // only happen where the runtime left a hole in that reservation.
+            let other = self.ledger.reservations.find(first_overlap);
+            let failure = ErrorKind::ReservedTwice(Address::new(first_overlap));
             let quarantined_range = other.as_ref().map_or(range, |it| it.range());
             let range =
                 self.quarantine(Operation::AddressReserve, quarantined_range, failure, None);
@@ -134,8 +136,10 @@ impl Shared {
         })
     }
 
-    /// Reserves aligned addresses, also with a runtime that does not support alignment.
-    fn reserve_at(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
+    /// Reserves addresses. With hint 0, the result is aligned, also with a runtime that does not support
+    /// alignment. With another hint, the result can be at another address and unaligned; the caller checks
+    /// both.
+    fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
         let nothing_left = Failure {
             call: "hsa_amd_vmem_address_reserve",
             status: crate::native::Status::OUT_OF_RESOURCES,
@@ -193,7 +197,7 @@ impl Shared {
         // Another thread may have freed the reservation before it was locked.
         let guard = guard.ok_or_else(|| not_a_reservation(range))?;
         guard.check_free(range)?;
-        self.wait_if_due()?;
+        self.wait_for_gpus_if_due()?;
         // Removes the reservation first, because another thread may reserve the addresses as soon as the
         // runtime has freed them.
         self.ledger.reservations.remove(&guard);

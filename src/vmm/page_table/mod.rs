@@ -249,14 +249,14 @@ impl Shared {
         }
     }
 
-    /// Records that waiting has failed, so that [`wait_if_due`](Self::wait_if_due) repeats it.
+    /// Records that waiting has failed, so that [`wait_for_gpus_if_due`](Self::wait_for_gpus_if_due) repeats it.
     pub(super) fn set_wait_due(&self) {
         *lock(&self.page_tables.wait_is_due) = true;
     }
 
     /// Waits for changes of earlier operations if waiting for them has failed. Must succeed before memory is released
     /// or addresses are freed.
-    pub(super) fn wait_if_due(&self) -> Result<(), ErrorKind> {
+    pub(super) fn wait_for_gpus_if_due(&self) -> Result<(), ErrorKind> {
         if !self.waits_for_gpus() {
             return Ok(());
         }
