@@ -44,12 +44,13 @@ pub struct Vm {
 /// The subcommands of `vm`.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Download a kernel with its headers and source, and compile the software GPUs for it
+    /// Download a kernel with its headers and source, and compile the module of the software GPUs for it
     ///
-    /// apt-get downloads them from the package sources of this machine, and checks the archive's signatures.
-    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in `vm` in
-    /// cargo's build folder, in the user's cache, or in HSA_VMM_VM. If no release of AMD's runtime was
-    /// fetched yet, also downloads the newest release.
+    /// apt-get downloads them from the package sources of this machine, and checks their signatures.
+    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in the folder
+    /// HSA_VMM_VM. If it is not set, they are stored in `vm` beside the fetched releases of AMD's runtime (in
+    /// cargo's build folder or the user's cache). If no release of AMD's runtime was fetched yet, also
+    /// downloads the newest release.
     Fetch(VmFetch),
 }
 
@@ -61,8 +62,8 @@ pub struct VmFetch {
     /// Use the kernel that was compiled in this source tree of Linux 6.12 instead of Debian's
     ///
     /// Run `make bzImage modules` in the tree first; the modules need not be installed. After `make O=BUILD`, give
-    /// the folder BUILD. Only busybox comes from the package sources. `vm --kernel` selects the kernel by the
-    /// release that this command prints.
+    /// the folder BUILD. Only busybox comes from the package sources. This command prints the kernel's
+    /// release. To use the kernel later, pass this release to `vm --kernel`.
     #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
     pub tree: Option<PathBuf>,
 }
@@ -80,8 +81,9 @@ pub struct VmRun {
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
-    /// By default, programs use the runtime that is installed on this machine; `hsa-vmm` and `rocminfo` use
-    /// the newest fetched release.
+    /// By default, a program in PATH uses the runtime that is installed on this machine. The newest fetched
+    /// release is used by `hsa-vmm`, if HSA_VMM_RUNTIME is not set, and by that release's programs (such as
+    /// `rocminfo`) that are not in PATH.
     #[arg(long, value_name = "VERSION", value_parser = rocr::parse_release)]
     pub rocr: Option<Release>,
     /// The kernel, as printed by `vm fetch`; by default the kernel fetched last
@@ -128,7 +130,7 @@ pub struct VmRun {
     ///
     /// The next program starts in about a second. It does not see the previous program's processes and files.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use the machine. The time is
-    /// ten minutes by default; `--keep=1s` ends an idle machine.
+    /// ten minutes by default. To end an idle machine, run any program with `--keep=1s` and the same options.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10min",
         value_parser = crate::arguments::parse_time, conflicts_with_all = ["stub", "fault", "coverage"]
@@ -212,7 +214,7 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let mut report = |step: &str| steps.begin(step);
     let kernel = match &args.tree {
-        Some(tree) => hsa_vm::fetch_tree(&folder(), tree, &mut report),
+        Some(tree) => hsa_vm::use_tree(&folder(), tree, &mut report),
         None => hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut report),
     };
     let kernel = kernel.map_err(Failed::from)?;
@@ -277,8 +279,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             rocr::command_with_release(&installation.map_err(Failed::from)?, program)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
-        // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the
-        // simulation.
+        // The program is not in PATH (it may be a program of a fetched release), or it is `hsa-vmm`, which
+        // would find no runtime and use the simulation. Both use the newest fetched release, if there is one.
         None => match rocr::newest()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
         {
@@ -302,7 +304,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
         }
         logging.apply(&mut command).map_err(Failed::from)?;
     }
-    crate::program::set_outer_command(&mut command, &typed_arguments(args));
+    crate::program::set_outer_command(&mut command, &machine_arguments(args));
     Ok(command)
 }
 
@@ -316,8 +318,9 @@ fn needs_runtime(program: &OsStr) -> bool {
         && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
-/// Returns the subcommand and its options as a user types them, without output files.
-fn typed_arguments(args: &VmRun) -> Vec<String> {
+/// Returns `vm` and the options that describe the machine, including defaults. Omits output files, `--results`,
+/// `--keep` and `--time-limit`.
+fn machine_arguments(args: &VmRun) -> Vec<String> {
     let mut arguments = vec!["vm".to_owned()];
     let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
     add("gpus", args.gpus.to_string());
@@ -343,12 +346,12 @@ fn typed_arguments(args: &VmRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_mebibytes, parse_power_of_two, typed_arguments};
+    use super::{machine_arguments, parse_mebibytes, parse_power_of_two};
     use crate::arguments::{Arguments, Command};
     use clap::Parser;
 
     #[test]
-    fn typed_arguments_repeat_the_machine() {
+    fn machine_arguments_match_the_command_line() {
         let words = "vm --gpus 3 --vram 256M --memory 3072M --kernel 6.12.9 --rocr 6.4.3 --parameter a.b=1 \
                      --fault COPY=garbled --stub f";
         let line = format!("hsa-vmm {words} --log file -- true");
@@ -356,7 +359,7 @@ mod tests {
             panic!("not vm");
         };
         let expected: Vec<_> = words.split_whitespace().collect();
-        assert_eq!(typed_arguments(&vm.run), expected);
+        assert_eq!(machine_arguments(&vm.run), expected);
     }
 
     #[test]

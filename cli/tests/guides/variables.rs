@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The beginnings of names that no page documents because users do not set them, and their purposes.
+/// Prefixes of names that no page documents, because users do not set these variables; and the purpose of each.
 const INTERNAL: &[(&str, &str)] = &[
     ("HSA_KFD_TEST_INSIDE", "a test restarts itself"),
     ("HSA_SIM_PROFILE", "cargo's profile for a test's build of the library"),
@@ -17,7 +17,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("HSA_VMM_ROCM_LIBRARIES", "set when the library is built, from ROCM_PATH"),
     ("HSA_VMM_TEST_ALONE", "a test restarts itself"),
     ("HSA_VMM_TEST_EXAMPLE", "a test restarts itself"),
-    ("HSA_VMM_WORKS_FOR", "the command's process that a worker belongs to"),
+    ("HSA_VMM_WORKS_FOR", "the process that started a worker"),
 ];
 
 /// Returns the names of variables in a text.

@@ -12,7 +12,7 @@
 //!   └──────────────────────────────────────────┘
 //! ```
 //!
-//! [`fetch()`] downloads Debian's packages and compiles the kernel module; [`fetch_tree`] takes a kernel that was
+//! [`fetch()`] downloads Debian's packages and compiles the kernel module; [`use_tree`] takes a kernel that was
 //! compiled in its source tree. [`Machine::run`] starts a virtual machine, runs one program in it, and returns the
 //! program's exit status. [`guest::run`] runs inside the virtual machine.
 
@@ -39,4 +39,4 @@ pub use folder::folder;
 pub use kernel::{Kernel, NotFetched};
 pub use machine::{Machine, Outcome, RunError};
 pub use tool::ToolError;
-pub use tree::{TreeError, fetch_tree};
+pub use tree::{TreeError, use_tree};

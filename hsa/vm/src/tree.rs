@@ -99,7 +99,7 @@ pub enum TreeError {
 ///
 /// # Errors
 /// The message names what the tree lacks, or the failed step, and a remedy.
-pub fn fetch_tree(
+pub fn use_tree(
     folder: &Path,
     tree: &Path,
     report: &mut dyn FnMut(&str),

@@ -18,8 +18,8 @@ Mistakes:
   use-after-unmap  addresses used after hsa_amd_vmem_unmap, or a handle after
                    its last release
   never-granted    a mapping to which no agent ever has access
-  owner-not-last   a GPU gets access after the memory's owner (ROCm 7.14 rejects
-                   this, or corrupts the mapping)
+  owner-not-last   another GPU gets access after the GPU that owns the memory
+                   (ROCm 7.14 rejects this, or corrupts the mapping)
   range-cut        a range begins or ends inside a mapping
   leak             a handle, mapping or reservation is never released
   vmem-in-ipc      virtual memory in hsa_amd_ipc_memory_create
@@ -28,7 +28,9 @@ Exit status: 0 no mistakes, 1 mistakes, 2 invalid usage.";
 
 #[derive(Args, Debug)]
 pub struct Lint {
-    /// A recording of `record`; with `record --stacks`, each mistake shows where it was made
+    /// The file that `hsa-vmm record` wrote
+    ///
+    /// If it was written with `--stacks`, the call stack of each mistake is shown.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The format of the result
@@ -72,7 +74,7 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
 
 fn print_finding(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
     let Finding { mistake, line, call, message, count, pending, .. } = finding;
-    write!(out, "{}: line {line}: {call}: {message}", mistake.name())?;
+    write!(out, "{}: line {line} of the recording: {call}: {message}", mistake.name())?;
     if *count > 1 {
         write!(out, " ({count} times)")?;
     }
