@@ -58,8 +58,8 @@ impl KernelConfiguration {
         let mut warnings = Vec::new();
         if missing(MOVE_NOTIFY) {
             warnings.push(format!(
-                "this kernel was built without CONFIG_{MOVE_NOTIFY}: granting a second GPU access moves \
-                 the memory from VRAM to system memory, also between GPUs that are connected by XGMI"
+                "this kernel was built without CONFIG_{MOVE_NOTIFY}: if a second GPU is granted \
+                 access, the memory moves from VRAM to system memory, even if the GPUs are connected by XGMI"
             ));
         }
         if missing(P2PDMA) {

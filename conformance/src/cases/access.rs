@@ -1,4 +1,5 @@
-//! `hipMemSetAccess` and `hipMemGetAccess`: valid calls.
+//! `hipMemSetAccess` and `hipMemGetAccess`: valid calls. `reference 6.2 #N` is row N of the table in
+//! `conformance/tests/edges/mod.rs`.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -11,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
         "access.set.is_what_get_answers",
         "hip-tests: hipMemSetAccess_SetGet",
         "get returns the access that was set, and none for other agents",
-        get_returns_access_set,
+        get_returns_what_was_set,
     ),
     Case::new(
         "access.set.changes",
@@ -69,7 +70,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.get.of_a_cpu",
-        "reference 6.2 #51: ROCr accepts CPUs since ROCm 10, HIP only GPUs",
+        "reference 6.2 #51: ROCr accepts CPUs since ROCm 10, and HIP accepts only GPUs",
         "get returns the access of a CPU, as it does for a GPU",
         get_returns_cpu_access,
     ),
@@ -83,7 +84,7 @@ pub(super) const CASES: &[Case] = &[
 
 const ALL_ACCESS: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
 
-fn get_returns_access_set(context: &Context) -> Verdict {
+fn get_returns_what_was_set(context: &Context) -> Verdict {
     let (at, _) = context.map_filled(2, 0x3131_3131)?;
     let gpu = context.gpu();
     for access in ALL_ACCESS {

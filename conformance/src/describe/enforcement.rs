@@ -1,5 +1,5 @@
-//! The enforcement of permissions in reports. Report files contain `remembered` instead of `recorded`, so that all
-//! versions can read each other's reports.
+//! How a report stores the field `enforcement` (whether an agent's permissions are enforced). Its value `recorded` is
+//! written to files as `remembered`, so that all versions can read each other's reports.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

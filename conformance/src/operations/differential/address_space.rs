@@ -1,6 +1,6 @@
 //! Comparison of the model with this process's address space.
 
-use super::words::Words;
+use super::describe::Describe;
 use super::{Difference, DifferentialTest, expect_equal};
 use hsa_vmm::Access;
 use std::fs::read_to_string;
@@ -86,7 +86,7 @@ fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Resu
         if found != expected.as_bytes() {
             let found = String::from_utf8_lossy(found);
             return Err(Difference::State {
-                what: format!("protection of {}", range.words()),
+                what: format!("protection of {}", range.describe()),
                 expected: expected.to_owned(),
                 found: found.into_owned(),
             });
@@ -94,7 +94,7 @@ fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Resu
     }
     if covered != range.len() {
         expect_equal(
-            format_args!("mapped or reserved bytes of {}", range.words()),
+            format_args!("mapped or reserved bytes of {}", range.describe()),
             &range.len(),
             &covered,
         )?;

@@ -1,14 +1,14 @@
 //! Comparison of verdicts and bytes.
 
 use super::Difference;
-use super::words::Words;
+use super::describe::Describe;
 use crate::model::{Contents, Verdict};
 use hsa_vmm::Error;
 use std::fmt::Arguments;
 
 /// Checks that library and model agree on a call. Returns both results if the call succeeded, and `None`
 /// if both rejected it for the same reason.
-pub(super) fn check<T, U: Words>(
+pub(super) fn check<T, U: Describe>(
     call: Arguments<'_>,
     expected: Verdict<T>,
     returned: Result<U, Error>,
@@ -20,7 +20,7 @@ pub(super) fn check<T, U: Words>(
         (Ok(expected), Ok(returned)) => Ok(Some((expected, returned))),
         (Err(rejection), Err(error)) if rejection.allows(&error) => Ok(None),
         (Ok(_), Err(error)) => differs("success".to_owned(), error.to_string()),
-        (Err(rejection), Ok(returned)) => differs(rejection.to_string(), returned.words()),
+        (Err(rejection), Ok(returned)) => differs(rejection.to_string(), returned.describe()),
         (Err(rejection), Err(error)) => differs(rejection.to_string(), error.to_string()),
     }
 }

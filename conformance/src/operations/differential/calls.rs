@@ -1,7 +1,7 @@
 //! Makes each call on the library, then on the model, and compares the results.
 
 use super::agreement::{check, expect_bytes};
-use super::words::{Words, list};
+use super::describe::{Describe, list};
 use super::{Difference, DifferentialTest, address_space, expect_equal};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::vmm::AllocationKind;
@@ -37,7 +37,10 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
         let Some(((), address)) = check(
-            format_args!("address_reserve({size:#x}, {alignment:#x}, {}, {flags})", hint.words()),
+            format_args!(
+                "address_reserve({size:#x}, {alignment:#x}, {}, {flags})",
+                hint.describe()
+            ),
             expected,
             returned,
         )?
@@ -69,7 +72,7 @@ impl DifferentialTest {
         if is_freed {
             let range = address..address + size;
             expect_equal(
-                format_args!("{} still reserved", range.words()),
+                format_args!("{} still reserved", range.describe()),
                 &false,
                 &address_space::is_reserved(&range),
             )?;
@@ -94,7 +97,7 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
         let Some(((), handle)) = check(
-            format_args!("create({size:#x}, {}, {flags})", properties.words()),
+            format_args!("create({size:#x}, {}, {flags})", properties.describe()),
             expected,
             returned,
         )?
@@ -220,7 +223,7 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
         let Some((memory, descriptor)) = check(
-            format_args!("export_to_shareable_handle({handle}, {}, {flags})", kind.words()),
+            format_args!("export_to_shareable_handle({handle}, {}, {flags})", kind.describe()),
             expected,
             returned,
         )?
@@ -259,7 +262,7 @@ impl DifferentialTest {
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
             check(
-                format_args!("import_from_shareable_handle({descriptor}, {})", kind.words()),
+                format_args!("import_from_shareable_handle({descriptor}, {})", kind.describe()),
                 expected,
                 returned,
             )?,

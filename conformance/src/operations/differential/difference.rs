@@ -1,6 +1,6 @@
 //! Differences between library and model.
 
-use super::words::Words;
+use super::describe::Describe;
 
 /// A difference between the library and the documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum Difference {
 }
 
 /// Returns a difference unless both values are equal.
-pub(super) fn expect_equal<T: PartialEq + Words>(
+pub(super) fn expect_equal<T: PartialEq + Describe>(
     what: impl std::fmt::Display,
     expected: &T,
     found: &T,
@@ -54,8 +54,8 @@ pub(super) fn expect_equal<T: PartialEq + Words>(
     }
     Err(Difference::State {
         what: what.to_string(),
-        expected: expected.words(),
-        found: found.words(),
+        expected: expected.describe(),
+        found: found.describe(),
     })
 }
 

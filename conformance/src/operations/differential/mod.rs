@@ -4,6 +4,7 @@ mod address_space;
 mod agreement;
 mod calls;
 mod compare;
+mod describe;
 mod difference;
 mod faults;
 mod page_tables;
@@ -12,7 +13,6 @@ mod process_resources;
 mod resolve;
 mod simulation;
 mod window;
-mod words;
 
 use super::{
     AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Region, Shift, Span,

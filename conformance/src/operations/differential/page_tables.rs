@@ -1,6 +1,6 @@
 //! Comparison of the model with GPUs' page tables.
 
-use super::words::Words;
+use super::describe::Describe;
 use super::{Difference, DifferentialTest};
 use crate::model::Mapping;
 use crate::page_table::{Page, PageTable};
@@ -19,7 +19,8 @@ impl DifferentialTest {
                     let page = table.page(address);
                     if !self.is_expected(mapping, agent, address, page) {
                         let granted = mapping.access[agent];
-                        let expected = format!("{}, offset {:#x}", granted.words(), mapping.offset);
+                        let expected =
+                            format!("{}, offset {:#x}", granted.describe(), mapping.offset);
                         return Err(unexpected(gpu, address, expected, page));
                     }
                 }
@@ -66,5 +67,5 @@ impl DifferentialTest {
 
 fn unexpected(gpu: usize, address: usize, expected: String, found: Option<Page>) -> Difference {
     let what = format!("page of GPU {gpu} at {address:#x}");
-    Difference::State { what, expected, found: found.words() }
+    Difference::State { what, expected, found: found.describe() }
 }

@@ -1,7 +1,7 @@
 //! Resources of this process that the library could leak.
 
+use super::describe::{Describe, list};
 use super::difference::expect_equal;
-use super::words::{Words, list};
 use super::{Difference, address_space};
 use crate::descriptors;
 use hsa_vmm::Runtime;
@@ -35,8 +35,8 @@ impl ProcessResources {
     }
 }
 
-impl Words for ProcessResources {
-    fn words(&self) -> String {
+impl Describe for ProcessResources {
+    fn describe(&self) -> String {
         let Self { descriptors, shared_bytes, gpu_memory } = self;
         let descriptors =
             descriptors.map_or_else(|| "uncounted".to_owned(), |count| count.to_string());
@@ -64,7 +64,7 @@ fn gpu_memory() -> Vec<u64> {
 
 /// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with
 /// [`Difference::Retained`] on a loaded runtime, which may keep resources.
-pub(super) fn check_unchanged<T: PartialEq + Words>(
+pub(super) fn check_unchanged<T: PartialEq + Describe>(
     runtime: &Runtime,
     what: &str,
     before: &T,

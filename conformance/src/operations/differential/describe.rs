@@ -8,45 +8,45 @@ use std::os::fd::OwnedFd;
 
 /// Formats a value for the message of a difference. Unlike `Display`, this trait can be implemented for tuples, lists
 /// and types of other crates.
-pub(super) trait Words {
+pub(super) trait Describe {
     /// Returns the text of the value, without names of Rust types.
-    fn words(&self) -> String;
+    fn describe(&self) -> String;
 }
 
 /// Returns the values in brackets.
-pub(super) fn list<T: Words>(values: &[T]) -> String {
-    let values: Vec<_> = values.iter().map(Words::words).collect();
+pub(super) fn list<T: Describe>(values: &[T]) -> String {
+    let values: Vec<_> = values.iter().map(Describe::describe).collect();
     format!("[{}]", values.join(", "))
 }
 
-impl<T: Words> Words for Vec<T> {
-    fn words(&self) -> String {
+impl<T: Describe> Describe for Vec<T> {
+    fn describe(&self) -> String {
         list(self)
     }
 }
 
-impl<T: Words> Words for Option<T> {
-    fn words(&self) -> String {
-        self.as_ref().map_or_else(|| "none".to_owned(), Words::words)
+impl<T: Describe> Describe for Option<T> {
+    fn describe(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), Describe::describe)
     }
 }
 
-/// Implements [`Words`] for each type with a function that returns the text.
-macro_rules! words {
-    ($($type:ty: $words:expr;)+) => {$(
-        impl Words for $type {
-            fn words(&self) -> String {
-                let words: fn(&Self) -> String = $words;
-                words(self)
+/// Implements [`Describe`] for each type with a function that returns the text.
+macro_rules! describe {
+    ($($type:ty: $describe:expr;)+) => {$(
+        impl Describe for $type {
+            fn describe(&self) -> String {
+                let describe: fn(&Self) -> String = $describe;
+                describe(self)
             }
         }
     )+};
 }
 
-words! {
+describe! {
     (): |()| "success".to_owned();
     bool: Self::to_string;
-    usize: |&number| (number as u64).words();
+    usize: |&number| (number as u64).describe();
     // Small numbers are counts, and large ones are sizes and addresses.
     u64: |&number| if number < 1000 { number.to_string() } else { format!("{number:#x}") };
     Address: |address| format!("{:#x}", address.get());
@@ -59,13 +59,13 @@ words! {
         Self::Read => "read".to_owned(),
         Self::ReadWrite => "read and write".to_owned(),
     };
-    (AgentId, Access): |(agent, access)| format!("{agent}: {}", access.words());
+    (AgentId, Access): |(agent, access)| format!("{agent}: {}", access.describe());
     HandleType: |kind| match *kind {
         Self::POSIX_FILE_DESCRIPTOR => "descriptor".to_owned(),
         other => format!("handle types {:#x}", other.bits()),
     };
     AllocationProperties: properties;
-    (AllocationProperties, usize): |(it, size)| format!("{size:#x} bytes {}", it.words());
+    (AllocationProperties, usize): |(it, size)| format!("{size:#x} bytes {}", it.describe());
     Usage: |Self { reservations, handles, mappings }| {
         format!("{reservations} reservations, {handles} handles, {mappings} mappings")
     };
@@ -74,14 +74,14 @@ words! {
     (usize, usize): |(address, size)| format!("{address:#x} of {size:#x} bytes");
     // A mapping: its address, size, offset and access.
     (Address, usize, usize, Vec<(AgentId, Access)>): |(address, size, offset, access)| {
-        let (address, access) = (address.words(), access.words());
+        let (address, access) = (address.describe(), access.describe());
         format!("{address} of {size:#x} bytes from offset {offset:#x} {access}")
     };
     (usize, usize, usize): |(first, second, third)| format!("{first}, {second}, {third}");
     (usize, usize, usize, usize): |(first, second, third, fourth)| {
         format!("{first}, {second}, {third}, {fourth}")
     };
-    (u64, usize): |(bytes, count)| format!("{} bytes, {count}", bytes.words());
+    (u64, usize): |(bytes, count)| format!("{} bytes, {count}", bytes.describe());
 }
 
 fn properties(properties: &AllocationProperties) -> String {
@@ -94,7 +94,7 @@ fn properties(properties: &AllocationProperties) -> String {
     let kind = if properties.kind == AllocationKind::Uncached { ", uncached" } else { "" };
     let shared = match properties.handle_types.is_empty() {
         true => String::new(),
-        false => format!(", shareable as {}", properties.handle_types.words()),
+        false => format!(", shareable as {}", properties.handle_types.describe()),
     };
     let rdma = if properties.gpu_direct_rdma { ", for RDMA" } else { "" };
     format!("{location}{kind}{shared}{rdma}")
@@ -108,17 +108,17 @@ mod tests {
     fn values_are_formatted_without_type_names() {
         let gpu = AgentId::from_bits(1 << 32);
         let mapping = (Address::new(0x7000), 0x2000, 0, vec![(gpu, Access::ReadWrite)]);
-        let words = vec![mapping].words();
+        let text = vec![mapping].describe();
         let expected = format!("[0x7000 of 0x2000 bytes from offset 0x0 [{gpu}: read and write]]");
-        assert_eq!(words, expected);
+        assert_eq!(text, expected);
         let page = Page { offset: 0x1000, readable: true, writable: false };
-        assert_eq!(Some(page).words(), "read, offset 0x1000");
-        assert_eq!(None::<Page>.words(), "none");
+        assert_eq!(Some(page).describe(), "read, offset 0x1000");
+        assert_eq!(None::<Page>.describe(), "none");
         let usage = Usage { reservations: 1, handles: 2, mappings: 3 };
-        assert_eq!(usage.words(), "1 reservations, 2 handles, 3 mappings");
+        assert_eq!(usage.describe(), "1 reservations, 2 handles, 3 mappings");
         let properties = AllocationProperties::on(gpu);
         let shareable = properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
         let expected = format!("0x1000 bytes on {gpu}, shareable as descriptor");
-        assert_eq!((shareable, 0x1000).words(), expected);
+        assert_eq!((shareable, 0x1000).describe(), expected);
     }
 }
