@@ -68,7 +68,7 @@ const NOT_FOUND: c_int = 1;
 unsafe fn look_up(
     symbol: *const c_char,
     function: *mut *mut c_void,
-    result: *mut c_int,
+    symbol_status: *mut c_int,
 ) -> Result<(), Failure> {
     // SAFETY: the caller guarantees valid pointers.
     unsafe {
@@ -78,8 +78,8 @@ unsafe fn look_up(
             "hipGetDeviceProperties" => find("hipGetDevicePropertiesR0600"),
             name => find(name),
         };
-        if !result.is_null() {
-            write_out("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
+        if !symbol_status.is_null() {
+            write_out("result", symbol_status, if found.is_some() { FOUND } else { NOT_FOUND })?;
         }
         match found {
             Some(address) => write_out("function", function, address),
@@ -97,10 +97,10 @@ unsafe extern "C" fn hipGetProcAddress(
     function: *mut *mut c_void,
     _version: c_int,
     _flags: u64,
-    result: *mut c_int,
+    symbol_status: *mut c_int,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers.
-    run("hipGetProcAddress", || unsafe { look_up(symbol, function, result) })
+    run("hipGetProcAddress", || unsafe { look_up(symbol, function, symbol_status) })
 }
 
 #[unsafe(no_mangle)]
@@ -108,8 +108,8 @@ unsafe extern "C" fn hipGetDriverEntryPoint(
     symbol: *const c_char,
     function: *mut *mut c_void,
     _flags: c_ulonglong,
-    result: *mut c_int,
+    symbol_status: *mut c_int,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers.
-    run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, result) })
+    run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, symbol_status) })
 }

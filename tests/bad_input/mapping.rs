@@ -67,13 +67,13 @@ fn map_rejects_bad_input() {
         ),
         (
             "two adjacent reservations",
-            |s| map(s, s.granule_at(7), 2 * s.granule, s.double_handle),
+            |s| map(s, s.granule_at(7), 2 * s.granule, s.two_granule_handle),
             Argument::Address,
             |_| Problem::NotReserved,
         ),
         (
-            "the end of a reservation",
-            |s| map(s, at(s.empty, 7 * s.granule), 2 * s.granule, s.double_handle),
+            "past the end of a reservation",
+            |s| map(s, at(s.empty, 7 * s.granule), 2 * s.granule, s.two_granule_handle),
             Argument::Address,
             |_| Problem::NotReserved,
         ),
@@ -93,7 +93,7 @@ fn map_rejects_bad_input() {
 }
 
 #[test]
-fn range_calls_reject_partial_mappings() {
+fn range_calls_reject_bad_ranges() {
     type RangeCall = fn(&Setup, Address, usize) -> Result<(), Error>;
     let calls: &[(&str, RangeCall)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),

@@ -16,13 +16,13 @@ pub struct Setup {
     pub machine: Machine,
     pub foreign_machine: Machine,
     pub granule: usize,
-    /// A reservation of eight granules. `handle` is mapped in the first granule, `double_handle` in the next two, and
-    /// `released_mapped_handle` in the fourth.
+    /// A reservation of eight granules. `handle` is mapped in the first granule, `two_granule_handle` in the next two,
+    /// and `released_mapped_handle` in the fourth.
     pub used: Address,
     /// The adjacent reservation after `used`, in which nothing is mapped.
     pub empty: Address,
     pub handle: Handle,
-    pub double_handle: Handle,
+    pub two_granule_handle: Handle,
     /// Not shareable.
     pub private_handle: Handle,
     /// Released, and mapped nowhere.
@@ -42,13 +42,13 @@ impl Setup {
         let granule = machine.granule();
         let (used, empty) = adjacent_reservations(&machine, 8 * granule);
         let handle = machine.create(0, granule);
-        let double_handle = machine.create(0, 2 * granule);
+        let two_granule_handle = machine.create(0, 2 * granule);
         let private_handle = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)));
         let released_handle = machine.create(0, granule);
         machine.vmm.release(released_handle).unwrap();
         let released_mapped_handle = machine.create(1, granule);
         machine.map(used, granule, handle);
-        machine.map(at(used, granule), 2 * granule, double_handle);
+        machine.map(at(used, granule), 2 * granule, two_granule_handle);
         machine.map(at(used, 3 * granule), granule, released_mapped_handle);
         machine.vmm.release(released_mapped_handle).unwrap();
         machine.grant(used, granule, machine.cpu(0), Access::Read);
@@ -65,7 +65,7 @@ impl Setup {
             used,
             empty,
             handle,
-            double_handle,
+            two_granule_handle,
             private_handle,
             released_handle,
             released_mapped_handle,
