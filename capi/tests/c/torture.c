@@ -36,7 +36,7 @@ static struct {
 
 static void *blocks[BLOCKS];
 static int descriptors[DESCRIPTORS], devices;
-static size_t granule, calls, failures;
+static size_t granule, calls, refused;
 static unsigned long long state; /* of the random number generator */
 static char *bytes;
 
@@ -55,7 +55,7 @@ static void fail(const char *what, hipError_t error) {
 }
 
 static int check_result(const char *call, hipError_t error, int expected) {
-  calls++, failures += error != hipSuccess;
+  calls++, refused += error != hipSuccess;
   if (error == hipErrorUnknown) fail(call, error);
   if (expected != EITHER && expected != (error == hipSuccess)) fail(call, error);
   if (hsavmm_check() != hipSuccess) fail("hsavmm_check", hipErrorUnknown);
@@ -85,7 +85,7 @@ static hipMemGenericAllocationHandle_t mapped_at(char *at) {
   return slot ? slot->handle : NULL;
 }
 
-/* Returns whether no mapping contains both this address and the one before it. */
+/* Returns whether an address is not inside a mapping: a mapping starts here, or nothing is mapped here. */
 static int is_edge(char *at) {
   struct slot *slot = slot_at(at);
   return !slot || !slot->handle || slot->is_start;
@@ -152,7 +152,9 @@ static void free_addresses(char *at, size_t size) {
   if (TRY(hipMemAddressFree(at, size), is_whole && is_uniform(at, size, 0))) reservation->count = 0;
 }
 
-static void store_handle(unsigned index, hipMemGenericAllocationHandle_t value, size_t count) {
+/* Releases every reference to the handle at an index, checks that one more release fails, and stores another handle
+ * (NULL: none). */
+static void replace_handle(unsigned index, hipMemGenericAllocationHandle_t value, size_t count) {
   while (handles[index].references > 0) {
     TRY(hipMemRelease(handles[index].value), 1);
     handles[index].references--;
@@ -178,7 +180,7 @@ static void create(void) {
   is_valid &= prop.location.id >= 0 && prop.location.id < devices;
   TRY(hipMemCreate(NULL, size, &prop, flags), 0);
   if (TRY(hipMemCreate(&value, size, &prop, flags), is_valid)) {
-    store_handle(below(HANDLES), value, size / granule);
+    replace_handle(below(HANDLES), value, size / granule);
   }
 }
 
@@ -249,10 +251,11 @@ static void share(unsigned index, int *descriptor) {
     return;
   }
   TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*descriptor, posix), 1);
-  store_handle(below(HANDLES), value, handles[index].count);
+  replace_handle(below(HANDLES), value, handles[index].count);
 }
 
-static void allocate(void **block) {
+/* Allocates the block. If it is allocated already, checks its IPC handle and frees it. */
+static void allocate_or_free(void **block) {
   hipIpcMemHandle_t handle;
   void *opened;
   if (*block == NULL) {
@@ -282,13 +285,13 @@ static void random_call(void) {
   case 6: set_access(at, some_size(at)); break;
   case 7: query(at, below(HANDLES)); break;
   case 8: once_in(8) ? share(below(HANDLES), &descriptors[below(DESCRIPTORS)]) : copy(reservation); break;
-  default: if (once_in(8)) allocate(&blocks[below(BLOCKS)]);
+  default: if (once_in(8)) allocate_or_free(&blocks[below(BLOCKS)]);
   }
 }
 
 /* ---- Clean-up ------------------------------------------------------------------------------ */
 
-static int open_descriptors(void) {
+static int count_open_descriptors(void) {
   int count = 0;
   DIR *folder = opendir("/proc/self/fd");
   if (!folder) fail("/proc/self/fd", hipErrorOperatingSystem);
@@ -312,9 +315,9 @@ static int clean_up(void) {
     }
     free_addresses(reservation->start, reservation->count * granule);
   }
-  for (index = 0; index < HANDLES; index++) store_handle(index, NULL, 0);
+  for (index = 0; index < HANDLES; index++) replace_handle(index, NULL, 0);
   for (index = 0; index < BLOCKS; index++) {
-    if (blocks[index]) allocate(&blocks[index]);
+    if (blocks[index]) allocate_or_free(&blocks[index]);
   }
   for (index = 0; index < DESCRIPTORS; index++) {
     if (descriptors[index] >= 0) close(descriptors[index]);
@@ -324,7 +327,7 @@ static int clean_up(void) {
   if (usage.reservations || usage.handles || usage.mappings || usage.quarantined) {
     fail("objects are leaked", hipErrorUnknown);
   }
-  return open_descriptors();
+  return count_open_descriptors();
 }
 
 int main(int count, char **arguments) {
@@ -350,6 +353,6 @@ int main(int count, char **arguments) {
   if (after != before) fail("descriptors are leaked", hipErrorUnknown);
   free(bytes);
   TRY(hsavmm_shut_down(), 1);
-  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, failures);
+  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, refused);
   return 0;
 }
