@@ -51,7 +51,7 @@ static char *start_copies(void **gpu_page) {
   CALL(hsa_amd_memory_lock, page, 4096, NULL, 0, gpu_page);
   struct memory memory = new_memory();
   flush();
-  if (!copy(memory.address, *gpu_page)) check("the first copy", -1);
+  if (!copy(memory.address, *gpu_page)) fail("the first copy faulted or took more than five seconds");
   return page;
 }
 
@@ -81,7 +81,7 @@ static void run_reader(int socket) {
     CALL(hsa_amd_vmem_set_access, address, SIZE, &access, 1);
     flush();
     memset(page, 0, 4096);
-    if (!copy(gpu_page, address)) check("a copy from its own memory", -1);
+    if (!copy(gpu_page, address)) fail("a copy from the reader's own memory faulted or took more than five seconds");
     secrets += page[0] == SECRET && !memcmp(page, page + 1, 4095);
   }
   report(secrets + unmappable > 0, secrets > 0 ? "a process has read memory of another process"
@@ -104,7 +104,7 @@ static void run_owner(int socket) {
   struct memory secret = new_memory();
   flush();
   memset(page, SECRET, 4096);
-  if (!copy(secret.address, gpu_page)) check("the copy of the secret", -1);
+  if (!copy(secret.address, gpu_page)) fail("the copy of the secret faulted or took more than five seconds");
   give_turn(socket, -1);
   /* The memory stays allocated until the reader has ended. */
   wait_for_turn(socket);

@@ -1,6 +1,6 @@
 /*
- * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR of the end of a mapping, unmapping the rest does not
- * remove its page-table entries.
+ * Freed memory stays accessible to a GPU. After AMDGPU_VA_OP_CLEAR has removed the end of a mapping, unmapping the
+ * remaining part leaves the page-table entries of this part in place.
  *
  * amdgpu_vm_bo_clear_mappings splits the mapping, and adds the remaining part to the list of mappings that are not in
  * the page table yet (bo_va->invalids). The removal of the remaining part is therefore not written to the page table.
@@ -11,14 +11,15 @@ int main(void) {
   start();
   struct memory memory = new_memory(), other = new_memory();
   flush();
-  if (!copy(memory.address, other.address)) check("the first copy", -1);
+  if (!copy(memory.address, other.address)) fail("the first copy faulted or took more than five seconds");
   amdgpu_device_initialize_fn initialize =
       (amdgpu_device_initialize_fn)dlsym(RTLD_DEFAULT, "amdgpu_device_initialize");
   amdgpu_bo_va_op_raw_fn va_op = (amdgpu_bo_va_op_raw_fn)dlsym(RTLD_DEFAULT, "amdgpu_bo_va_op_raw");
-  if (!initialize || !va_op) check("dlsym of libdrm_amdgpu", -1);
+  if (!initialize || !va_op) fail("libdrm_amdgpu is not loaded, or lacks a function");
   uint32_t major, minor;
   amdgpu_device_handle device;
-  /* libdrm returns the device that the runtime has opened. Its file has the address space that the runtime uses. */
+  /* libdrm keeps one device for each GPU. Although this call passes a new descriptor, it returns the device that the
+     runtime has opened, and so AMDGPU_VA_OP_CLEAR acts on the runtime's address space. */
   check("amdgpu_device_initialize", initialize(open("/dev/dri/renderD128", O_RDWR), &major, &minor, &device));
   uint64_t half = SIZE / 2, middle = (uint64_t)(uintptr_t)memory.address + half;
   check("amdgpu_bo_va_op_raw", va_op(device, NULL, 0, half, middle, 0, AMDGPU_VA_OP_CLEAR));

@@ -57,6 +57,11 @@ static void check(const char *call, int status) {
   exit(2);
 }
 
+__attribute__((unused)) static void fail(const char *message) {
+  fprintf(stderr, "%s\n", message);
+  exit(2);
+}
+
 static void fail_without_function(const char *name) {
   fprintf(stderr, "the library has no function %s\n", name);
   exit(2);
