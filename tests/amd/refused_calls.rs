@@ -13,7 +13,8 @@ use std::fmt::Debug;
 /// Operations, each with a kernel call. AMD's runtime aborts the process if the kernel refuses this call in this
 /// operation, because the runtime asserts that granting a GPU access succeeds (defect
 /// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
-/// The library can only check for a free descriptor; other refusals cannot be predicted.
+/// Before such a call, the library can check that the process may open one more file descriptor. It cannot predict
+/// other refusals.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
@@ -70,7 +71,7 @@ pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], 
                 let context = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     fail_driver_calls(&format!("{call}=ENOMEM"));
-                    check_failure(start(), operation, &context, &call);
+                    check_outcome_of_refusal(start(), operation, &context, &call);
                 });
                 tried += 1;
                 let aborted =
@@ -82,12 +83,17 @@ pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], 
             }
         }
         println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
-        assert_eq!(failures, [], "of {tried}");
+        assert_eq!(failures, [], "failures among {tried} refused calls");
         assert!(tried >= min_calls, "only {tried} calls were refused");
     });
 }
 
-fn check_failure<S: Setup>(mut setup: S, operation: Operation<S>, context: &str, call: &str) {
+fn check_outcome_of_refusal<S: Setup>(
+    mut setup: S,
+    operation: Operation<S>,
+    context: &str,
+    call: &str,
+) {
     setup.library().vmm.check().unwrap();
     let (before, open_before) = (setup.state(), descriptors());
     if let Err(error) = operation(&mut setup) {

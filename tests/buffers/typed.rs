@@ -9,7 +9,7 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer};
 
-/// Twelve bytes, so that values cross the ends of steps.
+/// Twelve bytes. The buffer's step of 4 KiB is not a multiple of twelve, so some values lie in two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Point {

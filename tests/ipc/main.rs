@@ -13,7 +13,7 @@ mod families;
 mod garbage;
 mod hip_tests;
 mod interrupted_calls;
-mod lifetime;
+mod opening;
 mod owners;
 mod rounds;
 mod stuck;

@@ -1,4 +1,4 @@
-//! Handles of freed memory, offsets, and sizes.
+//! Opening handles: those of freed memory are rejected, and others open the right bytes at the right offset and size.
 
 use super::*;
 use crate::executor::to_hex;
@@ -53,7 +53,8 @@ on_all_fixtures! {
         let namesakes_handle = namesake.get_handle(namesakes_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // Simulates that the namesake has the process ID, the table descriptor and the slot of the dead exporter.
+        // A test cannot choose a process ID. It therefore writes the namesake's process ID, table descriptor and slot
+        // into the dead exporter's handle.
         bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         let namesakes_bytes = namesakes_handle.to_bytes();
         bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);

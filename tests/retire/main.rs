@@ -108,7 +108,7 @@ fn mapping_is_unmapped_when_all_signals_fire() {
             assert_eq!((report.retired, report.pending), (0, 1), "{generation}");
             assert_readable(&machine, address);
         }
-        // A signal that has fired once may be used again.
+        // The queue remembers that `timeline` reached 7, so its value may change before `done` fires.
         timeline.set(0);
         done.set(-1);
         let report = queue.poll().unwrap();
@@ -124,12 +124,12 @@ fn mapping_is_unmapped_when_all_signals_fire() {
 }
 
 #[test]
-fn thread_unmaps_without_calls() {
+fn thread_unmaps_without_poll() {
     let machine = machine();
     let signal = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 2);
-    // In the second round, the thread sleeps until it is woken.
+    // After the pause of the second round, the queue's own thread sleeps, and the submission must wake it.
     for pause in [Duration::ZERO, Duration::from_millis(200)] {
         thread::sleep(pause);
         signal.set(1);
@@ -149,18 +149,19 @@ fn thread_unmaps_without_calls() {
 }
 
 #[test]
-fn mapping_without_signals_is_unmapped_at_once() {
+fn mapping_without_signals_is_unmapped_by_next_poll() {
     let machine = machine();
     let queue = RetireQueue::builder(1).without_thread().open(&machine.vmm).unwrap();
     submit(&queue, map(&machine, &reserve(&machine, 1), 0), &[]).unwrap();
-    assert_eq!(machine.vmm.usage().mappings, 1, "not by the submission");
+    assert_eq!(machine.vmm.usage().mappings, 1, "the submission itself must not unmap");
     assert_eq!(queue.poll().unwrap().retired, 1);
     machine.assert_everything_freed();
 }
 
-/// The pause between passes does not grow with the time that unmapping takes.
+/// The queue's thread works in passes and pauses between them. A pass that takes long because unmapping is slow must
+/// not lengthen the pause.
 #[test]
-fn slow_unmaps_do_not_delay_later_ones() {
+fn slow_unmaps_do_not_lengthen_the_pause() {
     const COUNT: usize = 10;
     let machine = machine();
     let reservation = reserve(&machine, COUNT + 1);
@@ -243,7 +244,7 @@ fn submission_does_not_wait() {
     let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 3);
     let [first, second, third] = [0, 1, 2].map(|it| map(&machine, &reservation, it * SIZE));
-    // While this thread has locked the reservation, the queue's thread waits for the lock to unmap `second`.
+    // This thread holds the reservation's lock. To unmap `second`, the queue's thread needs the same lock, and waits.
     let pending = first.with_access(machine.gpu(0), Access::Read, |_| {
         submit(&queue, second, &[]).unwrap();
         thread::sleep(SHORT_TIME);
@@ -305,7 +306,7 @@ fn range_can_be_mapped_again_after_its_retirement() {
 }
 
 #[test]
-fn drain_waits_for_earlier_submissions_only() {
+fn drain_ends_at_limit_or_when_queue_is_empty() {
     let machine = machine();
     let [first, never] = [1, 1].map(|value| Signal::new(&machine.runtime, value));
     let queue =

@@ -33,6 +33,7 @@ pub const CALLS: &[Call] = &[
     ("reserve_flags_nonzero", |_| verdict(Operation::AddressReserve.check_flags(1))),
     ("reserve_huge_1pib", |fixture| reserve(fixture, 1 << 50, 0)),
     ("reserve", |fixture| reserve(fixture, 8 * fixture.granule, 0)),
+    // In the recorded names, a "taken" hint is an address that is already reserved.
     ("reserve_hint_taken", |fixture| {
         let at = fixture.reserve(8);
         verdict(fixture.vmm.address_reserve(8 * fixture.granule, 0, Some(at)))
@@ -75,7 +76,7 @@ fn granularity_of_host(fixture: &super::Fixture) -> String {
     let properties = AllocationProperties::on(fixture.vmm.runtime().host().id());
     match fixture.vmm.allocation_granularity(&properties, Granularity::Minimum) {
         Ok(granule) => granule.to_string(),
-        error => verdict(error),
+        failed => verdict(failed),
     }
 }
 
