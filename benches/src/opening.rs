@@ -1,7 +1,7 @@
 //! Measures the opening of a runtime: its initialisation, and the queries that hsa-vmm then makes.
 
 use crate::clock::Clock;
-use crate::level::hip::Hip;
+use crate::level::hip::CInterface;
 use crate::run::{BenchError, Measurement, Order, compute_measurement};
 use crate::runtime::{Backend, LibraryFile};
 use crate::samples::Samples;
@@ -166,11 +166,11 @@ struct COpener<'a> {
 
 impl Opener for COpener<'_> {
     fn open(&mut self) -> Result<(), BenchError> {
-        Hip::open_linked(self.backend)
+        CInterface::open_linked(self.backend)
     }
 
     fn close(&mut self) -> Result<(), BenchError> {
-        Hip::close_linked();
+        CInterface::close_linked();
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! equally.
 
 use crate::clock::Clock;
-use crate::level::hip::Hip;
+use crate::level::hip::CInterface;
 use crate::level::owned::Owned;
 use crate::level::raw::Raw;
 use crate::level::vmm::VmmCalls;
@@ -50,7 +50,7 @@ pub struct Measurement {
     pub operation: Operation,
     /// The level.
     pub level: Level,
-    /// The number of live mappings, which the operation does not change.
+    /// The number of mappings that exist during the whole run. The measured operations do not unmap them.
     pub live_mappings: usize,
     /// The number of GPUs with access.
     pub gpus: usize,
@@ -196,20 +196,20 @@ impl Runner {
             Level::Raw => runner!(Raw::new(target, calls)?),
             Level::Vmm => runner!(VmmCalls::new(target, properties, calls)),
             Level::Owned => runner!(Owned::new(target, properties, calls)),
-            Level::C => runner!(Hip::linked(target, calls)?),
+            Level::C => runner!(CInterface::linked(target, calls)?),
             Level::Hip => {
                 let file = options
                     .hip
                     .as_ref()
                     .ok_or_else(|| BenchError::Configuration("no HIP library was given".into()))?;
-                runner!(Hip::load(file, gpus, calls)?)
+                runner!(CInterface::load(file, gpus, calls)?)
             }
         };
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs the selected operations, and those that they depend on, once for each address. Overwrites `holes` and
-    /// `mapped` with the addresses of this round.
+    /// Performs the selected operations, and those that every round needs, once for each address. Sets `holes` to the
+    /// addresses at which this round maps, and `mapped` to the mapped addresses that it looks up.
     fn round(
         &mut self,
         clock: Clock,
@@ -232,7 +232,8 @@ impl Runner {
             let is_selected =
                 options.operations.is_empty() || options.operations.contains(&operation);
             let is_look_up = matches!(operation, Operation::GetAccess | Operation::Retain);
-            // A round always makes the other operations, because later operations need their results.
+            // Only these operations can be skipped. A round always performs the rest, because they create and remove
+            // the objects that the round uses.
             let is_optional = is_look_up
                 || matches!(
                     operation,

@@ -127,9 +127,9 @@ enum Source {
     Loaded,
 }
 
-/// HIP's calls, and the objects of a round.
+/// HIP's calls, of this library's C interface or of HIP's own library, and the objects of a round.
 #[derive(Debug)]
-pub(crate) struct Hip {
+pub(crate) struct CInterface {
     functions: Functions,
     source: Source,
     /// Whether import takes a pointer to the descriptor, as before HIP 7.1. Later releases take the descriptor, cast to
@@ -155,7 +155,7 @@ const PROPERTIES: Properties = Properties {
     usage: 0,
 };
 
-impl Hip {
+impl CInterface {
     /// Uses this library's C interface, which opens the runtime of the target once more. A round makes `calls` calls
     /// of each operation.
     pub fn linked(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
@@ -290,7 +290,7 @@ fn full_message(error: &libloading::Error) -> String {
     }
 }
 
-impl Caller for Hip {
+impl Caller for CInterface {
     fn reserve(&mut self, index: usize) -> Outcome {
         self.reserved[index] = self.reserve_one(SIZE)?;
         Ok(())
@@ -394,7 +394,7 @@ impl Caller for Hip {
     }
 }
 
-impl Drop for Hip {
+impl Drop for CInterface {
     fn drop(&mut self) {
         // Ignore failures: the measurement is over.
         if let Some((base, size, handle, mapped)) = self.live.take() {
