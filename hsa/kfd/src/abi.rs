@@ -9,8 +9,9 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
     /// Passes the name and value of each field to `visit`, for the log.
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
-    /// Returns the call's name, with its operation if the call has several.
-    fn operation(&self, name: &'static str) -> &'static str {
+    /// Returns the name of the call for fault plans. If one call has several operations, the name contains the
+    /// operation: `GEM_VA.MAP`. `name` is the name without an operation.
+    fn call_name(&self, name: &'static str) -> &'static str {
         name
     }
 
@@ -86,9 +87,9 @@ pub(crate) fn format_bits(value: u32, names: &[(u32, &str)]) -> String {
 
 /// Defines structs of integers, none of which has padding, and checks the size of each. A field
 /// can name the function that formats it for the log: `flags: u32 as flags::format`. `named` is followed by the
-/// function that returns the name of the call's operation.
+/// function that returns the call's name together with its operation.
 macro_rules! structs {
-    ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
+    ($($(#[$doc:meta])* $name:ident: $size:literal $(named $call_name:path)? {
         $($field:ident: $kind:ty $(as $format:path)?),* $(,)?
     })*) => {
         $(
@@ -106,8 +107,8 @@ macro_rules! structs {
                     $(visit(stringify!($field), $crate::abi::format_field!(self.$field $(, $format)?));)*
                 }
 
-                $(fn operation(&self, _: &'static str) -> &'static str {
-                    $operation(self)
+                $(fn call_name(&self, _: &'static str) -> &'static str {
+                    $call_name(self)
                 })?
             }
         )*

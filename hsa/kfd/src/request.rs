@@ -112,7 +112,7 @@ impl Request {
         let result = copied
             .and_then(|()| {
                 let log_unfinished = || driver.log.unfinished_call(device, name, &before);
-                driver.config.faults.begin(value.operation(name), log_unfinished)
+                driver.config.faults.begin(value.call_name(name), log_unfinished)
             })
             .and_then(|fault| faults::perform(fault, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
