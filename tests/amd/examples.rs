@@ -75,7 +75,7 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(arguments).env(IN_EXAMPLE, "1");
         command.env("HSA_VMM_RUNTIME", installation.runtime());
-        Emulation::gpus(2).release(installation).apply(&mut command).unwrap();
+        Emulation::gpus(2).runtime_release(installation).apply(&mut command).unwrap();
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}: {output:?}", installation.release());

@@ -112,7 +112,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     command.args(arguments);
     let mut emulation = emulation(args);
     if let Some(installation) = &installation {
-        emulation = emulation.release(installation);
+        emulation = emulation.runtime_release(installation);
         // If the program is `hsa-vmm`, it loads that release.
         command.env("HSA_VMM_RUNTIME", installation.runtime());
     }

@@ -81,10 +81,10 @@ impl Emulation {
     }
 
     /// Makes the program, and the programs that it starts, use the loader, the C library and the other libraries
-    /// of a release of AMD's runtime. The program is started directly, not by
-    /// [`Installation::command`]. Replaces the variable `LD_AUDIT`.
+    /// of a release of AMD's runtime. The command for [`apply`](Self::apply) must name the program
+    /// itself; do not use a command of [`Installation::command`]. Replaces the variable `LD_AUDIT`.
     #[must_use]
-    pub fn release(mut self, installation: &Installation) -> Self {
+    pub fn runtime_release(mut self, installation: &Installation) -> Self {
         self.loader = Some(absolute(installation.loader().to_owned()));
         self
     }

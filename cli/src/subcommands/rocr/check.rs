@@ -56,7 +56,7 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let emulated = |installation: &Installation| -> anyhow::Result<Command> {
         let mut command = Command::new(&program);
-        let emulation = Emulation::gpus(args.gpus).release(installation);
+        let emulation = Emulation::gpus(args.gpus).runtime_release(installation);
         emulation.apply(&mut command)?;
         command.env("HSA_VMM_RUNTIME", installation.runtime());
         let (gpus, release) = (args.gpus.to_string(), installation.release().to_string());
