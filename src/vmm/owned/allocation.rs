@@ -7,8 +7,8 @@ use derive_more::Debug;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Physical memory. Cheap to clone; its reference is released when the last clone and the last
-/// [`Mapping`](super::Mapping) of it are dropped.
+/// Physical memory. The value owns one reference to a handle. Clones share this reference, and are cheap. It is
+/// released when all clones and all [`Mapping`](super::Mapping)s of the memory have been dropped.
 ///
 /// ```
 /// use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};
@@ -82,15 +82,16 @@ impl Allocation {
     /// Names the memory in reports and logs. Mappings without a name have this name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        // Fails only in a forked child.
+        // Fails only in a forked child, or if the caller has released the handle.
         let _ = self.inner.vmm.name_handle(self.inner.handle, name);
         self
     }
 
     /// Returns the handle, which [`Vmm`]'s calls accept while this value lives.
     ///
-    /// [`Vmm::release`] of the handle drops the reference of this value. If that releases the memory, later calls on
-    /// this value return [`Problem::Released`], and never use other memory, because no handle is used twice.
+    /// Do not pass the handle to [`Vmm::release`]: that drops the reference that this value owns. If it was the last
+    /// reference, later calls on this value return [`Problem::Released`]. They never reach other memory, because
+    /// handle values are not reused.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }
