@@ -18,7 +18,7 @@ pub struct Progress {
     /// The time when the last line was printed.
     last_line: Instant,
     /// How long to run.
-    pub time: Duration,
+    pub time_limit: Duration,
     pub sequences: u64,
     pub operations: u64,
     /// The number of operations that the library rejected.
@@ -26,8 +26,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(time: Duration, sequences: Option<u64>) -> Self {
-        let bar = ProgressBar::new(sequences.unwrap_or(time.as_millis() as u64));
+    pub fn new(time_limit: Duration, sequences: Option<u64>) -> Self {
+        let bar = ProgressBar::new(sequences.unwrap_or(time_limit.as_millis() as u64));
         bar.set_draw_target(ProgressDrawTarget::stderr());
         // Keep the default style if the template is invalid.
         if let Ok(style) = ProgressStyle::with_template("{bar:24.cyan/blue} {elapsed} {msg}") {
@@ -39,7 +39,7 @@ impl Progress {
             begun: now,
             duration: None,
             last_line: now,
-            time,
+            time_limit,
             sequences: 0,
             operations: 0,
             refused: 0,
@@ -48,7 +48,7 @@ impl Progress {
 
     /// Returns whether the time is up.
     pub fn is_time_up(&self) -> bool {
-        self.begun.elapsed() >= self.time
+        self.begun.elapsed() >= self.time_limit
     }
 
     /// Updates the bar. The bar counts sequences if `counts_sequences` is set, and milliseconds otherwise. Without a
