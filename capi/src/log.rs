@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::status::Failure;
-use hsa_vmm::runtime::{environment_variable, printable};
+use hsa_vmm::runtime::{printable, trusted_environment_variable};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
@@ -10,9 +10,9 @@ use tracing_subscriber::filter::LevelFilter;
 /// Starts the log once; keeps an existing logger of a Rust program. Prints a warning, once in a process, if the level
 /// is invalid; then nothing is logged.
 pub fn init() {
-    // In a privileged program, `environment_variable` returns `None`: the log would disclose addresses to the program's
-    // caller.
-    let Some(level) = environment_variable("HSA_VMM_LOG") else { return };
+    // `trusted_environment_variable` returns `None` in a privileged (set-user-ID) program. Nothing is logged then, which is
+    // wanted: the log would show addresses to the user who started the program.
+    let Some(level) = trusted_environment_variable("HSA_VMM_LOG") else { return };
     let level = level.to_string_lossy();
     let Ok(level) = level.parse::<LevelFilter>() else {
         static PRINTED: AtomicBool = AtomicBool::new(false);
@@ -35,7 +35,7 @@ pub fn init() {
 /// numbers. `HSA_VMM_LOG=off` disables the message.
 pub fn print_open_failure(failure: &Failure) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
-    let is_off = environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
+    let is_off = trusted_environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
     if is_off || PRINTED.swap(true, Ordering::Relaxed) {
         return;
     }

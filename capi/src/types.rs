@@ -148,7 +148,8 @@ pub mod attribute {
     pub const PCI_CHIP_ID: c_int = 10_020;
 }
 
-// tests/abi/layout.rs compares these layouts with those of a C compiler.
+// The sizes that a C compiler computes for the headers' types. tests/abi/layout.rs tests the headers, not these Rust
+// types.
 const _: () = {
     assert!(size_of::<hipMemAllocationProp>() == 32);
     assert!(size_of::<hipMemAccessDesc>() == 12);

@@ -35,7 +35,8 @@ const REJECTIONS: &str = "
 ## Tested errors
 
 The table lists the conformance cases in which a call is rejected, with the error that each profile requires. The
-library returned these errors. `hsa-vmm conform --list` names the source of each case.
+library returned these errors. Some cases also contain calls that succeed; the expected behaviour can describe these,
+and the error belongs to the rejected call. `hsa-vmm conform --list` names the source of each case.
 
 | case | expected behaviour | HIP 6 | HIP 7 |
 |---|---|---|---|

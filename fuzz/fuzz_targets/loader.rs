@@ -1,5 +1,5 @@
-//! Loads the runtime with arbitrary environment variables and an arbitrary file at the library's path: the
-//! error names the path.
+//! Loads the runtime with arbitrary environment variables, and with an arbitrary file in place of
+//! libhsa-runtime64.so.1. If loading fails, the error names the path.
 #![no_main]
 
 use hsa_vmm::simulation::Config;
@@ -37,8 +37,8 @@ fuzz_target!(|input: Input| {
     let folder = create_folder();
     let library = folder.join("lib").join(FILE);
     create_file(&library, &input.file);
-    let runtime = input.runtime.map(|text| path_inside(&folder, text));
-    let rocm = input.rocm.map(|text| path_inside(&folder, text));
+    let runtime = input.runtime.map(|text| path_from_bytes(&folder, text));
+    let rocm = input.rocm.map(|text| path_from_bytes(&folder, text));
     set_variable("HSA_VMM_RUNTIME", runtime.as_ref().map(|path| path.as_os_str()));
     set_variable("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
     let simulation = input.simulation.map(|text| text.replace('\0', "0"));
@@ -74,9 +74,10 @@ fn create_folder() -> PathBuf {
     folder
 }
 
-/// Returns a path with these bytes inside the folder. A leading `!` selects the library's path, and a leading `~` the
-/// folder, as does a path with `..`. A name without a slash is returned unchanged.
-fn path_inside(folder: &Path, text: &[u8]) -> PathBuf {
+/// Makes a path from arbitrary bytes. A path with a slash is placed inside the folder. Bytes that begin with `!` become
+/// the runtime's path. Bytes that begin with `~`, and paths with a slash and `..`, become the folder itself. Other names
+/// without a slash are returned unchanged, except that zeros are replaced.
+fn path_from_bytes(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
         return folder.join("lib").join(FILE);

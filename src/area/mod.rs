@@ -24,7 +24,7 @@
 //! | `aml_area_mmap`, no flags | `hipMalloc` | [`Area::mmap`] | `hsa_amd_vmem_address_reserve_align`, `hsa_amd_vmem_handle_create`, `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access` |
 //! | … `ALLOC_HOST` | `hipHostMalloc` | | `hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access` |
 //! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::with_host_memory`] | `hsa_amd_memory_lock` |
-//! | … `ALLOC_UNIFIED` | `hipMallocManaged` | | as for no flags or `ALLOC_HOST` |
+//! | … `ALLOC_UNIFIED` | `hipMallocManaged` | | as for no flags, or as for `ALLOC_HOST` |
 //! | `aml_area_munmap` | `hipFree`, `hipHostFree`, `hipHostUnregister` | [`AreaMemory::munmap`] | `hsa_amd_vmem_unmap` and so on; `hsa_amd_memory_pool_free`; `hsa_amd_memory_unlock` |
 //! | `aml_area_fprintf` | none | `Display` of [`Area`] | none |
 //! | `aml_errno` | `hipError_t` | [`Error`], [`Error::aml`] | `hsa_status_t` |

@@ -11,13 +11,13 @@ impl Error {
     ///
     /// | what went wrong | HIP 6 | HIP 7 |
     /// |---|---|---|
-    /// | `address_reserve`: an argument, but not the flags | `hipErrorOutOfMemory` | `hipErrorInvalidValue` |
-    /// | `create`: the agent is unknown or not a GPU | `hipErrorInvalidValue` | `hipErrorInvalidDevice` |
+    /// | `address_reserve`: any invalid argument except the flags | `hipErrorOutOfMemory` | `hipErrorInvalidValue` |
+    /// | `create`: the agent is unknown, or is neither a CPU nor a GPU | `hipErrorInvalidValue` | `hipErrorInvalidDevice` |
     /// | areas, pool memory, IPC: the agent is unknown or not a GPU | `hipErrorInvalidDevice` | `hipErrorInvalidDevice` |
     /// | `address_free`: the reservation has mappings | `hipErrorUnknown` | `hipErrorInvalidValue` |
-    /// | any other argument; the state of a buffer | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | `map`: an offset, without control of the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | not supported otherwise | `hipErrorNotSupported` | `hipErrorNotSupported` |
+    /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
+    /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
+    /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
     /// | no runtime, or one without a GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |

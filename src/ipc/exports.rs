@@ -2,7 +2,7 @@
 
 use super::handle::IpcHandle;
 use super::table::Table;
-use super::{of_failure, own_namespace, server};
+use super::{of_failure, own_namespace, server_client};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
 use crate::native::{NativeIpc, Status, out_of_descriptors, with_sigpipe_blocked};
@@ -119,10 +119,10 @@ fn create_native(
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();
-    let has_server = server::is_used(runtime);
+    let has_server = server_client::is_used(runtime);
     let creating = has_server.then(|| lock(&exports.creating));
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
-    if has_server && server::is_socket_taken(process) {
+    if has_server && server_client::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
     }
     if out_of_descriptors() {
@@ -139,7 +139,7 @@ fn create_native(
         } => ErrorKind::NotShared { call, status },
         kind => kind,
     })?;
-    if quirks.ipc_server_outlives_stop && server::serves(native, process as i32) {
+    if quirks.ipc_server_outlives_stop && server_client::serves(native, process as i32) {
         runtime.stay_started();
     }
     Ok(native)

@@ -2,7 +2,9 @@
 
 use super::handle::{FORMAT, IpcHandle};
 use super::table::while_exported;
-use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, of_failure, own_namespace, server, system, unavailable};
+use super::{
+    Ipc, LAZY_ENABLE_PEER_ACCESS, of_failure, own_namespace, server_client, system, unavailable,
+};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
 use crate::memory::{Registry, Span};
@@ -205,12 +207,12 @@ impl Ipc {
     fn try_open(&self, holder: Holder, handle: &IpcHandle) -> Result<usize, ErrorKind> {
         let IpcHandle { native, process, .. } = *handle;
         let runtime = self.runtime();
-        let is_served = server::serves(native, process);
+        let is_served = server_client::serves(native, process);
         let exporter = self.find_exporter(process)?;
         // Rejects a handle that does not name the exporter's own server: the runtime would connect to any
         // server that the handle names. Checks registered handles too: the exporter controls the table
         // that confirms them.
-        if server::is_used(runtime) && runtime.info().path.is_some() && !is_served {
+        if server_client::is_used(runtime) && runtime.info().path.is_some() && !is_served {
             return Err(unavailable(process, Unavailable::Freed));
         }
         let open_export = |export| {
@@ -219,7 +221,7 @@ impl Ipc {
                 return Ok(start);
             }
             // Waits for the exporter without locking the list, so that other calls need not wait.
-            let fetch = || server::fetch(native, process, self.trust);
+            let fetch = || server_client::fetch(native, process, self.trust);
             let dma_buf = is_served.then(fetch).transpose()?;
             // The exporter can have ended, or changed its user IDs, during the wait.
             if !self.find_exporter(process)?.is_same_process(exporter) {
@@ -269,7 +271,7 @@ impl Ipc {
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
         let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
         let start = match dma_buf {
-            Some(dma_buf) => server::with_relay(handle.native, &dma_buf, attach)?,
+            Some(dma_buf) => server_client::with_relay(handle.native, &dma_buf, attach)?,
             None => attach(handle.native),
         };
         let start = start.map_err(of_failure)?;

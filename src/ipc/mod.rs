@@ -50,7 +50,7 @@
 mod exports;
 mod handle;
 mod imports;
-mod server;
+mod server_client;
 mod table;
 
 pub use handle::IpcHandle;

@@ -7,7 +7,7 @@
 //! process ends.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
-use super::server::retry;
+use super::server_client::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, Unavailable};
 use crate::native::{ByteLock, NativeIpc, lock_byte};

@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use derive_more::Debug;
 use discovery::{describe, discover};
 use hsa_sys as sys;
-pub use hsa_sys::library::variable as environment_variable;
+pub use hsa_sys::library::variable as trusted_environment_variable;
 pub use hsa_sys::loaded as loaded_libraries;
 pub use hsa_sys::printable;
 pub use hsa_sys::{LoadError, LoadedLibrary, Origin, RejectedCandidate};

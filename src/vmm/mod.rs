@@ -14,14 +14,14 @@
 //! | `hipMemMap` | [`Vmm::map`] | `hsa_amd_vmem_map` |
 //! | `hipMemUnmap` | [`Vmm::unmap`] | `hsa_amd_vmem_unmap` |
 //! | `hipMemSetAccess` | [`Vmm::set_access`] | `hsa_amd_vmem_set_access` |
-//! | `hipMemGetAccess` | [`Vmm::get_access`] | none: from the ledger |
+//! | `hipMemGetAccess` | [`Vmm::get_access`] | none: the library's own records (its ledger) |
 //! | `hipMemGetAllocationGranularity` | [`Vmm::allocation_granularity`] | `hsa_amd_memory_pool_get_info` |
-//! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: from the ledger |
+//! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: the library's own records (its ledger) |
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemGetHandleForAddressRange` | [`Vmm::export_address_range`] | `hsa_amd_vmem_export_shareable_handle`, `hsa_amd_portable_export_dmabuf` |
 //! | `hipMemExportToShareableHandle`, `hipMemImportFromShareableHandle` with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
-//! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
+//! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the library's own records (its ledger) |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
 //! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by

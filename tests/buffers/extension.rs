@@ -1,6 +1,6 @@
 //! Buffers that grow past the end of their reservation into a new one.
 
-use crate::failing_calls::OUT_OF_RESOURCES;
+use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Access;
 use hsa_vmm::error::Problem;

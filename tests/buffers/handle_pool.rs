@@ -1,6 +1,6 @@
 //! The pool of handles that are created before they are needed.
 
-use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
+use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};

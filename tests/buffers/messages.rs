@@ -1,6 +1,6 @@
 //! The messages of errors name the pages, the address, the handle type, or what to do instead.
 
-use crate::failing_calls::OUT_OF_RESOURCES;
+use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::simulation::{Config, FaultPlan};

@@ -1,6 +1,6 @@
 //! Compares a growable buffer with a plain vector under random operations.
 
-use crate::failing_calls::ERROR;
+use crate::fault_injection::ERROR;
 use crate::machine::{KIB, Machine, generations};
 use hsa_rocr::test::part_by_default;
 use hsa_vmm::Error;

@@ -1,7 +1,7 @@
 //! Each runtime call of mapping, unmapping and moving pages fails in turn. The buffers do not change, or the library
 //! reports lost pages.
 
-use crate::failing_calls::{
+use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
     fail_one_call,
 };

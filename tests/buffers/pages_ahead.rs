@@ -1,7 +1,7 @@
 //! The thread that maps pages ahead.
 
 use crate::errors::page_error;
-use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
+use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::pausable::run_single_threaded;
 use crate::process::{End, in_child, within};

@@ -1,7 +1,7 @@
 //! Compares paged and pausable buffers with plain vectors under random operations.
 
 use crate::errors::page_error;
-use crate::failing_calls::ERROR;
+use crate::fault_injection::ERROR;
 use crate::machine::{KIB, Machine, generations};
 use crate::pausable::run_single_threaded;
 use hsa_vmm::Access;

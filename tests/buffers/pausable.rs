@@ -4,7 +4,7 @@
 //! a process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
-use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
+use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::Error;

@@ -80,7 +80,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
-        // If memory is freed only with its addresses, the buffer reuses the memory.
+        // If the runtime frees memory only when its reservation is freed, the buffer keeps and reuses the memory.
         let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
         buffer.map(1..3).unwrap();
         let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
@@ -148,7 +148,8 @@ fn retired_page_stops_using_shared_memory() {
 }
 
 /// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
-/// thread drops a mapping some time after it has unmapped the memory.
+/// thread drops the mapping only some time after it has unmapped the memory; the buffer must keep the memory for reuse
+/// even then.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     for (generation, config) in generations() {
@@ -176,7 +177,8 @@ fn full_queue_leaves_pages_mapped() {
     let buffer = new_buffer(&machine, 4);
     buffer.map(0..3).unwrap();
     let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
-    // More pages than the capacity can never be submitted. A page for which the queue is full can be submitted later.
+    // More pages than the capacity can never be submitted. If the queue is only full at the moment, the page can be
+    // submitted later.
     assert_eq!(error.problem(), Some(Problem::ExceedsCapacity(2)), "{error}");
     buffer.write(0, &[7; 3 * PAGE]).unwrap();
     assert_eq!(buffer.statistics().mapped, 3);
@@ -202,7 +204,8 @@ fn late_signal_quarantines_the_page() {
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     let report = queue.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(report.failures.len(), 1);
-    // Unlike other calls, a read does not first reclaim the pages that the queue has finished.
+    // Unlike other calls, a read does not first update the states of pages that the queue has already unmapped or
+    // quarantined.
     let error = buffer.read(0, &mut [0]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::PageQuarantined));
     signal.set(0);

@@ -1,6 +1,6 @@
 //! Pages shared between paged buffers, and the `Debug` output of buffers.
 
-use crate::failing_calls::ERROR;
+use crate::fault_injection::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};

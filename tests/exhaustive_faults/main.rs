@@ -1,11 +1,11 @@
-//! Failed operations change nothing. In every sequence of operations, every runtime call of the last
-//! operation fails with every status, alone and together with later calls. Other runs make `mmap`, `mprotect` and the
-//! allocation of descriptors fail. Afterwards the state is unchanged, or the loss is quarantined.
+//! For every sequence of operations, each runtime call of the last operation fails in its own run, once with each
+//! status, both alone and together with the calls after it. Other runs make `mmap`, `mprotect` and the allocation of
+//! descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in quarantine.
 //! `retire.rs` does the same for retirements.
 //!
-//! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables
-//! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried.
-//! `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
+//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, they have up to five if the library neither changes page
+//! tables nor waits for changes of them. If several sequences reach the same state before the last operation, only one
+//! of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -28,7 +28,7 @@ use search::{PageTables, Search};
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a kind of machine whose GPUs enforce what the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
+/// Tests a machine whose GPUs enforce the permissions that the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
 /// there are fewer runs than `min_runs`. Without `HSA_VMM_LONG=1`, a tenth of them is enough.
 fn search(name: &'static str, config: Config, min_runs: u64) {
     let depth = if is_long() { 5 } else { 4 };
@@ -36,16 +36,15 @@ fn search(name: &'static str, config: Config, min_runs: u64) {
     run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
-/// Tests a kind of machine on which the library changes the page tables. Changes take effect as late as possible.
-fn search_with_page_tables(name: &'static str, generation: Generation) {
-    let config = self::generation(generation).with_page_table_updates(PageTableUpdates::Late);
+/// Tests a machine on which the library changes the page tables. Changes take effect as late as possible.
+fn search_with_controlled_page_tables(name: &'static str, generation: Generation) {
+    let config = config_of(generation).with_page_table_updates(PageTableUpdates::Late);
     run_search(name, (config, PageTables::Controlled), 4, 1_000);
 }
 
-/// Tests a kind of machine on which the library waits until the page tables have changed. Only this wait flushes the
-/// TLB.
+/// Tests a machine on which the library waits until changes of page tables take effect. Only this wait flushes the TLB.
 fn search_with_barrier(name: &'static str, generation: Generation) {
-    let config = self::generation(generation);
+    let config = config_of(generation);
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
     let config = config.with_page_table_updates(PageTableUpdates::NotFlushed);
     run_search(name, (config, PageTables::Barrier), 4, 1_000);
@@ -76,45 +75,45 @@ fn run_search(
     assert!(search.runs() >= min_runs || depth.is_some(), "{} runs", search.runs());
 }
 
-fn generation(generation: Generation) -> Config {
+fn config_of(generation: Generation) -> Config {
     Config::mi300x(2).with_generation(generation)
 }
 
 #[test]
 fn faults_in_rocm_6_1_change_nothing() {
-    search("6.1", generation(Generation::A).with_extension(4), 5_000);
+    search("6.1", config_of(Generation::A).with_extension(4), 5_000);
 }
 
 #[test]
 fn faults_in_generation_a_change_nothing() {
-    search("generation A", generation(Generation::A), 5_000);
+    search("generation A", config_of(Generation::A), 5_000);
 }
 
 #[test]
 fn faults_in_generation_b_change_nothing() {
-    search("generation B", generation(Generation::B), 5_000);
+    search("generation B", config_of(Generation::B), 5_000);
 }
 
 #[test]
 fn faults_in_generation_c_change_nothing() {
-    search("generation C", generation(Generation::C), 5_000);
+    search("generation C", config_of(Generation::C), 5_000);
 }
 
 #[test]
 fn faults_in_generation_d_change_nothing() {
-    search("generation D", generation(Generation::D), 5_000);
+    search("generation D", config_of(Generation::D), 5_000);
 }
 
 #[test]
 fn faults_in_generation_e_change_nothing() {
-    search("generation E", generation(Generation::E), 5_000);
+    search("generation E", config_of(Generation::E), 5_000);
 }
 
 #[test]
 fn faults_in_generation_a_with_runtime_cpu_access() {
     search(
         "generation A, CPU access by the runtime",
-        without_cpu_mapping(generation(Generation::A)),
+        without_cpu_mapping(config_of(Generation::A)),
         5_000,
     );
 }
@@ -123,7 +122,7 @@ fn faults_in_generation_a_with_runtime_cpu_access() {
 fn faults_in_generation_b_with_runtime_cpu_access() {
     search(
         "generation B, CPU access by the runtime",
-        without_cpu_mapping(generation(Generation::B)),
+        without_cpu_mapping(config_of(Generation::B)),
         5_000,
     );
 }
@@ -132,7 +131,7 @@ fn faults_in_generation_b_with_runtime_cpu_access() {
 fn faults_in_generation_c_with_runtime_cpu_access() {
     search(
         "generation C, CPU access by the runtime",
-        without_cpu_mapping(generation(Generation::C)),
+        without_cpu_mapping(config_of(Generation::C)),
         5_000,
     );
 }
@@ -141,14 +140,14 @@ fn faults_in_generation_c_with_runtime_cpu_access() {
 fn faults_in_generation_d_with_runtime_cpu_access() {
     search(
         "generation D, CPU access by the runtime",
-        without_cpu_mapping(generation(Generation::D)),
+        without_cpu_mapping(config_of(Generation::D)),
         5_000,
     );
 }
 
 #[test]
 fn faults_in_generation_a_with_page_tables() {
-    search_with_page_tables("generation A, page tables", Generation::A);
+    search_with_controlled_page_tables("generation A, page tables", Generation::A);
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn faults_in_generation_b_with_page_tables() {
     if !runs_long_test("faults_in_generation_b_with_page_tables") {
         return;
     }
-    search_with_page_tables("generation B, page tables", Generation::B);
+    search_with_controlled_page_tables("generation B, page tables", Generation::B);
 }
 
 #[test]
@@ -164,17 +163,17 @@ fn faults_in_generation_c_with_page_tables() {
     if !runs_long_test("faults_in_generation_c_with_page_tables") {
         return;
     }
-    search_with_page_tables("generation C, page tables", Generation::C);
+    search_with_controlled_page_tables("generation C, page tables", Generation::C);
 }
 
 #[test]
 fn faults_in_generation_d_with_page_tables() {
-    search_with_page_tables("generation D, page tables", Generation::D);
+    search_with_controlled_page_tables("generation D, page tables", Generation::D);
 }
 
 #[test]
 fn faults_in_generation_b_without_execute() {
-    let config = generation(Generation::B).with_page_table_updates(PageTableUpdates::NotFlushed);
+    let config = config_of(Generation::B).with_page_table_updates(PageTableUpdates::NotFlushed);
     let machine = (config, PageTables::ControlledWithoutExecute);
     run_search("generation B, no execute", machine, 4, 1_000);
 }

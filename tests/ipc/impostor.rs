@@ -17,7 +17,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The size of a request to AMD's server.
 const REQUEST: usize = 64;
 /// Process IDs are smaller than this number.
-const MAX_PROCESSES: i64 = 1 << 22;
+const PROCESS_NUMBER_LIMIT: i64 = 1 << 22;
 /// The request that ends AMD's server.
 const END_REQUEST: u64 = u64::MAX;
 
@@ -111,10 +111,10 @@ pub fn usurp(process: i32, own: &IpcHandle) {
 }
 
 /// Binds the names that the relays of a process would have if they were not random. A relay is a server in the
-/// importer's process, which `src/ipc/server.rs` starts for one call.
+/// importer's process, which `src/ipc/server_client.rs` starts for one call.
 pub fn squat(process: i32) {
-    let names =
-        (0..128).map(|attempt| bind_name((1 << 30) | (attempt * MAX_PROCESSES as i32) | process));
+    let names = (0..128)
+        .map(|attempt| bind_name((1 << 30) | (attempt * PROCESS_NUMBER_LIMIT as i32) | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
@@ -132,7 +132,7 @@ pub fn flood() {
                 let name = line.split_whitespace().nth(7)?.trim_end_matches('@');
                 let number: i64 = name.strip_prefix("@hsa")?.parse().ok()?;
                 // Skips AMD's own servers, whose numbers are process IDs.
-                (!(0..MAX_PROCESSES).contains(&number)).then_some(number as i32)
+                (!(0..PROCESS_NUMBER_LIMIT).contains(&number)).then_some(number as i32)
             });
             for number in numbers {
                 connected.extend((0..8).filter_map(|_| connect(number).ok()));

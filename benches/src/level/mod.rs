@@ -56,7 +56,8 @@ pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error
     format!("{call} returned {status}").into()
 }
 
-/// The calls of a level. `index` selects an object of the round; `at` is an address.
+/// The calls of a level. `index` selects one of the reservations, allocations or handles that one measured round uses;
+/// `at` is an address.
 pub(crate) trait Caller {
     fn reserve(&mut self, index: usize) -> Outcome;
     fn create(&mut self, index: usize) -> Outcome;

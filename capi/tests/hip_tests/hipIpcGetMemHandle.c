@@ -45,7 +45,7 @@ static void hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(void) {
 
 /* Not in hip-tests: with HIP, a mapped address crashed the kernel (clr#265). */
 static void hipIpcGetMemHandle_Negative_Mapped_Memory(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);
   hipIpcMemHandle_t handle;
   EXPECT_ERROR(hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);

@@ -2,7 +2,7 @@
 #include "memory.h"
 
 static void hipMemAddressFree_negative(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_ERROR(hipMemAddressFree(NULL, size), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemAddressFree(ptr, 0), hipErrorInvalidValue);

@@ -3,7 +3,7 @@
 
 /* Alignments far below a page are accepted too. */
 static void hipMemAddressReserve_AlignmentTest(void) {
-  size_t size = round_up(0, BYTES), alignment;
+  size_t size = rounded_size(0, BYTES), alignment;
   hipMemGenericAllocationHandle_t handle = create(0, size);
   for (alignment = 2; alignment <= 4096; alignment *= 2) {
     hipDeviceptr_t ptr;
@@ -19,7 +19,7 @@ static void hipMemAddressReserve_AlignmentTest(void) {
 /* HIP 6 returned hipErrorMemoryAllocation for an invalid size. The original checks only on NVIDIA that an alignment
  * must be a power of two. This library always rejects another alignment. */
 static void hipMemAddressReserve_Negative(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipError_t invalid_size = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);
   hipDeviceptr_t ptr;
   EXPECT_ERROR(hipMemAddressReserve(NULL, size, 0, 0, 0), hipErrorInvalidValue);

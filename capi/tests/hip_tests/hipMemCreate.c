@@ -10,7 +10,7 @@ static void hipMemCreate_BasicAllocateDeAlloc_MultGranularity(void) {
 }
 
 static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -21,7 +21,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap(void) {
 
 /* A mapping keeps the memory after the handle was released. */
 static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
@@ -37,7 +37,7 @@ static void hipMemCreate_MapNonContiguousChunks(void) {
   enum { CHUNKS = 3 };
   static int values[CHUNKS * N];
   /* A chunk is exactly as large as its ints, so that the ints are contiguous. */
-  size_t size = round_up(0, BYTES), chunk;
+  size_t size = rounded_size(0, BYTES), chunk;
   size_t all = CHUNKS * size;
   hipDeviceptr_t ptr;
   int index;
@@ -67,7 +67,7 @@ static void hipMemCreate_MapNonContiguousChunks(void) {
 /* The original compares ints with the value of a byte, and can therefore only use 0. */
 static void hipMemCreate_ChkWithMemset(void) {
   static unsigned char bytes[N * sizeof(int)];
-  size_t size = round_up(0, BYTES), index;
+  size_t size = rounded_size(0, BYTES), index;
   hipDeviceptr_t ptr = map_new(0, size);
   int value;
   for (value = 0; value <= 0x5a; value += 0x5a) {

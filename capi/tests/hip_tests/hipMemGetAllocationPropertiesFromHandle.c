@@ -5,7 +5,7 @@ static void hipMemGetAllocationPropertiesFromHandle_functional(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
     hipMemAllocationProp prop = properties_of(device), found;
-    hipMemGenericAllocationHandle_t handle = create(device, round_up(device, BYTES));
+    hipMemGenericAllocationHandle_t handle = create(device, rounded_size(device, BYTES));
     memset(&found, 0xff, sizeof found);
     EXPECT_SUCCESS(hipMemGetAllocationPropertiesFromHandle(&found, handle));
     CHECK(found.type == prop.type);
@@ -17,7 +17,7 @@ static void hipMemGetAllocationPropertiesFromHandle_functional(void) {
 }
 
 static void hipMemGetAllocationPropertiesFromHandle_Negative(void) {
-  hipMemGenericAllocationHandle_t handle = create(0, round_up(0, BYTES));
+  hipMemGenericAllocationHandle_t handle = create(0, rounded_size(0, BYTES));
   hipMemAllocationProp found;
   EXPECT_ERROR(hipMemGetAllocationPropertiesFromHandle(NULL, handle), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemGetAllocationPropertiesFromHandle(&found, NULL), hipErrorInvalidValue);

@@ -4,7 +4,7 @@
 #include "shareable.h"
 
 static void hipMemImportFromShareableHandle_Positive_Basic(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle, imported;
   hipDeviceptr_t ptr, other = reserve(size);
   int descriptor;
@@ -93,7 +93,7 @@ static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
   size_t size;
   int end;
   pid_t child = start_squaring(&end);
-  size = round_up(0, BYTES);
+  size = rounded_size(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);
   wait_for(child, end);
@@ -108,7 +108,7 @@ static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   size_t size;
   int end, index;
   pid_t child = start_squaring(&end);
-  size = round_up(0, BYTES);
+  size = rounded_size(0, BYTES);
   handle = create_shareable(0, size);
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -147,7 +147,7 @@ static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
     _exit(PASSED);
   }
   end = keep_end(&channel, 0);
-  size = round_up(0, BYTES);
+  size = rounded_size(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);
   wait_for(child, end);

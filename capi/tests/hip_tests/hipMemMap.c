@@ -5,7 +5,7 @@
 enum { BUFFERS = 3 };
 
 static void hipMemMap_SameMemoryReuse(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   int round;
@@ -21,7 +21,7 @@ static void hipMemMap_SameMemoryReuse(void) {
 }
 
 static void hipMemMap_PhysicalMemoryReuse_SingleGPU(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptrs[BUFFERS];
   int buffer;
@@ -38,7 +38,7 @@ static void hipMemMap_PhysicalMemoryReuse_SingleGPU(void) {
 }
 
 static void hipMemMap_PhysicalMemory_Map2MultVMMs(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptrs[BUFFERS];
   int buffer;
@@ -57,7 +57,7 @@ static void hipMemMap_PhysicalMemoryReuse_MultiDev(void) {
   int owner, user, count = device_count();
   need_two_devices();
   for (owner = 0; owner < count; owner++) {
-    size_t size = round_up(owner, BYTES);
+    size_t size = rounded_size(owner, BYTES);
     hipMemGenericAllocationHandle_t handle = create(owner, size);
     for (user = 0; user < count; user++) {
       hipDeviceptr_t ptr = reserve(size);
@@ -72,7 +72,7 @@ static void hipMemMap_PhysicalMemoryReuse_MultiDev(void) {
 }
 
 static void hipMemMap_VMMMemoryReuse_SingleGPU(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handles[BUFFERS];
   hipDeviceptr_t ptr = reserve(size);
   int buffer;
@@ -88,7 +88,7 @@ static void hipMemMap_VMMMemoryReuse_SingleGPU(void) {
 
 /* First each device accesses its own memory, then the first device accesses all memory. */
 static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = reserve(size);
   int device, by_first_device, count = device_count();
   need_two_devices();
@@ -107,7 +107,7 @@ static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
 
 /* Maps half of a handle. */
 static void hipMemMap_MapPartialPhysicalMem(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, 2 * size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -119,7 +119,7 @@ static void hipMemMap_MapPartialPhysicalMem(void) {
 
 /* Maps half of a reservation. */
 static void hipMemMap_MapPartialVMMMem(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(2 * size);
   map_and_grant(ptr, size, handle, 0);
@@ -132,7 +132,7 @@ static void hipMemMap_MapPartialVMMMem(void) {
 /* The original passes the address of a local variable, which is not a reservation. This case also tests a
  * reservation. */
 static void hipMemMap_negative(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_ERROR(hipMemMap(NULL, size, 0, handle, 0), hipErrorInvalidValue);

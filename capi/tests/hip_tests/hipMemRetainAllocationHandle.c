@@ -4,7 +4,7 @@
 /* The original releases the handle once, which sufficed with HIP of 2024. This case releases it twice, because
  * hipMemRetainAllocationHandle adds a reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size), retained = NULL;
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_SUCCESS(hipFree(NULL));
@@ -18,7 +18,7 @@ static void hipMemRetainAllocationHandle_SetGet(void) {
 }
 
 static void hipMemRetainAllocationHandle_NegTst(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size), retained = NULL;
   hipDeviceptr_t ptr = reserve(size), empty = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));

@@ -29,7 +29,7 @@ static void import_in_child(int device, void (*act)(hipDeviceptr_t ptr, size_t s
     end_child(end);
   }
   if (device >= device_count()) device = 0;
-  size = round_up(device, BYTES);
+  size = rounded_size(device, BYTES);
   handle = create_shareable(device, size);
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, device);

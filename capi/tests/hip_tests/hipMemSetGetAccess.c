@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 static void hipMemSetAccess_SetGet(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);
   expect_access(ptr, 0, hipMemAccessFlagsProtReadWrite);
   if (device_count() > 1) expect_access(ptr, 1, hipMemAccessFlagsProtNone);
@@ -13,7 +13,7 @@ static void hipMemSetAccess_SetGet(void) {
 }
 
 static void hipMemSetAccess_MultDevSetGet(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle;
   hipMemAccessDesc descs[2];
   hipDeviceptr_t ptr;
@@ -31,7 +31,7 @@ static void hipMemSetAccess_MultDevSetGet(void) {
 }
 
 static void hipMemSetAccess_EntireVMMRangeSetGet(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);
   expect_access(ptr, 0, hipMemAccessFlagsProtReadWrite);
   expect_access(at(ptr, size - 1), 0, hipMemAccessFlagsProtReadWrite);
@@ -39,7 +39,7 @@ static void hipMemSetAccess_EntireVMMRangeSetGet(void) {
 }
 
 static void hipMemGetAccess_NegTst(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
   unsigned long long flags = 0;
@@ -53,7 +53,7 @@ static void hipMemGetAccess_NegTst(void) {
 static void hipMemSetAccess_FuncTstOnMultDev(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
-    size_t size = round_up(device, BYTES);
+    size_t size = rounded_size(device, BYTES);
     hipDeviceptr_t ptr = map_new(device, size);
     EXPECT_SUCCESS(hipSetDevice(device));
     write_and_read(ptr, device);
@@ -67,7 +67,7 @@ static void hipMemSetAccess_FuncTstOnMultDev(void) {
 static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
-    size_t size = round_up(device, BYTES);
+    size_t size = rounded_size(device, BYTES);
     hipDeviceptr_t ptr = map_new(device, size);
     count_up((int *)ptr, N, 0);
     CHECK(is_counting_up((const int *)ptr, N, 0));
@@ -79,7 +79,7 @@ static void hipMemSetAccess_AccessDirectlyFromHost(void) {
 /* The original checks only on NVIDIA that copies obey permissions. In this library, copies always obey them. */
 static void hipMemSetAccess_ChangeAccessProp(void) {
   static int values[N];
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
@@ -101,7 +101,7 @@ static void hipMemSetAccess_ChangeAccessProp(void) {
 }
 
 static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size), other;
   void *source, *result;
   int managed = 0;
@@ -122,7 +122,7 @@ static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
 }
 
 static void hipMemSetAccess_Vmm2DevMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size), other;
   write_numbers(ptr, 0);
   EXPECT_SUCCESS(hipMalloc(&other, BYTES));
@@ -139,7 +139,7 @@ static void need_peer(int peer) {
 }
 
 static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr, other;
   int peer, count = device_count();
   need_two_devices();
@@ -159,7 +159,7 @@ static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
 /* Granting a peer read access does not change the access of other agents: the first device and the host keep
  * their access. */
 static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr, other;
   int peer, count = device_count();
   need_two_devices();
@@ -182,7 +182,7 @@ static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
 }
 
 static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t source = map_new(0, size), target = map_new(0, size);
   write_numbers(source, 0);
   EXPECT_SUCCESS(hipMemcpyDtoD(target, source, BYTES));
@@ -195,7 +195,7 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
  * creates memory of the peer, and never uses this memory. This library rejects a released handle, so this case retains
  * the handle by the address of the mapping. This case also copies to the peer's own memory. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
   hipDeviceptr_t ptr;
   int peer, count = device_count();
@@ -207,7 +207,7 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   write_numbers(ptr, 0);
   for (peer = 1; peer < count; peer++) {
     hipDeviceptr_t alias = reserve(size), own;
-    size_t own_size = round_up(peer, BYTES);
+    size_t own_size = rounded_size(peer, BYTES);
     need_peer(peer);
     EXPECT_SUCCESS(hipSetDevice(peer));
     EXPECT_ERROR(hipMemMap(alias, size, 0, released, 0), hipErrorInvalidValue);
@@ -233,7 +233,7 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   hipDeviceptr_t ptr;
   int *values;
   for (device = 0; device < count; device++) {
-    if (round_up(device, BYTES) > size) size = round_up(device, BYTES);
+    if (rounded_size(device, BYTES) > size) size = rounded_size(device, BYTES);
   }
   all = (size_t)count * size;
   values = (int *)malloc(all);
@@ -261,7 +261,7 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
  * access to both mappings, and one call unmaps both. */
 static void hipMemSetAccess_GrowVMM(void) {
   static int values[2 * N];
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t first = create(0, size), second = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   CHECK(size == BYTES);
@@ -284,7 +284,7 @@ static void hipMemSetAccess_GrowVMM(void) {
 static void *map_write_read(void *first) {
   int values[N];
   int first_number = (int)(intptr_t)first;
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -346,7 +346,7 @@ static void expect_invalid_calls_fail(hipDeviceptr_t ptr, size_t size) {
 /* The original passes the address of a local variable, for which every call fails anyway. This case also passes a
  * mapping. */
 static void hipMemSetAccess_negative(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
   hipDeviceptr_t ptr = reserve(size), empty = reserve(size);
@@ -367,7 +367,7 @@ static void hipMemSetAccess_negative(void) {
 
 /* Grants access to the host, and to no device at first (in hip-tests since 2026). */
 static void hipMemSetAccessHost_devicealloc(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);

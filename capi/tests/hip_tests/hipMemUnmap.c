@@ -2,7 +2,7 @@
 #include "memory.h"
 
 static void hipMemUnmap_negative(void) {
-  size_t size = round_up(0, BYTES);
+  size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);
   EXPECT_ERROR(hipMemUnmap(NULL, size), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemUnmap(ptr, 0), hipErrorInvalidValue);

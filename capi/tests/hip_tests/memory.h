@@ -52,8 +52,8 @@ static inline size_t granularity_of(int device) {
   return granularity;
 }
 
-/* Rounds a size up to whole granules of a device. */
-static inline size_t round_up(int device, size_t bytes) {
+/* Returns a size, rounded up to whole granules of a device. */
+static inline size_t rounded_size(int device, size_t bytes) {
   size_t granularity = granularity_of(device);
   return (bytes + granularity - 1) / granularity * granularity;
 }

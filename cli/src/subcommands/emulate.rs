@@ -130,7 +130,7 @@ fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Instal
     if find_program(program).is_some() {
         return Ok(None);
     }
-    let newest = rocr::newest().filter(|newest| newest.program(program).is_some());
+    let newest = rocr::newest_downloaded().filter(|newest| newest.program(program).is_some());
     if let Some(newest) = &newest {
         note!("using {} and the runtime of release {}", program.display(), newest.release());
     }

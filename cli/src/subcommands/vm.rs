@@ -218,7 +218,7 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
         None => hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut report),
     };
     let kernel = kernel.map_err(Failed::from)?;
-    if rocr::newest().is_none() {
+    if rocr::newest_downloaded().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
         hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.begin(step))?;
     }
@@ -281,7 +281,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
         // The program is not in PATH (it may be a program of a fetched release), or it is `hsa-vmm`, which
         // would find no runtime and use the simulation. Both use the newest fetched release, if there is one.
-        None => match rocr::newest()
+        None => match rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
         {
             Some(newest) => {

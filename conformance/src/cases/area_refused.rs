@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.existing_memory_missing",
         "AML: \"ptr\" must not be NULL, AML_EINVAL",
-        "MAPPED without HOST needs existing memory of the full size; other flags refuse existing memory",
+        "`ALLOC_MAPPED` without `ALLOC_HOST` and `ALLOC_UNIFIED` requires existing memory of the full size; all other flags refuse it",
         rejects_missing_memory,
     ),
     Case::new(

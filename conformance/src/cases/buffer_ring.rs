@@ -41,7 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.ring.no_ring",
         "documentation: Problem::TooFewTimes",
-        "a ring mapped once, or of size 0, is refused",
+        "creating a ring is refused if its memory would be mapped fewer than two times, or if its size is 0",
         rejects_invalid_rings,
     ),
     Case::new(

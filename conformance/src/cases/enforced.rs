@@ -6,7 +6,7 @@
 use super::sharing;
 use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
 use crate::context::Context;
-use crate::peer::{AccessResult, FILLED, GpuAccess, TakenBy};
+use crate::peer::{AccessResult, FILLED, GpuAccess, Removal};
 use hsa_vmm::Access;
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::transport::Offer;
@@ -52,19 +52,19 @@ pub(super) const CASES: &[Case] = &[
         "access.enforced.after_revoke",
         "documentation: Vmm::revoke; rocm-systems#11693",
         "a GPU can neither read nor write when revoke has returned",
-        |context| check_taken_away(context, TakenBy::Revoke),
+        |context| check_taken_away(context, Removal::Revoke),
     ),
     Case::new(
         "access.enforced.after_unmap",
         "HIP: hipMemUnmap; rocm-systems#11693",
         "a GPU can neither read nor write when unmap has returned",
-        |context| check_taken_away(context, TakenBy::Unmap),
+        |context| check_taken_away(context, Removal::Unmap),
     ),
     Case::new(
         "access.enforced.after_free",
         "HIP: hipMemAddressFree; rocm-systems#11693",
         "a GPU can neither read nor write freed memory",
-        |context| check_taken_away(context, TakenBy::Free),
+        |context| check_taken_away(context, Removal::Free),
     ),
     Case::new(
         "access.enforced.under_load",
@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
         "revoking a GPU's access takes effect, and another GPU's copies go on",
         |context| {
             context.other_gpu()?;
-            check_taken_away(context, TakenBy::RevokeUnderLoad)
+            check_taken_away(context, Removal::RevokeUnderLoad)
         },
     ),
     Case::new(
@@ -159,16 +159,16 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
 }
 
 /// Checks that the first GPU can neither read nor write after its access was taken away.
-fn check_taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
+fn check_taken_away(context: &Context, removal: Removal) -> Verdict {
     require_enforcement(context)?;
     for writes in [false, true] {
         let granted = Access::ReadWrite as u32;
-        let access = GpuAccess { gpu: 0, granted, taken_by: Some(taken_by), writes, ticket: None };
+        let access = GpuAccess { gpu: 0, granted, taken_by: Some(removal), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
         check_result(
             context.start_peer()?.access(&access)?,
             false,
-            &format!("GPU 0 {verb} after {taken_by:?}"),
+            &format!("GPU 0 {verb} after {removal:?}"),
         )?;
     }
     Ok(())

@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.range.segments",
         "HIP: hipMemGetHandleForAddressRange; rocm-systems#3557",
-        "a range of several mappings is exported; each segment has the bytes of its addresses",
+        "a range of several mappings is exported; each segment contains the bytes that were written at its part of the range",
         exports_bytes_of_range,
     ),
     Case::new(
@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
         "share.range.pool_memory_end",
         "HSA: hsa_amd_portable_export_dmabuf",
         "a range that extends past the end of pool memory is refused",
-        rejects_end_of_pool_memory,
+        rejects_range_past_pool_memory,
     ),
     Case::new(
         "share.range.hole",
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
         "share.range.zero_size",
         "HIP: hipMemGetHandleForAddressRange",
         "a size of 0 and the null address are refused",
-        rejects_empty_range,
+        rejects_zero_size_and_null,
     ),
 ];
 
@@ -148,7 +148,7 @@ fn exports_bytes_of_pool_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_end_of_pool_memory(context: &Context) -> Verdict {
+fn rejects_range_past_pool_memory(context: &Context) -> Verdict {
     let memory = PoolMemory::allocate(context.runtime(), context.gpu(), 8192)?;
     for (start, length) in [(0, 8193), (8191, 2), (4096, usize::MAX - (1 << 48))] {
         let at = offset_by(memory.address(), start);
@@ -178,7 +178,7 @@ fn rejects_other_addresses(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, export)
 }
 
-fn rejects_empty_range(context: &Context) -> Verdict {
+fn rejects_zero_size_and_null(context: &Context) -> Verdict {
     let (at, _) = context.map_filled(1, 0)?;
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Size, || vmm.export_address_range(at, 0))?;

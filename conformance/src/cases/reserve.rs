@@ -96,7 +96,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.memory.nobody_may_touch",
         "HIP: hipMemAddressReserve",
-        "a reservation without mappings cannot be read or written, and has no access",
+        "a reservation without mappings cannot be read or written, and no agent has access to it",
         unmapped_reservation_has_no_access,
     ),
     Case::new(

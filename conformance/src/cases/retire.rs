@@ -109,7 +109,7 @@ fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let result = fixture.submit(at, context.granule(), 1)?;
     context.expect_error(HipError::InvalidValue, || result)?;
     fixture.fire(0);
-    ensure_eq!(fixture.poll()?.retired, 0, "nothing was submitted");
+    ensure_eq!(fixture.poll()?.retired, 0, "ranges retired after the refusal");
     context.check_contents(at, 2, 0x9595_9595)
 }
 
@@ -126,7 +126,7 @@ fn addresses_are_mapped_again(context: &Context) -> Verdict {
     context.map(at, 1, handle)?;
     context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 1, 0x9797_9797)?;
-    ensure_eq!(fixture.poll()?.retired, 0, "the new mapping");
+    ensure_eq!(fixture.poll()?.retired, 0, "ranges retired after the new mapping");
     context.check_contents(at, 1, 0x9797_9797)
 }
 

@@ -1,9 +1,9 @@
-//! Runs in the second process: has a GPU access memory. If the GPU's page table forbids the access, a fault may end the
-//! process.
+//! Runs in the second process: makes a GPU read or write memory. If the GPU's page table forbids the access, a fault may
+//! end the process.
 
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
-use super::raw_copy::{End, RawCopies};
+use super::raw_copy::{CopyResult, RawCopies};
 use super::{AccessResult, Reply, wrong_copy};
 use crate::hexdump::difference;
 use hsa_vmm::transport::{Ticket, Trust};
@@ -20,11 +20,11 @@ use std::thread;
 pub(crate) struct GpuAccess {
     /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU reads
-    /// the memory with read and write access, so that its TLB has the entry.
+    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before this access
+    /// is granted, the GPU is granted read and write access and reads the memory once, so that its TLB has the entry.
     pub granted: u32,
     /// The call that takes the access away after that.
-    pub taken_by: Option<TakenBy>,
+    pub taken_by: Option<Removal>,
     /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
     /// The ticket for memory that another process offers; `None` for new memory.
@@ -33,7 +33,7 @@ pub(crate) struct GpuAccess {
 
 /// A call that takes away all access to memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum TakenBy {
+pub(crate) enum Removal {
     Revoke,
     /// Revokes many times, while another GPU copies from the memory.
     RevokeUnderLoad,
@@ -58,8 +58,8 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 
-    // Nothing but the raw copies may follow a change of access: the library's own copies lock host memory, and the
-    // runtime then waits for all changes of page tables.
+    // Between the last change of access and the last raw copy, no host memory may be locked: the runtime would then wait
+    // for all changes of page tables. The library's copies to and from host memory lock it, so they are done here.
     let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);
     for mapping in [&target, &source] {
         mapping.grant(&agents, Access::ReadWrite)?;
@@ -87,18 +87,18 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     };
 
     mapping.grant(&agents, Access::ReadWrite)?;
-    if copy(target.address(), address)? != End::Copied {
+    if copy(target.address(), address)? != CopyResult::Copied {
         let why = format!("{} faulted immediately after it was granted access", gpu.id());
         return Err(Reply::Failed(why));
     }
     let granted = Access::from_bits(request.granted)
         .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
     mapping.grant(&agents, granted)?;
-    let taken_by = request.taken_by;
-    let mapping = take_away(taken_by, &vmm, mapping, &target, reservation, memory, gpu)?;
+    let removal = request.taken_by;
+    let mapping = take_away(removal, &vmm, mapping, &target, reservation, memory, gpu)?;
     let (copy_to, copy_from) =
         if request.writes { (address, source.address()) } else { (target.address(), address) };
-    if let End::Faulted(at) = copy(copy_to, copy_from)? {
+    if let CopyResult::Faulted(at) = copy(copy_to, copy_from)? {
         let begin = address.get() as u64;
         return Ok(Reply::Accessed(AccessResult::Faulted { begin, size, at }));
     }
@@ -118,7 +118,7 @@ fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply
     expect_equal(&found, number, gpu)
 }
 
-/// Fails unless bytes that a GPU has copied repeat a number.
+/// Fails unless `found`, which a GPU has copied, contains only repetitions of `number`.
 fn expect_equal(found: &[u8], number: u32, gpu: &Agent) -> Result<(), Reply> {
     match difference(&repeat_number(number, found.len()), found) {
         None => Ok(()),
@@ -140,8 +140,8 @@ fn map_new_memory(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Repl
 /// The number of times that access is revoked under load.
 const ROUNDS: usize = 20;
 
-/// Revokes a GPU's access and grants it again while another GPU copies from the memory, and checks what that GPU has
-/// copied. Ends with a revocation.
+/// Repeatedly revokes `gpu`'s access and grants it again, while a second GPU copies from the memory. Checks what the
+/// second GPU has copied. Ends with a revocation.
 fn revoke_under_load(
     vmm: &Vmm,
     mapping: &Mapping,
@@ -167,7 +167,8 @@ fn revoke_under_load(
         }
         vmm.copy(other.id(), copied.address(), mapping.address(), size)?;
         if cpu.is_some() {
-            // Loads by the CPU lock no host memory, so the runtime does not wait for changes of page tables.
+            // When the CPU loads from memory, no host memory is locked, so the runtime does not wait for changes of page
+            // tables.
             let mut found = vec![0; size];
             copied.read(0, &mut found)?;
             expect_equal(&found, FILLED, other)?;
@@ -213,7 +214,7 @@ fn revoke_under_load(
 
 /// Takes access away. Returns the mapping if it still exists.
 fn take_away(
-    taken_by: Option<TakenBy>,
+    removal: Option<Removal>,
     vmm: &Vmm,
     mapping: Mapping,
     target: &Mapping,
@@ -221,22 +222,22 @@ fn take_away(
     memory: Allocation,
     gpu: &Agent,
 ) -> Result<Option<Mapping>, Reply> {
-    match taken_by {
+    match removal {
         None => return Ok(Some(mapping)),
-        Some(TakenBy::Revoke) => {
+        Some(Removal::Revoke) => {
             mapping.revoke(&[gpu.id()])?;
             return Ok(Some(mapping));
         }
-        Some(TakenBy::RevokeUnderLoad) => {
+        Some(Removal::RevokeUnderLoad) => {
             revoke_under_load(vmm, &mapping, target, gpu)?;
             return Ok(Some(mapping));
         }
-        Some(TakenBy::Unmap) => {
+        Some(Removal::Unmap) => {
             mapping.unmap().map_err(|rejected| Reply::from(rejected.error))?;
             // The addresses stay reserved, and the memory allocated.
             std::mem::forget((reservation, memory));
         }
-        Some(TakenBy::Free) => {
+        Some(Removal::Free) => {
             mapping.unmap().map_err(|rejected| Reply::from(rejected.error))?;
             memory.release().map_err(|rejected| Reply::from(rejected.error))?;
             reservation.free().map_err(|rejected| Reply::from(rejected.error))?;

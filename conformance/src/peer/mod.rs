@@ -15,7 +15,7 @@ mod raw_copy;
 mod serve;
 mod stop;
 
-pub(crate) use gpu_access::{FILLED, GpuAccess, TakenBy};
+pub(crate) use gpu_access::{FILLED, GpuAccess, Removal};
 pub use serve::serve;
 
 use crate::contents::copy_engine;

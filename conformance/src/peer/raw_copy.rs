@@ -20,7 +20,7 @@ static FAULT: OnceLock<u64> = OnceLock::new();
 
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CopyResult {
     Copied,
     /// A GPU faulted at this address.
     Faulted(u64),
@@ -69,7 +69,7 @@ impl RawCopies {
         destination: Address,
         source: Address,
         size: usize,
-    ) -> Result<End, String> {
+    ) -> Result<CopyResult, String> {
         let core = &self.raw.core;
         let create = require_function(core.hsa_signal_create, "hsa_signal_create")?;
         let begin = require_function(core.hsa_amd_memory_async_copy, "hsa_amd_memory_async_copy")?;
@@ -86,11 +86,11 @@ impl RawCopies {
         // The signal is never destroyed: after a fault, the runtime may still use it.
         loop {
             if let Some(address) = FAULT.get() {
-                return Ok(End::Faulted(*address));
+                return Ok(CopyResult::Faulted(*address));
             }
             // SAFETY: the signal exists.
             match unsafe { load(signal) } {
-                0 => return Ok(End::Copied),
+                0 => return Ok(CopyResult::Copied),
                 1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL_INTERVAL),
                 // The copy has ended with an error. The fault may be reported later.
                 value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => {

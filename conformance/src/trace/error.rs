@@ -63,7 +63,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Returns the line that was being read or written; `None` before the first.
+    /// Returns the line that was being read or written; `None` if the file could not be opened.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match *self {

@@ -94,7 +94,7 @@ impl HostBuffer<'_> {
         let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
-        if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
+        if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_half_a_page() {
             let copier = self.hsa.describe_copier(gpu);
             let message = wrong_data(late_mapping(gpu, va), &copier, &copier, &difference);
             return Err(self.hsa.recorder.blame(GRANT, message));
@@ -188,7 +188,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 std::thread::sleep(LATE_LIMIT);
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
-                let is_late = found.affects_pages && second.is_none();
+                let is_late = found.affects_half_a_page && second.is_none();
                 let (call, what) = match found.call {
                     _ if is_late => (GRANT, late_mapping(gpu, va)),
                     COPY if host.copies_late(gpu, va, BY_GPU)? => (COPY, late_copy(gpu, va)),
@@ -240,7 +240,7 @@ struct WrongView {
     reader: String,
     difference: Difference,
     /// Whether at least half a page is wrong, as read by the CPU or by the GPU.
-    affects_pages: bool,
+    affects_half_a_page: bool,
 }
 
 /// Compares data that a GPU wrote, as read by the CPU (with `cpu_has_access`) and by the GPU. Returns the difference,
@@ -255,7 +255,8 @@ fn compare_views(
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
     // If both the CPU and the GPU read wrong data, the GPU has written wrong data.
     let is_write = by_cpu.is_some() && by_gpu.is_some();
-    let affects_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
+    let affects_half_a_page =
+        [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_half_a_page);
     let the_cpu = || "the CPU".to_owned();
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
         (None, None) => return Ok(None),
@@ -271,7 +272,7 @@ fn compare_views(
             (COPY, what, hsa.describe_copier(gpu), difference)
         }
     };
-    Ok(Some(WrongView { call, is_write, what, reader, difference, affects_pages }))
+    Ok(Some(WrongView { call, is_write, what, reader, difference, affects_half_a_page }))
 }
 
 /// Describes a mapping that took effect after the call that granted access.

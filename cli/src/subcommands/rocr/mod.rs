@@ -23,7 +23,8 @@ pub enum Rocr {
     ///
     /// --from stores another release of AMD's runtime that this machine has.
     ///
-    /// The releases are stored in `rocr` in cargo's build folder, in the user's cache, or in HSA_VMM_ROCR.
+    /// The releases are stored in the folder HSA_VMM_ROCR, if it is set. Otherwise, they are stored in `rocr` in cargo's
+    /// build folder if this program was built there, or else in `hsa-vmm/rocr` in the user's cache.
     /// apt-get downloads them from the mirror that the machine uses, or from HSA_VMM_MIRROR, and
     /// checks the archive's signatures.
     Fetch(RocrFetch),
@@ -36,8 +37,8 @@ pub enum Rocr {
     Run(RocrRun),
     /// Test a fetched release on the emulated driver, and compare it with another release
     ///
-    /// Runs `conform` with this release and with the newest other downloaded release, `diff` of both reports, `info`
-    /// and `bringup`. Writes a summary, which names the quirks of the release. Use this for a release that
+    /// Runs `conform` with this release and with the newest other downloaded release, `info` and `bringup` with this
+    /// release, and compares both reports of `conform` with `diff`. Writes a summary, which names the quirks of the release. Use this for a release that
     /// `fetch --from` has stored.
     Check(check::RocrCheck),
 }
@@ -98,8 +99,8 @@ pub fn parse_release(text: &str) -> Result<Release, String> {
     complete(release, &known)
 }
 
-/// Completes a release to the only known release that begins with its components. Returns `release` unchanged if it is
-/// known, or if no known release begins with it.
+/// If exactly one known release begins with the components of `release`, returns that known release. Returns `release`
+/// unchanged if it is known, or if no known release begins with it.
 ///
 /// # Errors
 /// Returns a message if several known releases begin with it.
@@ -164,7 +165,8 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
 fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
     let installation = match args.rocr {
         Some(release) => Installation::open(&folder(), release)?,
-        None => newest().map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
+        None => newest_downloaded()
+            .map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
     };
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = command_with_release(&installation, program);
@@ -188,7 +190,7 @@ fn fetched_releases() -> Vec<Installation> {
 }
 
 /// Returns the newest downloaded release.
-pub fn newest() -> Option<Installation> {
+pub fn newest_downloaded() -> Option<Installation> {
     fetched_releases().into_iter().rfind(|installation| installation.release().is_packaged())
 }
 

@@ -1,5 +1,6 @@
-/* Calls the functions that only the shared library exports, with AMD's headers: attributes of everything that can be
- * listed, regions, signals, queues with barriers, copies on engines, callbacks. */
+/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. Is compiled with AMD's
+ * headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use signals, queues
+ * with barriers, copies on engines, and callbacks. */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
 #include <hsa/hsa_ext_image.h>
@@ -29,7 +30,7 @@ struct agents {
   int gpus;
 };
 
-static hsa_status_t count_agents(hsa_agent_t agent, void *data) {
+static hsa_status_t find_agents(hsa_agent_t agent, void *data) {
   struct agents *agents = data;
   hsa_device_type_t type;
   OK(hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type));
@@ -40,7 +41,8 @@ static hsa_status_t count_agents(hsa_agent_t agent, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Returns the number of bytes of an attribute. Two calls over different bytes show which bytes a call writes. */
+/* Returns the number of bytes of an attribute. Calls the function twice, on buffers with different contents: a byte
+ * that changes in either buffer was written. */
 static size_t attribute_length(hsa_agent_t agent, int attribute, hsa_status_t expected) {
   unsigned char one[256], other[256];
   memset(one, 0x55, sizeof one);
@@ -365,7 +367,7 @@ int main(void) {
   CHECK(hsa_amd_signal_create(1, 0, NULL, 0, &signal) == HSA_STATUS_ERROR_NOT_INITIALIZED);
   OK(hsa_init());
   struct agents agents = {0};
-  OK(hsa_iterate_agents(count_agents, &agents));
+  OK(hsa_iterate_agents(find_agents, &agents));
   CHECK(agents.gpus > 0);
   system_attributes();
   agent_attributes(agents);
@@ -386,6 +388,6 @@ int main(void) {
   OK(hsa_status_string(status, &text));
   CHECK(strstr(text, "HSA_STATUS_ERROR_NOT_SUPPORTED") == text);
   OK(hsa_shut_down());
-  puts("the interface is complete");
+  puts("all calls behaved as expected");
   return 0;
 }

@@ -13,7 +13,7 @@ pub struct Difference {
     /// The number of 32-bit words in the compared memory.
     compared: usize,
     /// The number of 32-bit words that differ.
-    words: usize,
+    differing: usize,
     /// The range from the first to the last word that differs: the offsets of its first and its last byte.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
@@ -33,30 +33,31 @@ impl Difference {
             let offset = index * 4;
             let difference = difference.get_or_insert(Self {
                 compared,
-                words: 0,
+                differing: 0,
                 range: (offset, offset),
                 first: (offset, expected, found),
             });
-            difference.words += 1;
+            difference.differing += 1;
             difference.range.1 = offset + 3;
         }
         difference
     }
 
-    /// Returns whether at least half a page differs. A GPU has then probably used other memory, because a wrong copy
-    /// changes only single words.
-    pub fn affects_pages(&self) -> bool {
-        self.words * 4 >= 2048
+    /// Returns whether at least half a page differs. If so, the GPU has probably accessed the wrong pages; a copy with
+    /// single errors changes only a few words.
+    pub fn affects_half_a_page(&self) -> bool {
+        self.differing * 4 >= 2048
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { compared, words, range: (start, end), first: (offset, expected, found) } = self;
-        let (differ, xor) = (if *words == 1 { "differs" } else { "differ" }, expected ^ found);
+        let Self { compared, differing, range: (start, end), first: (offset, expected, found) } =
+            self;
+        let (differ, xor) = (if *differing == 1 { "differs" } else { "differ" }, expected ^ found);
         write!(
             formatter,
-            "{words} of {compared} 32-bit words {differ}, from offset {start:#x} to {end:#x}; at \
+            "{differing} of {compared} 32-bit words {differ}, from offset {start:#x} to {end:#x}; at \
              {offset:#x}: expected {expected:#x}, found {found:#x} (XOR {xor:#x})"
         )
     }
@@ -171,9 +172,9 @@ mod tests {
         assert_eq!(difference.to_string(), text);
         let one = Difference::of([7, 9, 9].into_iter(), 7, 1).unwrap().to_string();
         assert!(one.starts_with("1 of 3 32-bit words differs, from offset 0x4 to 0x7"), "{one}");
-        assert!(!difference.affects_pages());
+        assert!(!difference.affects_half_a_page());
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
-        assert!(zeros.affects_pages());
+        assert!(zeros.affects_half_a_page());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
         let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 1024 32-bit words differ, from";
         assert!(message.starts_with(start), "{message}");

@@ -1,6 +1,6 @@
 //! Each runtime call fails in turn: the buffers do not change, and nothing is lost.
 
-use crate::failing_calls::{
+use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
     fail_one_call,
 };

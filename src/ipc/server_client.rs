@@ -27,15 +27,16 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time limit to fetch a descriptor from the exporter's server, a thread with no other task.
+/// The time limit to fetch a descriptor from the exporter's server. The server is a thread with no other task, so it
+/// normally answers at once.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of a request.
 const REQUEST_SIZE: usize = 64;
 /// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
 /// its name with zeros.
 const NAME_SIZE: usize = 107;
-/// The limit of process numbers on Linux (`PID_MAX_LIMIT`). Higher numbers name no process, also when the
-/// runtime prints them as signed numbers.
+/// The limit of process numbers on Linux (`PID_MAX_LIMIT`). No process has this number or a higher one. The
+/// same holds for the negative numbers that the runtime prints for numbers from 2^31 on.
 const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
 /// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
 /// fail.
@@ -62,7 +63,7 @@ pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
 }
 
-/// Returns the address of the server with this number, which is that of a process or a relay.
+/// Returns the socket address of a server. `number` is the number of a process, or the random number of a relay.
 fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     let mut name = [0; NAME_SIZE];
     // The runtime prints the number as a signed number.
@@ -71,8 +72,8 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
 }
 
-/// Returns whether another process has bound the name of this process's server. AMD's runtime would then
-/// end this process with an assertion.
+/// Returns whether a socket that is not this process's listening server has the name of this process's server. AMD's
+/// runtime would then end this process with an assertion.
 ///
 /// Any process of the same network namespace can bind the name; a process with the same number in another
 /// PID namespace does so unintentionally. This function only looks up the name. Binding it could collide
@@ -88,9 +89,8 @@ fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, no socket counts as taken.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // The kernel prints zeros as `@`. It does not escape line breaks in a name, so a name can forge a line.
-    // Therefore the list only shows that the name exists; `is_own` checks whether the socket is this
-    // process's.
+    // The kernel prints zeros as `@`. It does not escape line breaks in a name, so another socket's name can imitate a
+    // line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this process's.
     let has_name = |line: &str| {
         let path = line.split_whitespace().nth(7);
         path.is_some_and(|path| path.trim_end_matches('@') == name)
@@ -108,12 +108,12 @@ fn is_own(process: u32) -> bool {
 
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
-/// The server must be `process`, of a trusted user. The kernel reports the credentials of the time when the
+/// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials of the time when the
 /// process began to listen; they are accepted only if the process has not ended since.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
-    // A request for the greatest number ends AMD's server, and the runtime prints addresses as signed
-    // numbers. No memory has an address this high.
+    // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all
+    // addresses from 2^63 on as negative numbers. No memory has such an address, so all of them are rejected.
     if i64::try_from(pointer).is_err() {
         return Err(unavailable(process, Unavailable::Freed));
     }
@@ -133,7 +133,8 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     }
     let trusted = trust.check(peer.user);
     trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
-    // A child of an ended process can still listen at its socket, and the number can be in use again.
+    // After a process has ended, its child can still have the listening socket, and another process can have the same
+    // process number.
     if peer_has_ended(&stream).map_err(failed("getsockopt"))? == Some(true) {
         return Err(unavailable(process, Unavailable::NoServer));
     }
@@ -196,7 +197,7 @@ pub(super) fn with_relay<T>(
     descriptor: &OwnedFd,
     attach: impl FnOnce(NativeIpc) -> T,
 ) -> Result<T, ErrorKind> {
-    let (number, listener) = start_relay()?;
+    let (number, listener) = listen_for_relay()?;
     let mut relayed = native;
     relayed[2] = number;
     let done = AtomicBool::new(false);
@@ -215,7 +216,7 @@ pub(super) fn with_relay<T>(
 }
 
 /// Listens under a random name that no process has. Returns the number in the name.
-fn start_relay() -> Result<(u32, OwnedFd), ErrorKind> {
+fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     for _ in 0..ATTEMPTS {
         let number = random().map_err(system("getrandom"))? as u32;
         if number < PROCESS_NUMBER_LIMIT {
@@ -268,7 +269,8 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
 
 /// Sends the descriptor without reading the runtime's request, because only one reply is possible.
 fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
-    // `TOOMANYREFS`: this user has too many descriptors in sockets (the limit of a process's open files).
+    // `TOOMANYREFS`: this user has sent more descriptors that are not yet received than one process may have open
+    // files.
     let is_temporary = |errno| {
         let errors = [Errno::INTR, Errno::TOOMANYREFS, Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM];
         errors.contains(&errno)
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn fetch_returns_the_descriptor_of_the_server() {
-        let (number, listener) = start_relay().unwrap();
+        let (number, listener) = listen_for_relay().unwrap();
         let mut file = tempfile();
         file.write_all(b"the memory").unwrap();
         let server = std::thread::spawn(move || relay(&listener, &file, &false.into()));
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn fetch_rejects_another_process_and_another_user() {
-        let (number, _listener) = start_relay().unwrap();
+        let (number, _listener) = listen_for_relay().unwrap();
         let denied = |process, trust| reason(fetch_from(number, process, trust));
         assert_eq!(denied(this_process() + 1, Trust::Anyone), Unavailable::Impostor);
         let user = geteuid().as_raw();
@@ -344,7 +346,7 @@ mod tests {
 
     #[test]
     fn socket_of_this_process_is_not_taken() {
-        let (number, listener) = start_relay().unwrap();
+        let (number, listener) = listen_for_relay().unwrap();
         assert!(!is_socket_taken(number), "the socket is this process's own");
         let name = format!("@hsa{}", number as i32);
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn fetch_reports_why_nothing_was_served() {
-        let (number, listener) = start_relay().unwrap();
+        let (number, listener) = listen_for_relay().unwrap();
         let server = std::thread::spawn(move || {
             let stream = accept(&listener).unwrap();
             assert!(wait(stream.as_fd(), PollFlags::IN, Instant::now() + TIMEOUT).unwrap());
@@ -406,7 +408,7 @@ mod tests {
 
     #[test]
     fn relay_names_are_not_consecutive() {
-        let names: Vec<u32> = (0..8).map(|_| start_relay().unwrap().0).collect();
+        let names: Vec<u32> = (0..8).map(|_| listen_for_relay().unwrap().0).collect();
         let is_distant = |pair: &[u32]| pair[0].abs_diff(pair[1]) > 1 << 10;
         assert!(names.windows(2).any(is_distant), "{names:x?}");
     }

@@ -1,5 +1,5 @@
-//! Runtime calls fail during operations on buffers: each in turn, or one call and all later calls. Each test
-//! defines the expected result.
+//! Lets runtime calls fail during operations on buffers: each in turn, or one call and all later calls. The tests of
+//! other modules define the expected result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;
