@@ -89,7 +89,7 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped: all of
-    /// them, unless the error is a quarantine.
+    /// them, or after a quarantine those in reservations that are not quarantined.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }
@@ -99,7 +99,8 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains
-    /// the old mappings that are still mapped, with their old access.
+    /// the old mappings that are still mapped, with their old access; after a quarantine, those in reservations that are
+    /// not quarantined.
     pub fn replace_many(
         mut old: Vec<Self>,
         new: &[MapRequest<'_>],
@@ -116,10 +117,10 @@ impl Mapping {
                 Ok(mappings)
             }
             Err(error) => {
-                // Only a failed rollback leaves some mappings unmapped.
+                // After a failed rollback, the state of each mapping in a quarantined reservation is unknown.
                 if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) {
                     old.retain_mut(|mapping| {
-                        mapping.mapped = vmm.has_mapping(mapping.address, mapping.serial);
+                        mapping.mapped = mapping.check_mapped().is_ok();
                         mapping.mapped
                     });
                 }
