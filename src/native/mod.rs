@@ -1,7 +1,7 @@
 //! The only module that calls the runtime. It also makes unsafe system calls.
 //!
 //! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
-//! the status to a `Result`. Where a runtime returns success without a result, the function returns an error.
+//! the status to a `Result`. Where a known runtime returns success without a result, the function returns an error.
 //!
 //! Types ensure some conditions that the runtime does not check: [`NativeAgent`] and [`NativePool`] come from the
 //! runtime's own iteration. The ledger checks the others before the call.

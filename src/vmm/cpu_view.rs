@@ -128,7 +128,8 @@ impl Shared {
         let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !needed {
-            // SAFETY: the caller's promise. Only this library's view is replaced.
+            // SAFETY: the caller's promise. Only this library's view is replaced, or the runtime's inaccessible mapping
+            // if the memory was mapped again meanwhile.
             let _ = unsafe { block_access(now.start, now.size) };
         }
     }

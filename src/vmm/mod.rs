@@ -34,8 +34,8 @@
 //! The rules for every type of this crate that reads, writes, fills or copies device memory, pool
 //! memory or locked memory:
 //!
-//! * The library never creates a reference or a slice to such memory. It copies bytes between this
-//!   memory and the caller's own.
+//! * The library never creates a slice of such memory, and no reference other than to single atomic bytes. It
+//!   copies bytes between this memory and the caller's own.
 //! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
 //!   therefore read and write the same range at the same time, also with agents. A race is not
 //!   undefined behaviour. For each byte, a reader gets the old value or one that a writer stored;
@@ -438,13 +438,14 @@ impl Drop for Shared {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
-                // SAFETY: no other thread can use the ledger any more, which lists the range as mapped.
+                // SAFETY: no other thread can use the ledger any more. It lists the range as a mapping of this library.
+                // After a failed rollback, the runtime may not have it, and then rejects the call.
                 let result = unsafe { self.unmap_in_runtime(range) };
                 if result.is_err() {
                     self.runtime.stay_started();
                 }
                 self.set_wait_due();
-                crate::log::event!(WARN, %error, ?result, "a mapping was unmapped in an unknown state");
+                crate::log::event!(WARN, %error, ?result, "unmapped a range in an unknown state, if result is Ok");
             }
         }
         if let Err(error) = self.wait_for_gpus_if_due() {

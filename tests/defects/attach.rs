@@ -202,27 +202,25 @@ pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
 #[test]
 fn freed_memory_is_rejected_through_the_library() {
     on_each("attach::freed_memory_is_rejected_through_the_library", |fixture| {
-        for size in [SMALL, LARGE] {
-            let export = || {
-                let (runtime, ipc) = open(fixture);
-                let gpu = runtime.gpus().next().unwrap().id();
+        let export = || {
+            let (runtime, ipc) = open(fixture);
+            let gpu = runtime.gpus().next().unwrap().id();
+            let handles = [SMALL, LARGE].map(|size| {
                 let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
-                let handle = ipc.get_mem_handle(memory.address()).unwrap();
-                drop(memory);
-                (ipc, handle.to_bytes())
-            };
-            let import = |bytes: [u8; IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
-                let (_runtime, ipc) = open(fixture);
-                report_ready();
-                let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
+                ipc.get_mem_handle(memory.address()).unwrap().to_bytes()
+            });
+            (ipc, <[u8; 2 * IpcHandle::SIZE]>::try_from(handles.concat()).unwrap())
+        };
+        let import = |bytes: [u8; 2 * IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
+            let (_runtime, ipc) = open(fixture);
+            report_ready();
+            for handle in bytes.chunks_exact(IpcHandle::SIZE) {
+                let handle = IpcHandle::from_bytes(handle.try_into().unwrap());
+                let error = ipc.open_mem_handle(&handle, 0).unwrap_err();
                 assert_unavailable(&error, Unavailable::Freed);
-                0
-            };
-            assert_eq!(
-                share_between_processes(LONG_TIMEOUT, export, import),
-                End::Success,
-                "{size}"
-            );
-        }
+            }
+            0
+        };
+        assert_eq!(share_between_processes(LONG_TIMEOUT, export, import), End::Success);
     });
 }

@@ -128,18 +128,28 @@ impl KfdPage {
     }
 }
 
+impl KfdPage {
+    /// Unmaps the page if a GPU may have it, and frees it.
+    fn free(&mut self) -> Result<(), DriverError> {
+        let state = *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if state != State::Unmapped {
+            self.unmap()?;
+        }
+        let mut free = abi::kfd_ioctl_free_memory_of_gpu_args { handle: self.page };
+        let opcode = opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
+        // SAFETY: this is the argument of FREE_MEMORY_OF_GPU.
+        unsafe { ioctl(&self.kfd, "FREE_MEMORY_OF_GPU", opcode, &mut free, RETRIED) }
+    }
+}
+
 impl Drop for KfdPage {
     fn drop(&mut self) {
-        if self.page != 0 {
-            if *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
-                != State::Unmapped
-            {
-                let _ = self.unmap();
-            }
-            let mut free = abi::kfd_ioctl_free_memory_of_gpu_args { handle: self.page };
-            let opcode = opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
-            // SAFETY: this is the argument of FREE_MEMORY_OF_GPU.
-            let _ = unsafe { ioctl(&self.kfd, "FREE_MEMORY_OF_GPU", opcode, &mut free, RETRIED) };
+        if self.page != 0
+            && let Err(error) = self.free()
+        {
+            // The addresses stay reserved, because a GPU may still have the page there.
+            crate::log::event!(WARN, %error, "a page was not freed");
+            return;
         }
         // SAFETY: `open` has reserved the range, and no GPU has the page any more.
         let _ =
