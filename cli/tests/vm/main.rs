@@ -8,6 +8,7 @@
 mod conformance;
 mod detection;
 mod fetch;
+mod hostile;
 mod programs;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;

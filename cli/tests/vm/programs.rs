@@ -108,7 +108,7 @@ fn machine_failures_exit_with_125() {
 }
 
 /// Runs a shell script in a kept machine. `folder` contains the kept machines.
-fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration) {
+pub fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration) {
     let options = [&["vm", "--gpus", "1"], options, &["--", "sh", "-c", script]].concat();
     let started = Instant::now();
     let output = command(&options).env("XDG_RUNTIME_DIR", folder).output().unwrap();
@@ -116,7 +116,7 @@ fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration)
 }
 
 /// A folder of kept machines. Ends the machine of one GPU on drop, so that the machine also ends when a test fails.
-struct KeptMachines(TempDir);
+pub struct KeptMachines(pub TempDir);
 
 impl Drop for KeptMachines {
     fn drop(&mut self) {
