@@ -41,6 +41,9 @@ pub enum AptError {
         "no Debian mirror found in the package sources of this machine; set HSA_VMM_MIRROR to one"
     )]
     NoMirror,
+    /// `HSA_VMM_MIRROR` contains white space or control characters.
+    #[error("HSA_VMM_MIRROR={0:?} is not an address; set it to one address of a Debian mirror")]
+    InvalidMirror(String),
     /// The archive's keys are missing.
     #[error("{KEYS} not found; install the package debian-archive-keyring")]
     NoKeys,
@@ -293,6 +296,10 @@ fn mirror() -> Result<String, AptError> {
     if let Ok(mirror) = std::env::var("HSA_VMM_MIRROR")
         && !mirror.is_empty()
     {
+        // A line break would add a line to the list of sources, such as one that is not verified.
+        if mirror.contains(|it: char| it.is_whitespace() || it.is_control()) {
+            return Err(AptError::InvalidMirror(mirror));
+        }
         return Ok(mirror);
     }
     let mut command = Command::new("apt-get");
