@@ -177,7 +177,7 @@ pub struct PagedStatistics {
     pub mapped: usize,
     /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// Pages in use, retiring or quarantined that map the same memory as an earlier such page of this buffer.
+    /// The number of pages in use, retiring or quarantined, minus the number of different handles that they map.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -193,7 +193,7 @@ pub struct PagedStatistics {
     pub ready: usize,
     /// The highest number of pages that were in use at the same time.
     pub most_mapped: usize,
-    /// The number of times that a page was mapped.
+    /// The number of times that a page came into use, whether it was mapped then or ahead.
     pub maps: u64,
     /// How often a page that the caller mapped was already mapped ahead: a part of `maps`.
     pub found_ahead: u64,
