@@ -40,7 +40,7 @@ fn run_printed_command(folder: &Path, finding: &Value) -> Output {
     {
         shell.env_remove(name);
     }
-    shell.env("HSA_VMM_ROCR", hsa_rocr::folder());
+    shell.env("HSA_VMM_ROCR", hsa_rocr::folder().unwrap());
     shell.args(["-c", line]).current_dir(folder).output().unwrap()
 }
 

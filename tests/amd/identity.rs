@@ -67,7 +67,8 @@ fn two_loaded_releases_are_distinguished() {
     // Both releases run with the C library of the newer one.
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
         let newer = fixture.runtime();
-        let older: PathBuf = Installation::open(&folder(), Release::R6_4_3).unwrap().runtime();
+        let older: PathBuf =
+            Installation::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
         let ends = [(&older, &newer), (&newer, &older)].map(|(first, second)| {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
@@ -97,7 +98,7 @@ fn two_loaded_releases_are_distinguished() {
 fn start_error_lists_two_releases() {
     let name = "identity::start_error_lists_two_releases";
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
-        let older = Installation::open(&folder(), Release::R6_4_3).unwrap().runtime();
+        let older = Installation::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
         let end = in_child(|| {
             load_without_starting(&older);
             crate::amd_runtime::fail_driver_calls("GET_VERSION=ENODEV");

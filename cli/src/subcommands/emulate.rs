@@ -8,8 +8,8 @@ use crate::subcommands::kfd_version;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use hsa_rocr::{
-    Emulation, Installation, NoObject, NotInstalled, NotPreloadable, Release, check_preloadable,
-    find_program, folder,
+    Emulation, Installation, NoObject, NotInstalled, NotPreloadable, Release, UntrustedFolder,
+    check_preloadable, find_program, folder,
 };
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::ffi::{OsStr, OsString};
@@ -96,6 +96,8 @@ pub enum Failed {
     #[error(transparent)]
     NoObject(#[from] NoObject),
     #[error(transparent)]
+    Untrusted(#[from] UntrustedFolder),
+    #[error(transparent)]
     NotPreloadable(#[from] NotPreloadable),
 }
 
@@ -125,7 +127,9 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
 /// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
 fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Installation>> {
     if let Some(release) = args.rocr {
-        return Ok(Some(Installation::open(&folder(), release).map_err(Failed::from)?));
+        return Ok(Some(
+            Installation::open(&folder().map_err(Failed::from)?, release).map_err(Failed::from)?,
+        ));
     }
     if find_program(program).is_some() {
         return Ok(None);

@@ -157,6 +157,10 @@ pub enum Failed {
     NoObject(#[from] hsa_rocr::NoObject),
     #[error(transparent)]
     NoRuntime(#[from] hsa_rocr::NotInstalled),
+    #[error(transparent)]
+    UntrustedReleases(#[from] hsa_rocr::UntrustedFolder),
+    #[error(transparent)]
+    UntrustedKernels(#[from] hsa_vm::UntrustedFolder),
     #[error("invalid --results: {path}: {cause}", path = path.display())]
     Results { path: PathBuf, cause: io::Error },
     #[error("invalid --parameter `{0}`: expected MODULE.NAME=VALUE without spaces")]
@@ -206,21 +210,21 @@ pub fn run_guest() -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn folder() -> PathBuf {
-    hsa_vm::folder(&hsa_rocr::folder())
+fn folder() -> anyhow::Result<PathBuf> {
+    Ok(hsa_vm::folder(&hsa_rocr::folder().map_err(Failed::from)?).map_err(Failed::from)?)
 }
 
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let mut report = |step: &str| steps.begin(step);
     let kernel = match &args.tree {
-        Some(tree) => hsa_vm::use_tree(&folder(), tree, &mut report),
-        None => hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut report),
+        Some(tree) => hsa_vm::use_tree(&folder()?, tree, &mut report),
+        None => hsa_vm::fetch(&folder()?, args.kernel.as_deref(), &mut report),
     };
     let kernel = kernel.map_err(Failed::from)?;
     if rocr::newest_downloaded().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
-        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.begin(step))?;
+        hsa_rocr::fetch(newest, &hsa_rocr::folder()?, &mut |step| steps.begin(step))?;
     }
     drop(steps);
     let mut out = Screen::stdout();
@@ -230,7 +234,7 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     let command = guest_command(args)?;
-    let kernel = Kernel::open(&folder(), args.kernel.as_deref()).map_err(Failed::from)?;
+    let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(Failed::from)?;
     let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
     machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
     for parameter in &args.parameter {
@@ -275,7 +279,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = match args.rocr {
         Some(release) => {
-            let installation = Installation::open(&hsa_rocr::folder(), release);
+            let installation =
+                Installation::open(&hsa_rocr::folder().map_err(Failed::from)?, release);
             rocr::command_with_release(&installation.map_err(Failed::from)?, program)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),

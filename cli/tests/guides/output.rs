@@ -142,7 +142,7 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
         shell.env_remove(variable);
     }
     shell.env("PATH", std::env::join_paths(path).unwrap());
-    shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
+    shell.env("HSA_VMM_ROCR", hsa_rocr::folder().unwrap()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (stdout, stderr) = (stdout(&output), stderr(&output));
     // A command may fail if the page shows its output.

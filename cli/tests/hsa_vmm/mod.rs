@@ -27,7 +27,7 @@ pub fn command(arguments: &[&str]) -> Command {
     }
     // In reports, the command replaces the home folder and the user name. The tests compare complete paths.
     command.env("HOME", "/dev/null/home").env_remove("USER").env_remove("LOGNAME");
-    command.env("HSA_VMM_ROCR", folder()).env("LC_ALL", "C.UTF-8").args(arguments);
+    command.env("HSA_VMM_ROCR", folder().unwrap()).env("LC_ALL", "C.UTF-8").args(arguments);
     command
 }
 

@@ -79,7 +79,7 @@ impl Tree {
             let release = installation.release().to_string();
             let target = self.path("root/.cache/hsa-vmm/rocr");
             fs::create_dir_all(&target).unwrap();
-            run_ok(Command::new("cp").arg("-a").arg(folder().join(&release)).arg(&target));
+            run_ok(Command::new("cp").arg("-a").arg(folder().unwrap().join(&release)).arg(&target));
             let output = self.run(&[command, "emulate", "--rocr", &release, "--", command, "info"]);
             assert!(output.contains("libhsa-runtime64"), "{output}");
         }

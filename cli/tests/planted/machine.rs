@@ -60,7 +60,7 @@ fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)
         test::report(&format!("SKIPPED {name}: takes half an hour; HSA_VMM_VM_TESTS=all runs it"));
         return selected;
     }
-    let folder = hsa_vm::folder(&hsa_rocr::folder());
+    let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     match (test::installations(name), hsa_vm::Kernel::open(&folder, None)) {
         (None, _) => Vec::new(),
         (Some(_), Ok(_)) => selected,

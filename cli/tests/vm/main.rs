@@ -38,7 +38,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         return None;
     }
     let installations = test::installations(name)?;
-    let folder = hsa_vm::folder(&hsa_rocr::folder());
+    let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
     let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
         (Err(error), _) => format!("qemu-system-x86_64: {error}"),

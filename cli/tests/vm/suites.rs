@@ -124,7 +124,7 @@ fn rocrtst_passes() {
     let name = "rocrtst_passes";
     let Some(_lock) = lock_machine(name) else { return };
     // Fetch before the run, because the virtual machine has no network.
-    if let Err(error) = hsa_rocr::fetch_rocrtst(&hsa_rocr::folder(), &mut |_| ()) {
+    if let Err(error) = hsa_rocr::fetch_rocrtst(&hsa_rocr::folder().unwrap(), &mut |_| ()) {
         assert!(!test::is_required("rocr"), "HSA_VMM_REQUIRE requires rocrtst: {error}");
         test::report(&format!("SKIPPED {name}: {error}"));
         return;

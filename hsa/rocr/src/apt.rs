@@ -41,8 +41,8 @@ pub enum AptError {
         "no Debian mirror found in the package sources of this machine; set HSA_VMM_MIRROR to one"
     )]
     NoMirror,
-    /// `HSA_VMM_MIRROR` contains white space or control characters.
-    #[error("HSA_VMM_MIRROR={0:?} is not an address; set it to one address of a Debian mirror")]
+    /// The configured mirror is not one word.
+    #[error("HSA_VMM_MIRROR is invalid: {0:?} contains white space; set it to one address")]
     InvalidMirror(String),
     /// The archive's keys are missing.
     #[error("{KEYS} not found; install the package debian-archive-keyring")]
@@ -296,17 +296,20 @@ fn mirror() -> Result<String, AptError> {
     if let Ok(mirror) = std::env::var("HSA_VMM_MIRROR")
         && !mirror.is_empty()
     {
-        // A line break would add a line to the list of sources, such as one that is not verified.
-        if mirror.contains(|it: char| it.is_whitespace() || it.is_control()) {
-            return Err(AptError::InvalidMirror(mirror));
-        }
-        return Ok(mirror);
+        return checked_mirror(mirror);
     }
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]);
     let output = run("apt-get indextargets", "apt-get", command)?;
     let sites = String::from_utf8_lossy(&output.stdout);
     debian_mirror(&sites).map(str::to_owned).ok_or(AptError::NoMirror)
+}
+
+/// Rejects a mirror with white space. In the list of package sources, a line break would end the line that names the
+/// archive's keys, and the next line could trust unsigned packages.
+fn checked_mirror(mirror: String) -> Result<String, AptError> {
+    let is_invalid = mirror.contains(|letter: char| letter.is_whitespace() || letter.is_control());
+    if is_invalid { Err(AptError::InvalidMirror(mirror)) } else { Ok(mirror) }
 }
 
 /// Returns the first site with Debian's archive; skips sites with its security updates.
@@ -356,7 +359,10 @@ pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AptError, choose, debian_mirror, name_and_version, offers, output_with_timeout};
+    use super::{
+        AptError, checked_mirror, choose, debian_mirror, name_and_version, offers,
+        output_with_timeout,
+    };
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -401,6 +407,14 @@ mod tests {
         let sites = "https://other/apt\nhttps://mirror/debian-security\nhttps://mirror/debian/\n";
         assert_eq!(debian_mirror(sites), Some("https://mirror/debian/"));
         assert_eq!(debian_mirror("https://mirror/ubuntu"), None);
+    }
+
+    #[test]
+    fn mirror_cannot_add_a_package_source() {
+        checked_mirror("https://mirror/debian".to_owned()).unwrap();
+        for added in ["\ndeb [trusted=yes] file:/repo ./\n", " trixie", "\r", "\u{b}"] {
+            checked_mirror(format!("https://mirror/debian{added}")).unwrap_err();
+        }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release, SourceError};
-use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
+use hsa_sys::open_regular;
+use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
@@ -132,10 +132,9 @@ pub fn fetch(
 pub(crate) fn lock_folder(folder: &Path, needed: u64) -> Result<File, FetchError> {
     fs::create_dir_all(folder).map_err(folder_error(folder))?;
     let path = folder.join("lock");
-    // Do not follow a symbolic link, do not truncate.
     let mut options = File::options();
-    options.write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    let lock = options.open(&path).map_err(folder_error(&path))?;
+    let options = options.write(true).create(true).truncate(false);
+    let lock = open_regular(&path, options).map_err(folder_error(&path))?;
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|error| folder_error(&path)(error.into()))?;
     let disk = statvfs(folder).map_err(|error| folder_error(folder)(error.into()))?;

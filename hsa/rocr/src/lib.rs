@@ -37,7 +37,7 @@ pub use apt::AptError;
 pub use emulation::Emulation;
 pub use executable::{NotPreloadable, check_preloadable};
 pub use fetch::{FetchError, fetch};
-pub use folder::folder;
+pub use folder::{UntrustedFolder, folder};
 pub use hip::fetch_hip;
 pub use installation::{Installation, NotInstalled, find_program};
 pub use local::{SourceError, fetch_from};

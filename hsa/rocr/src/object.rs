@@ -1,6 +1,7 @@
 //! Finds the shared objects of this project that programs load.
 
 use crate::folder::program;
+use hsa_sys::check_owner;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,8 @@ pub struct NoObject {
 
 impl Object {
     /// Finds the file that the environment variable names. If the variable is not set, searches beside the program,
-    /// where cargo builds the file, and in `../lib/hsa-vmm`, where a package installs it.
+    /// where cargo builds the file, and in `../lib/hsa-vmm`, where a package installs it. Skips a file that another user
+    /// can change: if the program is in `/tmp/a`, any user can create `/tmp/deps`.
     pub(crate) fn find(self) -> Result<PathBuf, NoObject> {
         let configured = env::var_os(self.variable).filter(|configured| !configured.is_empty());
         if let Some(configured) = configured {
@@ -45,12 +47,19 @@ impl Object {
         let parent = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         // Cargo writes the object of a dependency to `deps`, beside tests. An object beside the program
         // may be outdated.
-        let folders = ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder));
-        let found = folders.iter().map(|folder| folder.join(self.file)).find(|path| path.is_file());
-        found.map(absolute).ok_or_else(|| NoObject {
-            object: self,
-            searched: folders.map(|folder| folder.display().to_string()).join(", "),
-        })
+        let mut searched = Vec::new();
+        for folder in ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder)) {
+            let file = absolute(folder.join(self.file));
+            if !file.is_file() {
+                searched.push(folder.display().to_string());
+                continue;
+            }
+            match check_owner(&file, 1) {
+                Ok(()) => return Ok(file),
+                Err(error) => searched.push(format!("{} ({error})", folder.display())),
+            }
+        }
+        Err(NoObject { object: self, searched: searched.join(", ") })
     }
 }
 

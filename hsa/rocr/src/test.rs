@@ -110,6 +110,11 @@ pub fn part_by_default(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
 }
 
+/// Returns the folder of the fetched releases.
+fn release_folder() -> PathBuf {
+    folder().expect("a folder that only this user can change")
+}
+
 /// Returns the releases on which a test runs: all of `releases`, or one of them.
 fn selected_releases<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     static REPORT_ONCE: Once = Once::new();
@@ -147,7 +152,7 @@ pub fn on_with_timeout(
 ) {
     if let Ok(release) = env::var(RELEASE_VARIABLE) {
         let release = release.parse().expect("a release");
-        let installation = Installation::open(&folder(), release)
+        let installation = Installation::open(&release_folder(), release)
             .expect("the release that the parent process has opened");
         body(&Fixture { installation });
         return;
@@ -191,7 +196,7 @@ fn run_on(
     command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
     command.env(RELEASE_VARIABLE, installation.release().version());
     // The process must open the same folder of releases.
-    command.env("HSA_VMM_ROCR", folder());
+    command.env("HSA_VMM_ROCR", release_folder());
     if !uses_own_driver() {
         emulation.apply(&mut command).expect("the emulated driver was built");
     }
@@ -243,7 +248,7 @@ pub fn report(line: &str) {
 #[must_use]
 pub fn installations(name: &str) -> Option<&'static [Installation]> {
     static FETCHED: OnceLock<Result<Vec<Installation>, FetchError>> = OnceLock::new();
-    let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &folder(), &mut |_| ()));
+    let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &release_folder(), &mut |_| ()));
     match fetched {
         Ok(installations) => Some(installations),
         Err(error) => {

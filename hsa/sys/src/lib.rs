@@ -41,6 +41,7 @@ pub mod driver {
 }
 pub mod library;
 mod loaded;
+mod owner;
 mod printable;
 pub mod table;
 pub mod tools;
@@ -48,6 +49,7 @@ pub mod tools;
 pub use bindings::*;
 pub use library::{Library, LoadError, Origin, RejectedCandidate, Search};
 pub use loaded::{LoadedLibrary, build_of_file, loaded};
+pub use owner::{Untrusted, check_owner, open_regular};
 pub use printable::printable;
 pub use table::{Core, MissingSymbol, Symbol, Table, Vmem};
 

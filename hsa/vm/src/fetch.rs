@@ -2,7 +2,8 @@
 
 use crate::packages::{self, Offer, SERIES};
 use crate::tool::{self, ToolError, file_error};
-use crate::{Kernel, NotFetched, TreeError, build, folder, initramfs, qemu};
+use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, qemu};
+use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -63,11 +64,8 @@ pub enum FetchError {
         missing: String,
     },
     /// The module's source was not found.
-    #[error(
-        "the source of the kernel module was not found: run this in a clone of the repository, or set \
-         HSA_VMM_VM_MODULE to the folder hsa/vm/module of a clone"
-    )]
-    NoSource,
+    #[error(transparent)]
+    NoSource(#[from] NoSource),
     /// The kernel of a source tree cannot be used.
     #[error(transparent)]
     Tree(#[from] TreeError),
@@ -89,7 +87,7 @@ pub fn fetch(
     release: Option<&str>,
     report: &mut dyn FnMut(&str),
 ) -> Result<Kernel, FetchError> {
-    let source = folder::module_source().ok_or(FetchError::NoSource)?;
+    let source = folder::module_source()?;
     let _lock = lock(folder)?;
     if let Some(release) = release.filter(|release| !packages::is_in_series(release)) {
         return Err(FetchError::OtherSeries { requested: release.to_owned() });
@@ -133,7 +131,9 @@ pub fn fetch(
 pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let lock = folder.join("lock");
-    let lock = File::create(&lock).map_err(file_error(&lock))?;
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let lock = open_regular(&lock, options).map_err(file_error(&lock))?;
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|error| file_error(folder)(error.into()))?;
     Ok(lock)

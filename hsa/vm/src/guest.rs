@@ -12,8 +12,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The mount point of the job's folder.
-const JOB: &str = "/run/hsa-vmm";
+/// The mount point of the host's folder of the job.
+const JOB: &str = "/run/hsa-vmm-job";
+/// The mount point of the folder that the guest can write to.
+const GUEST: &str = "/run/hsa-vmm";
 /// The folder of the kernel module's files in debugfs.
 const DEBUGFS: &str = "/sys/kernel/debug/hsa_vmm";
 /// The folder of the virtio ports.
@@ -29,22 +31,22 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNAL_BASE: u8 = 128;
 
-/// Runs the program of the job and writes its exit status into the job's folder.
+/// Runs the program of the job and writes its exit status into the guest's folder.
 ///
 /// # Errors
 /// The process is not in a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
 pub fn run() -> io::Result<()> {
-    let job = Path::new(JOB);
+    let (job, guest) = (Path::new(JOB), Path::new(GUEST));
     let (mut output, mut errors) = (Port::open("output")?, Port::open("errors")?);
-    let status = match run_job(job, &mut output, &mut errors) {
+    let status = match run_job(job, guest, &mut output, &mut errors) {
         Ok(status) => status,
         Err(error) => {
             writeln!(errors, "hsa-vmm vm: {error}")?;
             FAILED
         }
     };
-    wait_until_received(job, &output, &errors)?;
-    fs::write(job.join(job::STATUS), status.to_string())
+    wait_until_received(job, guest, &output, &errors)?;
+    fs::write(guest.join(job::STATUS), status.to_string())
 }
 
 /// A virtio port to the host. A write returns before QEMU has received the bytes.
@@ -72,8 +74,8 @@ impl Write for Port {
 }
 
 /// Waits until the host has received what was written. QEMU would discard the rest when the machine ends.
-fn wait_until_received(job: &Path, output: &Port, errors: &Port) -> io::Result<()> {
-    fs::write(job.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
+fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -> io::Result<()> {
+    fs::write(guest.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();
     while !job.join(job::RECEIVED).exists() && started.elapsed() < RECEIVE_LIMIT {
         thread::sleep(POLLING_INTERVAL);
@@ -81,10 +83,15 @@ fn wait_until_received(job: &Path, output: &Port, errors: &Port) -> io::Result<(
     Ok(())
 }
 
-fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
+fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
     let read = |name: &str| fs::read(job.join(name));
-    let coverage = job.join(job::COVERAGE);
-    if coverage.exists() {
+    for name in [job::LOG, job::PAGE_TABLES] {
+        if job.join(name).exists() {
+            fs::write(guest.join(name), "")?;
+        }
+    }
+    let counts_calls = job.join(job::COVERAGE).exists();
+    if counts_calls {
         start_coverage()?;
     }
     if let Ok(function) = fs::read(job.join(job::STUB)) {
@@ -127,8 +134,8 @@ fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
         scope.spawn(|| copy(program_errors, errors));
         wait(&mut child, host.as_ref())
     })?;
-    if coverage.exists() {
-        fs::write(&coverage, fs::read(Path::new(DEBUGFS).join("coverage"))?)?;
+    if counts_calls {
+        fs::write(guest.join(job::COVERAGE), fs::read(Path::new(DEBUGFS).join("coverage"))?)?;
     }
     Ok(exit_status(status))
 }

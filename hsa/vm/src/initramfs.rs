@@ -1,5 +1,6 @@
 //! The initial file system of the virtual machine: `init`, busybox, and the kernel modules.
 
+use crate::Kernel;
 use crate::tool::{self, ToolError, file_error};
 use cpio::newc::{Builder, trailer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +9,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const INIT: &[u8] = include_bytes!("../guest/init");
+/// The first program in the virtual machine.
+pub(crate) const INIT: &[u8] = include_bytes!("../guest/init");
 /// The modules that `init` needs, and AMD's driver.
 const MODULES: [&str; 6] =
     ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "amdgpu"];
@@ -54,6 +56,8 @@ pub(crate) fn write(
     add_files(&mut archive).map_err(file_error(target))?;
     let bytes = trailer(archive.bytes).map_err(file_error(target))?;
     // Rename the complete file, so that other processes never see a partial file.
+    let init = target.with_file_name(Kernel::INIT);
+    fs::write(&init, INIT).map_err(file_error(&init))?;
     let partial = target.with_extension("part");
     fs::write(&partial, bytes)
         .and_then(|()| fs::rename(&partial, target))

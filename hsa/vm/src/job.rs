@@ -1,11 +1,13 @@
-//! The folder through which the host and the virtual machine exchange a program and its results.
+//! The folders through which the host and the virtual machine exchange a program and its results.
 
+use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -13,7 +15,12 @@ use tempfile::TempDir;
 /// Variables whose files or folders do not exist in the virtual machine.
 const NOT_INHERITED: [&str; 2] = ["LD_PRELOAD", "XDG_RUNTIME_DIR"];
 
-// The names of the files in the folder.
+/// The folder that the host writes to.
+const HOST: &str = "job";
+/// The folder that the guest writes to.
+const GUEST: &str = "guest";
+
+// The names of the host's files.
 
 /// The program and its arguments.
 pub(crate) const ARGUMENTS: &str = "arguments";
@@ -21,36 +28,45 @@ pub(crate) const ARGUMENTS: &str = "arguments";
 pub(crate) const ENVIRONMENT: &str = "environment";
 /// The path of the program's current folder.
 pub(crate) const DIRECTORY: &str = "directory";
-/// The program's exit status.
-pub(crate) const STATUS: &str = "status";
-/// The numbers of bytes that the program has written to its output and to its errors, at its end.
-pub(crate) const WRITTEN: &str = "written";
 /// Exists when the host has received the numbers of bytes in [`WRITTEN`].
 pub(crate) const RECEIVED: &str = "received";
-/// The file that the host writes last. The guest then starts the program.
-pub(crate) const READY: &str = "ready";
+/// The number of the job. The host writes this file last. The guest then starts the program.
+const READY: &str = "ready";
 /// The number of seconds for which an idle machine waits for the next program.
 pub(crate) const KEEP: &str = "keep";
-/// Exists when the program has ended and all other files of the job are written.
-pub(crate) const ENDED: &str = "ended";
 /// The name of the function of amdgpu.ko that does nothing while the program runs.
 pub(crate) const STUB: &str = "stub";
 /// The plan of the engines' faults.
 pub(crate) const FAULTS: &str = "faults";
-/// The functions of amdgpu.ko that ran. If the file exists before the program starts, calls are counted.
-pub(crate) const COVERAGE: &str = "coverage";
+/// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
+const HSA_VMM: &str = "program";
+/// The path of the folder that the program can write to.
+const RESULTS: &str = "results";
+
+// The names of the guest's files.
+
+/// The program's exit status.
+pub(crate) const STATUS: &str = "status";
+/// The numbers of bytes that the program has written to its output and to its errors, at its end.
+pub(crate) const WRITTEN: &str = "written";
+/// Contains the job's number when the guest starts `hsa-vmm vm-guest`. No file of the previous job exists then.
+const BOOTED: &str = "booted";
+/// Contains the job's number when the program has ended and all other files of the job are written.
+const ENDED: &str = "ended";
 /// The kernel's log.
 pub(crate) const DMESG: &str = "dmesg";
+
+// The names of files in both folders. The host's file is empty, and makes the guest write its file.
+
+/// The functions of amdgpu.ko that ran.
+pub(crate) const COVERAGE: &str = "coverage";
 /// A log that the program can write.
 pub(crate) const LOG: &str = "log";
 /// Page tables that the program can write.
 pub(crate) const PAGE_TABLES: &str = "page_tables";
-/// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
-const HSA_VMM: &str = "program";
-/// Exists when the guest starts `hsa-vmm vm-guest`.
-const BOOTED: &str = "booted";
-/// The path of the folder that the program can write to.
-const RESULTS: &str = "results";
+
+// The names of files that are not shared.
+
 /// The output of the kernel's console.
 const CONSOLE: &str = "console";
 /// QEMU's standard error.
@@ -59,13 +75,19 @@ const QEMU_ERRORS: &str = "qemu";
 const LOCK: &str = "lock";
 /// The prefix of the names of temporary folders.
 const PREFIX: &str = "hsa-vmm-vm-";
+/// The maximum size of a file that is copied from the guest.
+const MAX_COPY: u64 = 16 << 30;
 
 /// A program to run in a virtual machine.
+///
+/// The guest cannot write to the folder that the host writes to: the host would follow a symbolic link of the guest. The
+/// program is root in the guest and can create any file in the guest's folder, also in place of the guest's own files.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// Contains the other two folders, and the host's own files. Not shared with the guest.
     folder: PathBuf,
-    /// The folder of QEMU's own output.
-    qemu: PathBuf,
+    /// The number in [`READY`].
+    number: u64,
     /// The temporary folder, which is removed when the job is dropped, and its lock.
     _temporary: Option<(TempDir, File)>,
 }
@@ -74,27 +96,49 @@ impl Job {
     /// Creates a temporary folder, which is locked while this process runs.
     pub fn temporary() -> io::Result<Self> {
         remove_abandoned(&env::temp_dir());
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
-        let lock = File::create(folder.path().join(LOCK))?;
+        let temporary = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let lock = File::create(temporary.path().join(LOCK))?;
         flock(&lock, FlockOperation::LockShared)?;
-        let path = folder.path().to_owned();
-        Ok(Self { folder: path.clone(), qemu: path, _temporary: Some((folder, lock)) })
+        let job = Self::in_folder(temporary.path().to_owned())?;
+        Ok(Self { _temporary: Some((temporary, lock)), ..job })
     }
 
-    /// Uses the folder of a machine that keeps running. QEMU's own output is beside the folder.
+    /// Uses a folder that only this user can write to: the folder of a machine that keeps running.
     pub fn in_folder(folder: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&folder)?;
-        let qemu = folder.parent().unwrap_or(&folder).to_owned();
-        Ok(Self { folder, qemu, _temporary: None })
+        let job = Self { folder, number: 0, _temporary: None };
+        fs::create_dir_all(job.host_folder())?;
+        fs::create_dir_all(job.guest_folder())?;
+        Ok(Self { number: job.started_number().unwrap_or(0), ..job })
+    }
+
+    /// Returns the folder that the host writes to and the guest can only read.
+    pub fn host_folder(&self) -> PathBuf {
+        self.folder.join(HOST)
+    }
+
+    /// Returns the folder that the guest writes to.
+    pub fn guest_folder(&self) -> PathBuf {
+        self.folder.join(GUEST)
+    }
+
+    /// Replaces the guest's folder by an empty folder, for a machine that boots.
+    pub fn renew_guest_folder(&self) -> io::Result<()> {
+        let folder = self.guest_folder();
+        // The previous guest can have created folders that cannot be removed, such as folders without permissions, or
+        // too deep ones. They must not prevent this machine from booting.
+        if fs::remove_dir_all(&folder).is_err() && folder.exists() {
+            let aside = tempfile::Builder::new().prefix("left-").tempdir_in(&self.folder)?;
+            fs::rename(&folder, aside.keep())?;
+        }
+        fs::create_dir_all(&folder)
     }
 
     /// Removes the files of the previous job. Writes a command, its current folder and this process's environment.
     pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(self.host_folder())? {
             let entry = entry?;
-            let outlives_job =
-                [LOCK, CONSOLE, QEMU_ERRORS].iter().any(|name| entry.file_name() == *name);
-            if !outlives_job {
+            // The guest and other processes compare with the number of the previous job.
+            if entry.file_name() != READY {
                 fs::remove_file(entry.path())?;
             }
         }
@@ -126,36 +170,58 @@ impl Job {
         Ok(())
     }
 
+    /// Writes a file for the guest.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> io::Result<()> {
-        fs::write(self.folder().join(name), contents)
+        fs::write(self.host_folder().join(name), contents)
     }
 
+    /// Lets the guest start the program. All files of the job must be written.
+    pub fn start(&mut self) -> io::Result<()> {
+        self.number += 1;
+        // Rename the complete file, so that the guest never reads a part of the number.
+        let partial = self.host_folder().join("ready.part");
+        fs::write(&partial, self.number.to_string())?;
+        fs::rename(partial, self.host_folder().join(READY))
+    }
+
+    /// Returns the number of the last job that was started in this folder.
+    fn started_number(&self) -> Option<u64> {
+        fs::read_to_string(self.host_folder().join(READY)).ok()?.parse().ok()
+    }
+
+    /// Returns the folder of the files that the host does not share.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Returns the file of the kernel's console.
     pub fn console(&self) -> PathBuf {
-        self.qemu.join(CONSOLE)
+        self.folder.join(CONSOLE)
     }
 
     /// Returns the file of QEMU's standard error.
     pub fn qemu_errors(&self) -> PathBuf {
-        self.qemu.join(QEMU_ERRORS)
+        self.folder.join(QEMU_ERRORS)
     }
 
-    /// Returns whether the guest has finished the job.
+    /// Returns whether the guest has finished the job, or the last job that another process started in this folder.
     pub fn has_ended(&self) -> bool {
-        self.folder().join(ENDED).exists()
+        self.is_marked(ENDED)
     }
 
+    /// Returns whether the guest has removed the files of the previous job and started `hsa-vmm vm-guest`.
     pub fn has_booted(&self) -> bool {
-        self.folder().join(BOOTED).exists()
+        self.is_marked(BOOTED)
+    }
+
+    /// Returns whether a file of the guest contains the number of this job.
+    fn is_marked(&self, name: &str) -> bool {
+        self.read(name).is_some_and(|text| text.trim().parse() == Ok(self.number))
     }
 
     /// Returns the numbers of bytes that the program has written to its output and to its errors, if it has ended.
     pub fn written(&self) -> Option<[u64; 2]> {
-        let text = fs::read_to_string(self.folder().join(WRITTEN)).ok()?;
+        let text = self.read_of_this_job(WRITTEN)?;
         // The guest may have written a part of the file.
         let (output, errors) = text.strip_suffix('\n')?.split_once(' ')?;
         Some([output.parse().ok()?, errors.parse().ok()?])
@@ -163,21 +229,54 @@ impl Job {
 
     /// Returns the program's exit status, if it has ended.
     pub fn status(&self) -> Option<u8> {
-        fs::read_to_string(self.folder().join(STATUS)).ok()?.trim().parse().ok()
+        self.read_of_this_job(STATUS)?.trim().parse().ok()
+    }
+
+    fn read_of_this_job(&self, name: &str) -> Option<String> {
+        self.has_booted().then(|| self.read(name)).flatten()
+    }
+
+    /// Reads a file of the guest that contains numbers.
+    fn read(&self, name: &str) -> Option<String> {
+        let mut text = String::new();
+        // The longest file has two numbers of 20 digits. The guest can make any file endless.
+        self.open(name).ok()?.take(64).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        open_regular(&self.guest_folder().join(name), File::options().read(true))
+    }
+
+    /// Copies a file of the guest.
+    pub fn copy(&self, name: &str, target: &Path) -> io::Result<()> {
+        let source = self.open(name)?;
+        let mut target = File::create(target)?;
+        // The file can grow during the copy, and a file with holes can be larger than the disk.
+        if io::copy(&mut (&source).take(MAX_COPY), &mut target)? < MAX_COPY {
+            return Ok(());
+        }
+        let message = format!("{name} of the virtual machine has more than {} GiB", MAX_COPY >> 30);
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
     }
 }
 
-/// Removes the job folders that killed processes have left.
+/// Removes the job folders that killed processes of this user have left.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
+        // Another user can create a folder of this name in `/tmp`, with any contents. The metadata is that of a link, not
+        // of its target.
         let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let lock = is_job.then(|| File::open(entry.path().join(LOCK)).ok()).flatten();
+            && entry.metadata().is_ok_and(|found| {
+                found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()
+            });
+        let open = || open_regular(&entry.path().join(LOCK), File::options().read(true)).ok();
+        let lock = is_job.then(open).flatten();
         let is_abandoned =
             lock.is_some_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
         if is_abandoned {
-            // Fails if another process removes the folder, or it belongs to another user.
+            // Fails if another process removes the folder.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -197,44 +296,4 @@ pub(crate) fn split_words(bytes: &[u8]) -> Vec<OsString> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, STATUS, remove_abandoned, split_words};
-    use std::fs;
-    use std::process::Command;
-
-    #[test]
-    fn folders_of_killed_processes_are_removed() {
-        let temporary = tempfile::tempdir().unwrap();
-        let [abandoned, foreign] = [format!("{PREFIX}abandoned"), "foreign".into()]
-            .map(|name| temporary.path().join(name));
-        for folder in [&abandoned, &foreign] {
-            fs::create_dir(folder).unwrap();
-            fs::write(folder.join(LOCK), "").unwrap();
-        }
-        let lock = fs::File::open(abandoned.join(LOCK)).unwrap();
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
-        remove_abandoned(temporary.path());
-        assert!(abandoned.exists(), "its process runs");
-        drop(lock);
-        remove_abandoned(temporary.path());
-        assert!(!abandoned.exists() && foreign.exists());
-    }
-
-    #[test]
-    fn job_contains_arguments_and_environment() {
-        let mut command = Command::new("program");
-        command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
-        let job = Job::temporary().unwrap();
-        job.write(STATUS, "1").unwrap();
-        job.prepare(&command, None).unwrap();
-        assert_eq!(job.status(), None, "of a previous job");
-        let read = |name: &str| split_words(&fs::read(job.folder().join(name)).unwrap());
-        assert_eq!(read(ARGUMENTS), ["program", "", "two words", "line\nend"]);
-        assert!(read(ENVIRONMENT).contains(&"HSA_VM_TEST=a=b".into()));
-        assert!(
-            !read(ENVIRONMENT)
-                .iter()
-                .any(|variable| variable.to_string_lossy().starts_with("PATH="))
-        );
-    }
-}
+mod tests;

@@ -1,10 +1,10 @@
 //! Machines that keep running for the next program.
 //!
-//! Each machine has a folder that only its user can open. The folder contains the job's folder, and the sockets through
+//! Each machine has a folder that only its user can open. The folder contains the job's folders, and the sockets through
 //! which QEMU sends the program's output. The folder's name is a hash of the configuration. A process locks the folder
 //! while it uses the machine.
 
-use crate::job::ENDED;
+use crate::job::Job;
 use crate::machine::{Machine, RunError, file_error};
 use crate::running::{Limits, POLLING_INTERVAL, WaitEnd};
 use rustix::fs::{FlockOperation, flock};
@@ -26,7 +26,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
-const JOB: &str = "job";
 /// The file with the process ID of QEMU.
 const PROCESS: &str = "process";
 /// The sockets for the program's output and its errors.
@@ -68,21 +67,21 @@ impl KeptMachine {
         }
     }
 
-    /// Returns the job's folder, which the machine shares with the process that uses the machine.
-    pub fn job_folder(&self) -> PathBuf {
-        self.folder.join(JOB)
+    /// Returns the folder of the machine, which also contains the job's folders.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Connects to the machine when it is idle. Returns `None` if the machine does not run, or a limit is reached.
     /// Kills the machine if it does not become idle within [`IDLE_LIMIT`].
-    pub fn connect(&self, limits: &Limits) -> Option<Connection> {
+    pub fn connect(&self, job: &Job, limits: &Limits) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
         let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
         let started = Instant::now();
         // Connect only after the previous job has ended: an earlier connection would hide from the guest that the
         // previous process has disconnected.
-        while !self.job_folder().join(ENDED).exists() {
+        while !job.has_ended() {
             test_kill_process(process).ok()?;
             if limits.check().is_some() {
                 return None;

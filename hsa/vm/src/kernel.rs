@@ -1,6 +1,6 @@
 //! A fetched kernel.
 
-use crate::folder;
+use crate::{folder, initramfs};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,8 @@ pub struct Kernel {
     folder: PathBuf,
 }
 
-/// The kernel was not fetched, or its module was compiled from other source files than this machine's.
+/// The kernel was not fetched, or was fetched by another version, or its module was compiled from other source files than
+/// this machine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} in {folder}; run `{command}`", folder = folder.display())]
 pub struct NotFetched {
@@ -26,6 +27,8 @@ impl Kernel {
     /// The initial file system. `vm fetch` writes this file last.
     pub(crate) const INITRAMFS: &str = "initramfs";
     pub(crate) const IMAGE: &str = "vmlinuz";
+    /// A copy of `init` in the initial file system.
+    pub(crate) const INIT: &str = "init";
     /// The version of Debian's packages.
     pub(crate) const PACKAGES: &str = "packages";
     /// The path of the source tree, for a kernel that is not Debian's.
@@ -34,8 +37,8 @@ impl Kernel {
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
     /// # Errors
-    /// The kernel was not fetched, or a source file of its module has changed since the module was compiled. The
-    /// message contains the command to run.
+    /// The kernel was not fetched, or was fetched by another version of `hsa-vmm`, or a source file of its module has
+    /// changed since the module was compiled. The message contains the command to run.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
         let not_fetched = |problem: String, command: String| NotFetched {
             problem,
@@ -52,7 +55,12 @@ impl Kernel {
             });
             not_fetched(problem, FETCH_COMMAND.to_owned())
         })?;
-        let source = folder::module_source();
+        // The host and `init` must agree on the files that they exchange.
+        if fs::read(kernel.folder.join(Self::INIT)).ok().as_deref() != Some(initramfs::INIT) {
+            let problem = format!("{} was fetched by another version of hsa-vmm", kernel.release);
+            return Err(not_fetched(problem, kernel.fetch_command()));
+        }
+        let source = folder::module_source().ok();
         match source.and_then(|source| changed_file(&source, &kernel.module_folder())) {
             Some(name) => {
                 let problem = format!(
@@ -117,8 +125,10 @@ impl Kernel {
 fn changed_file(source: &Path, copy: &Path) -> Option<String> {
     let files = fs::read_dir(source).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let mut changed = files.filter(|file| file.is_file()).filter(|file| {
-        let name = file.file_name().unwrap_or_default();
-        fs::read(file).ok() != fs::read(copy.join(name)).ok()
+        let copy = copy.join(file.file_name().unwrap_or_default());
+        let length = |file: &Path| fs::metadata(file).map(|found| found.len()).ok();
+        // Compare the lengths first, so that a huge file is not read.
+        length(file) != length(&copy) || fs::read(file).ok() != fs::read(copy).ok()
     });
     changed.next().map(|file| file.display().to_string())
 }

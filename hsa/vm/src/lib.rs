@@ -35,7 +35,7 @@ mod tree;
 
 pub use faults::{EngineFaults, EngineFaultsError};
 pub use fetch::{FetchError, fetch};
-pub use folder::folder;
+pub use folder::{NoSource, UntrustedFolder, folder};
 pub use kernel::{Kernel, NotFetched};
 pub use machine::{Machine, Outcome, RunError};
 pub use tool::ToolError;

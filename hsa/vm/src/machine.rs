@@ -7,8 +7,8 @@ use crate::qemu;
 use crate::running::{Limits, RunningMachine, Stream, WaitEnd};
 use crate::{EngineFaults, Kernel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -252,18 +252,18 @@ impl Machine {
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
         let job = match &kept {
-            Some(kept) => Job::in_folder(kept.job_folder()),
+            Some(kept) => Job::in_folder(kept.folder().to_owned()),
             None => Job::temporary(),
         };
-        let job = job.map_err(file_error(Path::new("job")))?;
+        let mut job = job.map_err(file_error(Path::new("job")))?;
         let mut streams: [Stream; 2] = [Box::new(output), Box::new(errors)];
-        let mut idle_machine = kept.as_ref().and_then(|kept| kept.connect(&limits));
+        let mut idle_machine = kept.as_ref().and_then(|kept| kept.connect(&job, &limits));
         if let Some(end) = limits.check() {
             return self.outcome(end, "kept", String::new);
         }
         let mut accelerators = Accelerator::candidates().into_iter();
         loop {
-            self.prepare(&job, command).map_err(file_error(job.folder()))?;
+            self.prepare(&mut job, command).map_err(file_error(job.folder()))?;
             let (mut running, name) = if let Some(connection) = idle_machine.take() {
                 (RunningMachine::reuse(connection, streams)?, "kept".to_owned())
             } else if let Some(accelerator) = accelerators.next() {
@@ -287,7 +287,7 @@ impl Machine {
 
     /// Writes the job's files: the program, its faults, and an empty file for each requested recording. Writing the
     /// last file starts the program.
-    fn prepare(&self, job: &Job, command: &Command) -> io::Result<()> {
+    fn prepare(&self, job: &mut Job, command: &Command) -> io::Result<()> {
         job.prepare(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {
             job.write(job::STUB, function)?;
@@ -307,7 +307,7 @@ impl Machine {
         if let Some(idle) = self.keep {
             job.write(job::KEEP, idle.as_secs().max(1).to_string())?;
         }
-        job.write(job::READY, "")
+        job.start()
     }
 
     fn outcome(
@@ -335,7 +335,7 @@ impl Machine {
             (job::PAGE_TABLES, &self.page_tables),
         ] {
             if let Some(file) = file {
-                fs::copy(job.folder().join(name), file).map_err(file_error(file))?;
+                job.copy(name, file).map_err(file_error(file))?;
             }
         }
         Ok(())
@@ -344,9 +344,20 @@ impl Machine {
 
 /// Returns the last lines of QEMU's standard error and the kernel's console.
 fn console_log(job: &Job) -> String {
-    let read = |path| fs::read(path).unwrap_or_default();
+    let read = |path: PathBuf| read_end(&path).unwrap_or_default();
     let log = [read(job.qemu_errors()), read(job.console())].join(&b'\n');
     last_lines(&String::from_utf8_lossy(&log))
+}
+
+/// Reads the last bytes of a file. The guest can write any number of bytes to its console.
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
+    const SIZE: u64 = 64 << 10;
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(SIZE)))?;
+    let mut bytes = Vec::new();
+    file.take(SIZE).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns the last lines that are not empty.

@@ -54,7 +54,8 @@ pub(crate) fn command(
         command.args(["-device", &format!("ivshmem-plain,memdev=vram{gpu}")]);
     }
     share(&mut command, "root", Path::new("/"), true);
-    share(&mut command, "job", job.folder(), false);
+    share(&mut command, "job", &job.host_folder(), true);
+    share(&mut command, "guest", &job.guest_folder(), false);
     if let Some(results) = &machine.results {
         share(&mut command, "results", results, false);
     }

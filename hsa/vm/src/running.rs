@@ -85,6 +85,7 @@ impl RunningMachine {
         accelerator: Accelerator,
         streams: [Stream; 2],
     ) -> Result<Self, RunError> {
+        job.renew_guest_folder().map_err(file_error(job.folder()))?;
         let boot_limit = match accelerator {
             Accelerator::Kvm => KVM_BOOT_LIMIT,
             Accelerator::Tcg => BOOT_LIMIT,

@@ -106,7 +106,7 @@ pub fn use_tree(
 ) -> Result<Kernel, FetchError> {
     let tree = fs::canonicalize(tree).map_err(file_error(tree))?;
     let release = check(&tree)?;
-    let source = folder::module_source().ok_or(FetchError::NoSource)?;
+    let source = folder::module_source()?;
     let _lock = lock(folder)?;
     let target = folder.join(&release);
     let work = target.join("module");

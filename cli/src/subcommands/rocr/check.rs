@@ -42,10 +42,11 @@ pub struct RocrCheck {
 }
 
 pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
-    let checked = Installation::open(&folder(), args.release)?;
+    let folder = folder()?;
+    let checked = Installation::open(&folder, args.release)?;
     let is_base =
         |it: &Installation| it.release().is_packaged() && it.release() != checked.release();
-    let Some(base) = Installation::all(&folder()).into_iter().rfind(is_base) else {
+    let Some(base) = Installation::all(&folder).into_iter().rfind(is_base) else {
         let message =
             "no other release was downloaded for the comparison; run `hsa-vmm rocr fetch 7.2.4`";
         return Err(BadUsage(message.to_owned()).into());

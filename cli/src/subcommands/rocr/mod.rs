@@ -8,7 +8,9 @@ use crate::table::table;
 use crate::{BadUsage, Exit};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Installation, InvalidRelease, Release, fetch, fetch_from, fetch_hip, folder};
+use hsa_rocr::{
+    Installation, InvalidRelease, Release, UntrustedFolder, fetch, fetch_from, fetch_hip, folder,
+};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -93,7 +95,7 @@ impl FromStr for Releases {
 /// name that matches no such release unchanged.
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
-    let fetched = fetched_releases();
+    let fetched = fetched_releases().unwrap_or_default();
     let fetched = fetched.iter().map(Installation::release);
     let known: BTreeSet<Release> = Release::ALL.into_iter().chain(fetched).collect();
     complete(release, &known)
@@ -124,7 +126,7 @@ fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, Stri
 pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
     match args {
         Rocr::Fetch(args) => fetch_releases(args),
-        Rocr::List => print_releases(&fetched_releases()),
+        Rocr::List => print_releases(&fetched_releases()?),
         Rocr::Run(args) => run_program(args),
         Rocr::Check(args) => check::run(args),
     }
@@ -139,12 +141,13 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
             [name] => Some(name),
             _ => None,
         };
-        let stored = fetch_from(source, name, &folder(), &mut on_step)?;
+        let stored = fetch_from(source, name, &folder()?, &mut on_step)?;
         drop(steps);
         return print_releases(&[stored]);
     }
+    let folder = folder()?;
     let is_unknown = |release: &&Release| {
-        !release.is_packaged() && Installation::open(&folder(), **release).is_err()
+        !release.is_packaged() && Installation::open(&folder, **release).is_err()
     };
     if let Some(unknown) = releases.iter().find(is_unknown) {
         let message = format!(
@@ -152,10 +155,10 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
         );
         return Err(BadUsage(message).into());
     }
-    let fetched = fetch(releases, &folder(), &mut on_step)?;
+    let fetched = fetch(releases, &folder, &mut on_step)?;
     if args.hip {
         for installation in &fetched {
-            fetch_hip(installation.release(), &folder(), &mut on_step)?;
+            fetch_hip(installation.release(), &folder, &mut on_step)?;
         }
     }
     drop(steps);
@@ -164,9 +167,11 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
 
 fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
     let installation = match args.rocr {
-        Some(release) => Installation::open(&folder(), release)?,
-        None => newest_downloaded()
-            .map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
+        Some(release) => Installation::open(&folder()?, release)?,
+        None => match newest_downloaded() {
+            Some(newest) => newest,
+            None => Installation::open(&folder()?, Release::R7_2_4)?,
+        },
     };
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = command_with_release(&installation, program);
@@ -185,13 +190,17 @@ pub fn command_with_release(installation: &Installation, program: &OsStr) -> Com
 }
 
 /// Returns the fetched releases: downloaded releases, oldest first, then releases stored with `--from`.
-fn fetched_releases() -> Vec<Installation> {
-    Installation::all(&folder())
+fn fetched_releases() -> Result<Vec<Installation>, UntrustedFolder> {
+    Ok(Installation::all(&folder()?))
 }
 
-/// Returns the newest downloaded release.
+/// Returns the newest downloaded release. Prints a note if another user can change the folder of the releases.
 pub fn newest_downloaded() -> Option<Installation> {
-    fetched_releases().into_iter().rfind(|installation| installation.release().is_packaged())
+    let fetched = fetched_releases().inspect_err(|error| note!("{error}"));
+    fetched
+        .unwrap_or_default()
+        .into_iter()
+        .rfind(|installation| installation.release().is_packaged())
 }
 
 fn print_releases(installations: &[Installation]) -> anyhow::Result<Exit> {

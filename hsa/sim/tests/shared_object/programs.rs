@@ -113,7 +113,7 @@ enum Runtime {
 /// fetched, which is reported. Fails if `HSA_VMM_REQUIRE` requires AMD's runtime.
 fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, String)> {
     let Rocrtst { installation, program } =
-        match hsa_rocr::fetch_rocrtst(&hsa_rocr::folder(), &mut |_| ()) {
+        match hsa_rocr::fetch_rocrtst(&hsa_rocr::folder().unwrap(), &mut |_| ()) {
             Ok(fetched) => fetched,
             Err(error) => {
                 assert!(!test::is_required("rocr"), "HSA_VMM_REQUIRE requires rocrtst: {error}");
