@@ -153,7 +153,7 @@ fn left_folders_do_not_prevent_a_boot() {
     let inner = job.guest_folder().join("folder/inner");
     fs::create_dir_all(&inner).unwrap();
     // Only root can remove this folder.
-    fs::set_permissions(inner.parent().unwrap(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(inner.parent().unwrap(), fs::Permissions::from_mode(0o000)).unwrap();
     job.renew_guest_folder().unwrap();
     assert_eq!(fs::read_dir(job.guest_folder()).unwrap().count(), 0);
 }
