@@ -258,7 +258,12 @@ fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
     drop(writer);
     let (result_sender, results) = std::sync::mpsc::channel();
-    std::thread::spawn(move || result_sender.send(reader.read(&mut [0])));
+    std::thread::spawn(move || {
+        let result = reader.read(&mut [0]);
+        // Before the caller continues and counts the descriptors.
+        drop(reader);
+        result_sender.send(result)
+    });
     let read = results.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
     assert_eq!(read.unwrap(), 0);
 }
