@@ -62,7 +62,8 @@ impl PagedBuilder {
     }
 
     /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
-    /// wait for the runtime to create memory. The ready memory counts as used.
+    /// wait for the runtime to create memory. The ready memory counts as used. More pages than the buffer has are
+    /// never kept ready.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
         self.pool_size = pages;
         self
@@ -89,7 +90,8 @@ impl PagedBuilder {
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
-        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead);
+        // More memory could never be mapped, and would be missing elsewhere.
+        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead).min(page_count);
         let zero_page = if self.zero_page {
             let zero_page = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
