@@ -62,7 +62,7 @@ fn export(arguments: &[&str]) -> anyhow::Result<()> {
     println!("first:  reads {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"from the second", "the second process has not written");
 
-    // The second process has closed the memory by exiting.
+    // The second process has ended. It closed the memory when it dropped `OpenedMemory`.
     memory.free()?;
     Ok(())
 }

@@ -68,6 +68,8 @@ compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 mod access;
 mod address;
 pub mod agent;
+// `native` is the only module that calls foreign functions and accesses mapped memory. Unsafe code of the other modules
+// calls its unsafe functions.
 #[allow(unsafe_code)]
 pub mod area;
 pub mod buffer;
@@ -80,8 +82,6 @@ pub mod ipc;
 mod log;
 #[allow(unsafe_code)]
 pub mod memory;
-// The only module that calls foreign functions and accesses mapped memory. Unsafe code of the other modules
-// calls the unsafe functions of this one.
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;

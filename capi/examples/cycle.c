@@ -1,7 +1,7 @@
 /*
  * Reserves, maps, accesses, unmaps and frees virtual memory with HIP's functions. HIP need not be installed:
  *
- *   cc cycle.c $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
+ *   cc cycle.c $(pkg-config --cflags --libs hsavmm-rpath) && HSA_VMM_RUNTIME=sim ./a.out
  */
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>

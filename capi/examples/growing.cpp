@@ -1,7 +1,7 @@
 // A buffer that grows in place: it reserves addresses once and maps memory as needed, so that pointers
 // stay valid.
 //
-//   c++ -std=c++17 growing.cpp $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
+//   c++ -std=c++17 growing.cpp $(pkg-config --cflags --libs hsavmm-rpath) && HSA_VMM_RUNTIME=sim ./a.out
 #include <hip/hip_runtime.h>
 #include <hsavmm.h>
 

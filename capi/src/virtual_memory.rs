@@ -1,4 +1,4 @@
-//! HIP's fourteen calls of virtual memory management.
+//! HIP's calls of virtual memory management, except `hipMemGetHandleForAddressRange` (`ranges.rs`).
 
 use crate::errors;
 use crate::pointers::{address, not_null, read, read_each, try_read, try_read_bytes, write_out};

@@ -26,7 +26,7 @@ use tracing::level_filters::LevelFilter;
 /// Shows and tests the virtual memory management of an HSA runtime.
 ///
 /// Without --runtime, uses AMD's runtime where it is installed and /dev/kfd exists, and a simulation
-/// otherwise. The first line of output names the runtime.
+/// otherwise (`bringup`: only with --runtime sim). The first line of output names the runtime.
 #[derive(Debug, Parser)]
 #[command(name = "hsa-vmm", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Arguments {

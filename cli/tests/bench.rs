@@ -66,6 +66,9 @@ fn bench_prints_table_and_chart() {
     assert!(output.stdout.is_empty());
     let chart = std::fs::read_to_string(file).unwrap();
     assert!(chart.starts_with("<svg") && chart.trim_end().ends_with("</svg>"));
+    for part in ["<svg role=\"img\" ", "<title>", "@media (prefers-color-scheme:dark)"] {
+        assert!(chart.contains(part), "{part}: {chart}");
+    }
     // Each text is one line: the labels of the axes and the names in the legend.
     let texts: Vec<_> =
         chart.split("</text>").filter_map(|it| it.rsplit('>').next()).map(str::trim).collect();

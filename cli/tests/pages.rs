@@ -46,13 +46,16 @@ fn read(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the environment variables of docs/README.md, except `HSA_VMM_PAGE_TABLES`, which only C programs use.
+/// Environment variables of docs/README.md that only C programs use. Of several variables in a row, the first.
+const ONLY_FOR_C: [&str; 2] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES"];
+
+/// Returns the environment variables of docs/README.md, except those of [`ONLY_FOR_C`].
 fn documented_variables() -> Vec<String> {
     let text = include_str!("../../docs/README.md");
     let table = text.split("## Environment variables").nth(1).unwrap();
     let names = table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0));
     let names: Vec<_> =
-        names.filter(|name| *name != "HSA_VMM_PAGE_TABLES").map(str::to_owned).collect();
+        names.filter(|name| !ONLY_FOR_C.contains(name)).map(str::to_owned).collect();
     assert!(names.len() > 8, "{names:?}");
     names
 }

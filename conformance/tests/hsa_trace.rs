@@ -1,8 +1,10 @@
 //! Tests `lint` and `steps` on recordings written by hand, for calls that no program of `cli/tests/record` makes.
 
 use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
-use hsa_vmm_conformance::hsa_trace::steps::{Action, Memory, Place, Skipped, plan};
-use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording};
+use hsa_vmm_conformance::hsa_trace::steps::{
+    Action, AgentRef, Memory, Place, PoolRef, Skipped, plan,
+};
+use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use hsa_vmm_conformance::trace::Reader;
 
 const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[
@@ -140,4 +142,30 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
     assert_eq!(actions[9], Err(Skipped::Contents));
     assert_eq!(plan.steps[9].line, 11);
+}
+
+/// AMD's runtime reads memory through the handles of agents and pools.
+#[test]
+fn invalid_agents_and_pools_become_null() {
+    let create =
+        CREATE.replace("0xa2", "0x41414141").replace("\"handle\":\"0x5\"", "\"status\":4097");
+    let grant = GRANT.replace("0xa0", "0x41414141") + ",\"status\":4097";
+    let recording = recording(&[RESERVE, &create, &grant]);
+    let plan = plan(&recording);
+    let action = |index: usize| plan.steps[index].action.as_ref().unwrap();
+    assert!(matches!(action(1), Action::Create { pool: PoolRef::Invalid, .. }), "{:?}", action(1));
+    let Action::SetAccess { access, .. } = action(2) else { panic!("{:?}", action(2)) };
+    assert_eq!(access[..], [(AgentRef::Invalid, 3)]);
+    let source = program::source(&recording, &plan);
+    assert!(!source.contains("41414141"), "{source}");
+}
+
+/// A recorded name cannot put code into the program.
+#[test]
+fn recorded_name_stays_in_its_comment() {
+    let mut recording = recording(&[RESERVE]);
+    recording.header.program = "DECLARATIONS */ PROGRAM [MEMORIES]\n#error".to_owned();
+    let source = program::source(&recording, &plan(&recording));
+    let line = " * Recorded program: DECLARATIONS * / PROGRAM [MEMORIES]#error\n */\n";
+    assert!(source.contains(line), "{source}");
 }

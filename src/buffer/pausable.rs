@@ -43,7 +43,7 @@ pub enum Contents {
 /// of the process reserves them first, `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused
 /// nevertheless: its memory is released and its contents are saved. [`resume`](Self::resume) tries to
 /// reserve the addresses again; [`resume_anywhere`](Self::resume_anywhere) uses others if they are not
-/// available.
+/// available. The same holds if the program frees the addresses of a paused buffer with [`Vmm::address_free`].
 ///
 /// ```
 /// use hsa_vmm::buffer::{Contents, PausableBuffer};
@@ -79,7 +79,8 @@ pub struct PausableBuffer {
     /// The contents for new memory. `None` if they are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`.
+    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`. The program may have freed it by
+    /// its address.
     reservation: Option<Reservation>,
 }
 
@@ -114,9 +115,9 @@ impl PausableBuffer {
     }
 
     /// Returns whether the buffer's addresses are reserved: always, except after
-    /// [`ErrorKind::AddressLost`].
+    /// [`ErrorKind::AddressLost`], and after [`Vmm::address_free`] of the addresses of a paused buffer.
     pub fn holds_addresses(&self) -> bool {
-        self.reservation.is_some()
+        self.reservation.as_ref().is_some_and(|reservation| !reservation.is_freed())
     }
 
     /// Returns the number of bytes of this process's memory that the saved contents use.
@@ -257,7 +258,8 @@ impl PausableBuffer {
     /// Reserves the addresses, creates the memory, copies the saved contents to it, maps it, and grants agents their
     /// access. Omits steps that are done already.
     fn restore(&mut self) -> Result<(), Error> {
-        if self.reservation.is_none() {
+        // A reservation that was freed by its address maps nothing any more.
+        if !self.holds_addresses() {
             self.reservation = Some(self.reserve_again(Operation::Resume)?);
         }
         if self.memory.is_none() {

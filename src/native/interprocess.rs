@@ -16,10 +16,13 @@ use rustix::process::getpid;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The maximum number of descriptors that are received with a message. The kernel closes the others.
-const MAX_DESCRIPTORS: usize = 4;
+/// The maximum number of descriptors in a message (`SCM_MAX_FD`). With a smaller buffer, the kernel would close the
+/// others in the receiving call, which can block; see [`close_foreign`].
+const MAX_DESCRIPTORS: usize = 253;
+/// How long [`close_foreign`] waits.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// The process at the other end of a socket: the process that connected, listened or created the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,12 +165,37 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
-/// Reads and drops the available data. The kernel closes the descriptors in it, and does not pass them to
-/// this process.
-pub(crate) fn discard(socket: BorrowedFd<'_>) {
+/// Removes the available data from a socket, and returns the descriptors in it.
+pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let mut bytes = [0; 4096];
-    let mut receive = || rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT);
-    while retry_on_intr(&mut receive).is_ok_and(|(received, _)| received > 0) {}
+    let mut descriptors = Vec::new();
+    let mut receive = || receive(socket, &mut bytes);
+    while let Ok(part) = retry_on_intr(&mut receive)
+        && part.bytes > 0
+    {
+        descriptors.extend(part.descriptors);
+    }
+    descriptors
+}
+
+/// Closes descriptors of another process in a thread of their own, and waits at most [`CLOSE_TIME`]. The other process
+/// determines how long closing takes: for a socket with `SO_LINGER` until the data is sent, for a file of a FUSE file
+/// system until its server answers.
+pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
+    if descriptors.is_empty() {
+        return;
+    }
+    let (closed_sender, closed) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("hsa-vmm close".to_owned());
+    let spawned = thread.spawn(move || {
+        drop(descriptors);
+        let _ = closed_sender.send(());
+    });
+    match spawned {
+        Ok(_) => drop(closed.recv_timeout(CLOSE_TIME)),
+        // The descriptors were closed in this thread.
+        Err(error) => crate::log::event!(WARN, %error, "no thread closed received descriptors"),
+    }
 }
 
 /// A change of the lock on a byte.

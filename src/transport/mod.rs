@@ -31,7 +31,7 @@ pub use ticket::{Offer, Ticket, UnknownTicket};
 
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::native::{Received, discard, peer_of, receive, send, wait};
+use crate::native::{Received, close_foreign, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
 use description::{HEADER_SIZE, Header};
 use rustix::event::PollFlags;
@@ -129,8 +129,7 @@ impl Channel {
     /// [`ErrorKind::SizeMismatch`].
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
         let (descriptor, description) = self.receive_descriptor()?;
-        let allocation =
-            Allocation::import(vmm, &descriptor).map_err(with_operation(Operation::Receive))?;
+        let allocation = import_foreign(vmm, descriptor, Operation::Receive)?;
         let (described, found) = (description.size, allocation.size() as u64);
         if described != found {
             let mismatch = ErrorKind::SizeMismatch { described, found };
@@ -169,7 +168,7 @@ impl Channel {
         };
         let result = send_all();
         if result.is_err() && sent > 0 {
-            self.shut_down();
+            close_foreign(self.shut_down());
         }
         result.map_err(|kind| Error::new(Operation::Send, kind))
     }
@@ -188,7 +187,7 @@ impl Channel {
         let mut received = Received::default();
         let message = self.receive_all(&mut received);
         if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
-            self.shut_down();
+            received.descriptors.extend(self.shut_down());
         }
         let decoded = message.and_then(|message| {
             let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
@@ -196,6 +195,7 @@ impl Channel {
                 received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
             Ok((descriptor, description))
         });
+        close_foreign(received.descriptors);
         decoded.map_err(|kind| Error::new(Operation::Receive, kind))
     }
 
@@ -234,13 +234,13 @@ impl Channel {
         Ok(message)
     }
 
-    /// Ends the connection, and discards the data in it, because the descriptors in a socket's queue stay
-    /// open.
-    fn shut_down(&self) {
+    /// Ends the connection, discards the data in it, and returns the descriptors in it, which would stay open
+    /// in the socket's queue.
+    fn shut_down(&self) -> Vec<OwnedFd> {
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
             crate::log::event!(DEBUG, %errno, "a channel was not shut down");
         }
-        discard(self.socket.as_fd());
+        discard(self.socket.as_fd())
     }
 
     fn check_peer(&self) -> Result<(), ErrorKind> {
@@ -261,6 +261,20 @@ impl Channel {
             Err(errno) => Err(ErrorKind::of_system("poll", errno)),
         }
     }
+}
+
+/// Imports memory of another process.
+fn import_foreign(
+    vmm: &Vmm,
+    descriptor: OwnedFd,
+    operation: Operation,
+) -> Result<Allocation, Error> {
+    let imported = Allocation::import(vmm, &descriptor).map_err(with_operation(operation));
+    // A file that is no memory may belong to a file system or a socket of the other process.
+    if imported.is_err() {
+        close_foreign(vec![descriptor]);
+    }
+    imported
 }
 
 /// Returns a function that replaces the operation of an error and keeps its kind.

@@ -1,6 +1,6 @@
 //! Offers memory to other processes, which fetch its descriptor.
 
-use super::with_operation;
+use super::{import_foreign, with_operation};
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation, Unavailable};
 use crate::trust::{Process, Trust, pid_namespace};
@@ -115,7 +115,7 @@ impl Ticket {
     /// Those of [`fetch_descriptor`](Self::fetch_descriptor) and [`Allocation::import`].
     pub fn fetch(&self, vmm: &Vmm, trust: Trust) -> Result<Allocation, Error> {
         let descriptor = self.fetch_descriptor(trust)?;
-        Allocation::import(vmm, &descriptor).map_err(with_operation(Operation::Fetch))
+        import_foreign(vmm, descriptor, Operation::Fetch)
     }
 
     /// Fetches the offered descriptor. Does not check that the descriptor is memory.

@@ -11,6 +11,14 @@
 //! | [`Step::Unmap`] | map, and restore the access |
 //! | [`Step::Access`] | restore the access; if a GPU was granted access for the first time, unmap and map again |
 //!
+//! What `finish` does with a target depends on its state, and on whether the ledger listed it before:
+//!
+//! | state | listed before | not listed before |
+//! |---|---|---|
+//! | [`State::AsBefore`], [`State::New`] | stays; its access is updated | is inserted |
+//! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
+//! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
+//!
 //! The journal's guards lock the reservations of all targets. Only the journal changes which targets are mapped. The
 //! unsafe calls for a target rely on both.
 

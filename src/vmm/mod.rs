@@ -2,8 +2,8 @@
 //!
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for
 //! the same calls. The ledger records all reservations, memory, mappings and access. A call checks its
-//! arguments against the ledger, and records each step in a journal before it performs the step in the runtime. Then
-//! it updates the ledger, or rolls the steps back.
+//! arguments against the ledger, and records each step in a journal before it performs the step in the runtime. If a
+//! step fails, it rolls the earlier steps back. At the end it writes the runtime's state to the ledger.
 //!
 //! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
@@ -121,8 +121,10 @@ use std::sync::Arc;
 
 /// Virtual memory management on one runtime. Cheap to clone; may be used from any thread.
 ///
-/// Operations on different reservations do not wait for each other's calls of the runtime. Dropping the
-/// last clone and the last owned value frees everything that is still mapped, allocated or reserved.
+/// Operations on different reservations rarely wait for each other: before ROCm 10, while one of them exports, imports
+/// or queries properties; while the process has no free file descriptor; and for the page of the barrier
+/// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
+/// mapped, allocated or reserved.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};

@@ -187,8 +187,8 @@ impl Prober<'_> {
             mapped.and(sharing)
         });
         if may_be_mapped(&result) || prober.addresses_lost.get() {
-            // Stopping a runtime with live mappings can crash (6.4.3). It can also unmap reserved addresses, and a
-            // foreign mapping there.
+            // Stopping a runtime with live mappings can crash (6.4.3). The tested releases leave reserved addresses in
+            // the address space then; a later release could unmap them, and a foreign mapping there.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.

@@ -92,6 +92,19 @@ fn pooled_pages_need_no_new_memory() {
 }
 
 #[test]
+fn pool_has_at_most_the_pages_of_the_buffer() {
+    let machine = Machine::new(Config::mi300x(1));
+    let options = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_handle_pool(1 << 40);
+    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    wait_for(&buffer, |statistics| statistics.ready >= 4);
+    // Without a limit, the thread continues to create memory.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(buffer.statistics().ready, 4);
+    drop(buffer);
+    machine.assert_empty();
+}
+
+#[test]
 fn unmap_removes_pages_ahead() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
     let buffer = new_buffer(&machine, 4);

@@ -373,6 +373,41 @@ fn buffer_without_addresses_resumes_anywhere() {
 }
 
 #[test]
+fn freed_addresses_of_a_paused_buffer_are_lost() {
+    run_single_threaded(|| {
+        for (generation, config) in generations() {
+            let machine = Machine::new(config);
+            let mut buffer = filled_buffer(&machine, 5000);
+            let (address, extent) = (buffer.address(), buffer.extent());
+            let free_paused = |buffer: &mut PausableBuffer| {
+                buffer.pause(Contents::Save).unwrap();
+                assert!(buffer.holds_addresses(), "{generation}");
+                machine.vmm.address_free(address, extent).unwrap();
+                assert!(!buffer.holds_addresses(), "{generation}");
+            };
+            // Nobody takes the addresses.
+            free_paused(&mut buffer);
+            buffer.resume().unwrap();
+            assert!(buffer.address() == address && buffer.holds_addresses(), "{generation}");
+            assert!(contents(&buffer) == pattern(5000, 1), "{generation}");
+
+            free_paused(&mut buffer);
+            let builder = Reservation::builder(extent).exactly_at(address);
+            let taken = builder.reserve(&machine.vmm).unwrap();
+            for _ in 0..2 {
+                let error = buffer.resume().unwrap_err();
+                let is_lost = matches!(error.kind(), ErrorKind::AddressLost { .. });
+                assert!(is_lost && !buffer.holds_addresses(), "{generation}: {error}");
+            }
+            assert_ne!(buffer.resume_anywhere().unwrap(), address, "{generation}");
+            assert!(contents(&buffer) == pattern(5000, 1), "{generation}");
+            drop((buffer, taken));
+            machine.assert_empty();
+        }
+    });
+}
+
+#[test]
 fn create_rejects_bad_arguments() {
     let machine = Machine::new(Config::mi300x(1));
     let create = |size, properties: &AllocationProperties| {

@@ -17,10 +17,12 @@ use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reserv
 use machine::{Library, MIB, Machine};
 use process::namespaces::{NOBODY_UID, Need, has_privilege, new_user_namespace, set_real_user};
 use process::{Child, End};
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -256,7 +258,12 @@ fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
     drop(writer);
     let (result_sender, results) = std::sync::mpsc::channel();
-    std::thread::spawn(move || result_sender.send(reader.read(&mut [0])));
+    std::thread::spawn(move || {
+        let result = reader.read(&mut [0]);
+        // Before the caller continues and counts the descriptors.
+        drop(reader);
+        result_sender.send(result)
+    });
     let read = results.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
     assert_eq!(read.unwrap(), 0);
 }
@@ -292,6 +299,38 @@ fn channel_closes_at_the_second_descriptor() {
         let none = &mut SendAncillaryBuffer::default();
         let sent = sendmsg(&sender, &bytes, none, SendFlags::NOSIGNAL);
         assert_eq!(sent, Err(rustix::io::Errno::PIPE), "the sender gets an error");
+    }
+}
+
+/// Returns a socket whose last `close` blocks for a minute: its peer reads none of the sent data.
+fn lingering_socket(peers: &mut Vec<TcpStream>) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    peers.push(listener.accept().unwrap().0);
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 4096]).is_ok() {}
+    socket.set_nonblocking(false).unwrap();
+    set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    socket
+}
+
+#[test]
+fn closing_received_sockets_does_not_block() {
+    let machine = Machine::new(Config::mi300x(1));
+    let message = example_description().encode().unwrap();
+    let one_byte = &message[..1];
+    // No memory; not even a message; more descriptors than allowed.
+    for (bytes, count) in [(&message[..], 1), (&[b'x'; 64][..], 1), (one_byte, 6)] {
+        let (sender, receiver) = UnixStream::pair().unwrap();
+        let mut peers = Vec::new();
+        let sockets: Vec<_> = (0..count).map(|_| lingering_socket(&mut peers)).collect();
+        let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        send_raw(&sender, bytes, &descriptors);
+        drop(sockets);
+        let begun = Instant::now();
+        let channel = Channel::over(receiver).with_timeout(Duration::from_secs(2));
+        assert!(channel.receive(&machine.vmm).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{count}: {:?}", begun.elapsed());
     }
 }
 

@@ -165,3 +165,47 @@ fn install_rejects_drop_in_folders_that_hide_hip() {
     install(&prefix);
     assert!(!prefix.join("include/hip").exists() && prefix.join("include/hsavmm/hip").exists());
 }
+
+/// Returns whether `install` ends with one line on standard error and status 2. A deadline of 10 seconds ends a
+/// script that loops.
+fn is_rejected(arguments: &[&std::ffi::OsStr]) -> bool {
+    let mut command = Command::new("timeout");
+    let output = command.arg("10").arg(package().join("install")).args(arguments).output().unwrap();
+    let is_one_line = output.stderr.iter().filter(|byte| **byte == b'\n').count() == 1;
+    output.status.code() == Some(2) && is_one_line
+}
+
+#[test]
+fn install_rejects_wrong_arguments_before_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("prefix");
+    let prefix = prefix.as_os_str();
+    let built = "--built".as_ref();
+    assert!(is_rejected(&[built, "/nonexistent".as_ref(), prefix]));
+    // The folder exists, and has no library.
+    assert!(is_rejected(&[built, folder.path().as_os_str(), prefix]));
+    assert!(is_rejected(&[prefix, built]));
+    assert!(is_rejected(&[built, library_folder().as_os_str(), prefix, prefix]));
+    let quoted = folder.path().join("it's");
+    assert!(is_rejected(&[built, library_folder().as_os_str(), quoted.as_os_str()]));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn prefix_can_contain_a_space() {
+    if !is_installed("pkg-config", "installed::prefix_can_contain_a_space") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("my prefix");
+    let text = expect_success(&installer().arg(&prefix).output().unwrap(), "install");
+    let printed = text.lines().last().unwrap();
+    std::fs::copy(package().join("examples/cycle.c"), folder.path().join("program.c")).unwrap();
+    // The printed command is run as a user would: pasted into a shell.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", printed]).current_dir(folder.path());
+    expect_success(&shell.output().unwrap(), printed);
+    let output =
+        Command::new(folder.path().join("a.out")).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
+    assert!(expect_success(&output, printed).contains("written at the first"));
+}

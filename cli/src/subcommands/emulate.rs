@@ -74,7 +74,7 @@ pub struct Emulate {
     /// (`crash`), grant too much or too little access (`wide`, `narrow`), map the memory from its
     /// second page on (`shifted`), map other memory (`other`), not release memory (`leak`), flip a
     /// bit (`garbled`), or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
-    /// message lists the calls that support it.
+    /// message lists the calls that support it. All effects: hsa/faults/README.md.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`

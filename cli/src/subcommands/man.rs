@@ -70,6 +70,7 @@ const VARIABLES: &[(&str, &str)] = &[
     ("HSA_VMM_VM", "Where fetched kernels for `vm` are stored."),
     ("HSA_VMM_VM_MODULE", "The source of the kernel module of `vm`."),
     ("HSA_VMM_KFD", "The emulated driver, `libhsa_kfd.so`, if it is not beside the command."),
+    ("HSA_KFD", "The emulated driver: `gpus=2,vram=64GiB,tlb=on`."),
     ("HSA_VMM_RECORDER", "The recorder, `libhsa_record.so`, if it is not beside the command."),
     ("HSA_VMM_UNDER", "Set by `emulate`, `vm` and `rocr run`: how the program was started."),
 ];

@@ -35,6 +35,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("hsa-vmm rocr fetch", "the tests have already fetched it"),
     ("hsa-vmm rocr check 7.14.0", "cli/tests/amd.rs checks a stored release"),
     ("hsa-vmm vm ", "cli/tests/vm runs it"),
+    ("cargo run --release -- vm ", "cli/tests/vm runs it"),
     ("hsa-vmm record ", "cli/tests/record records programs"),
     ("hsa-vmm lint hsa-calls.jsonl", "cli/tests/record checks recordings"),
     ("hsa-vmm replay hsa-calls.jsonl", "cli/tests/record replays recordings"),

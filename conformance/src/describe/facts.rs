@@ -6,7 +6,7 @@ use super::{
 };
 use std::fmt;
 
-/// A named property of a runtime, an agent or a pool.
+/// A named property of a runtime, an agent, a pool or a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// The property's name, such as `dma-buf export`.

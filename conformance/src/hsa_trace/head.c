@@ -57,7 +57,9 @@ static UNUSED hsa_agent_t agent(agents_t list, int number) {
 
 static UNUSED hsa_agent_t cpu(int number) { return agent(cpus, number); }
 static UNUSED hsa_agent_t gpu(int number) { return agent(gpus, number); }
-static UNUSED hsa_agent_t invalid_agent(uint64_t handle) { return (hsa_agent_t){handle}; }
+/* Replace recorded values that were no agent and no pool: AMD's runtime reads memory through values other than null. */
+static UNUSED const hsa_agent_t invalid_agent;
+static UNUSED const hsa_amd_memory_pool_t invalid_pool;
 
 typedef struct {
   hsa_amd_memory_pool_t pool;
@@ -74,10 +76,6 @@ static UNUSED hsa_amd_memory_pool_t pool(hsa_agent_t agent, int number) {
   search_t search = {{0}, number};
   hsa_amd_agent_iterate_memory_pools(agent, find_pool, &search);
   return search.pool;
-}
-
-static UNUSED hsa_amd_memory_pool_t invalid_pool(uint64_t handle) {
-  return (hsa_amd_memory_pool_t){handle};
 }
 
 static UNUSED hsa_amd_vmem_alloc_handle_t invalid_memory(uint64_t handle) {

@@ -22,12 +22,13 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     let program = recording.header.program.chars();
     let name: String = program.filter(|&it| !it.is_control() && !is_direction_mark(it)).collect();
     let mut text = HEAD
-        .replacen("PROGRAM", &name.replace("*/", "* /"), 1)
         .replacen("DECLARATIONS", &declarations, 1)
         // C has no empty arrays.
         .replacen("[BLOCKS]", &format!("[{}]", plan.blocks.max(1)), 1)
         .replacen("[MEMORIES]", &format!("[{}]", plan.memory_handles.max(1)), 1)
-        .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1);
+        .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1)
+        // The last replacement, so that no other replaces a part of the recorded name.
+        .replacen("PROGRAM", &name.replace("*/", "* /"), 1);
     let parts = plan.steps.chunks(CALLS_PER_FUNCTION);
     let count = parts.len();
     for (number, part) in parts.enumerate() {
@@ -82,7 +83,7 @@ fn agent_expression(agent: AgentRef) -> String {
     match agent {
         AgentRef::Numbered { kind: AgentKind::Gpu, number } => format!("gpu({number})"),
         AgentRef::Numbered { number, .. } => format!("cpu({number})"),
-        AgentRef::Fixed(handle) => format!("invalid_agent({handle:#x})"),
+        AgentRef::Invalid => "invalid_agent".to_owned(),
     }
 }
 
@@ -91,7 +92,7 @@ fn pool_expression(pool: PoolRef) -> String {
         PoolRef::Numbered { agent: agent_ref, number } => {
             format!("pool({}, {number})", agent_expression(agent_ref))
         }
-        PoolRef::Fixed(handle) => format!("invalid_pool({handle:#x})"),
+        PoolRef::Invalid => "invalid_pool".to_owned(),
     }
 }
 

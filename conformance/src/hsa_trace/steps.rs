@@ -75,24 +75,25 @@ pub enum Memory {
     Fixed(u64),
 }
 
-/// An agent, identified by its kind and its number, or an invalid value.
+/// An agent, identified by its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum AgentRef {
     /// The agent with this number among those of its kind.
     Numbered { kind: AgentKind, number: usize },
-    /// The recorded value, which is no agent.
-    Fixed(u64),
+    /// A value that was no agent when it was recorded. It is replaced with null, because AMD's runtime reads memory
+    /// through any other value, which a process may not have, and which the author of a trace can choose.
+    Invalid,
 }
 
-/// A pool: one of an agent, or an invalid value.
+/// A pool of an agent, identified by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum PoolRef {
     /// The pool with this number among those of an agent.
     Numbered { agent: AgentRef, number: usize },
-    /// The recorded value, which is no pool.
-    Fixed(u64),
+    /// A value that was no pool when it was recorded; replaced with null, as for [`AgentRef::Invalid`].
+    Invalid,
 }
 
 /// A call to repeat. A result is `None` if the recorded call failed.
@@ -148,7 +149,7 @@ impl Plan {
         };
         let of_pool = |pool: &PoolRef| match pool {
             PoolRef::Numbered { agent, .. } => count(agent),
-            PoolRef::Fixed(_) => 0,
+            PoolRef::Invalid => 0,
         };
         let needed = |step: &Step| match &step.action {
             Ok(Action::Create { pool, .. } | Action::Allocate { pool, .. }) => of_pool(pool),
@@ -195,7 +196,7 @@ impl<'a> Values<'a> {
     }
 
     fn agent(&self, handle: u64) -> AgentRef {
-        let Some(index) = self.header.agent(handle) else { return AgentRef::Fixed(handle) };
+        let Some(index) = self.header.agent(handle) else { return AgentRef::Invalid };
         let kind = self.header.agents[index].kind;
         let before = &self.header.agents[..index];
         AgentRef::Numbered {
@@ -209,7 +210,7 @@ impl<'a> Values<'a> {
             Some((agent, number)) => {
                 PoolRef::Numbered { agent: self.agent(self.header.agents[agent].agent), number }
             }
-            None => PoolRef::Fixed(handle),
+            None => PoolRef::Invalid,
         }
     }
 

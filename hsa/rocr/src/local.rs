@@ -56,8 +56,11 @@ pub enum SourceError {
     /// The name is that of a release that Debian has as a package.
     #[error("the name {0} belongs to the release that `rocr fetch` downloads; choose another one")]
     Packaged(Release),
-    /// The runtime needs libraries that neither the source nor the base release has.
-    #[error("{runtime} needs {}, which {source_path} does not contain", missing.join(", "))]
+    /// The runtime needs libraries that are neither beside it nor in the base release.
+    #[error(
+        "{runtime} needs {}, which are neither in its folder in {source_path} nor in the base release",
+        missing.join(", ")
+    )]
     Missing {
         /// The source.
         source_path: PathBuf,

@@ -1,4 +1,4 @@
-//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. The sources are in `src/generation.rs`.
+//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of each difference.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGE: usize = 4 * KIB;
 
-/// The two newest generations. The tests run on both, to show the difference.
+/// The two newest generations. Where they differ, a test runs on both.
 const D: &str = "era=d";
 const E: &str = "era=e";
 
@@ -368,7 +368,7 @@ fn fabric_handle_refers_to_the_same_memory() {
     assert_eq!(importer.set(at, PAGE, &[(importer.gpus[0], RW)]), OK);
     importer.poke(at, 1234);
     assert_eq!(read(base), 1234);
-    // The handle keeps no memory alive.
+    // A fabric handle does not keep its memory alive.
     assert_eq!(importer.unmap(at, PAGE), OK);
     assert_eq!((importer.release(imported), exporter.unmap(base, PAGE)), (OK, OK));
     assert_eq!(exporter.release(handle), OK);

@@ -62,7 +62,8 @@ impl PagedBuilder {
     }
 
     /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
-    /// wait for the runtime to create memory. The ready memory counts as used.
+    /// wait for the runtime to create memory. The ready memory counts as used. More pages than the buffer has are
+    /// never kept ready.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
         self.pool_size = pages;
         self
@@ -89,7 +90,8 @@ impl PagedBuilder {
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
-        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead);
+        // More memory could never be mapped, and would be missing elsewhere.
+        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead).min(page_count);
         let zero_page = if self.zero_page {
             let zero_page = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
@@ -177,7 +179,7 @@ pub struct PagedStatistics {
     pub mapped: usize,
     /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// Pages in use, retiring or quarantined that map the same memory as an earlier such page of this buffer.
+    /// The number of pages in use, retiring or quarantined, minus the number of different handles that they map.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -193,7 +195,7 @@ pub struct PagedStatistics {
     pub ready: usize,
     /// The highest number of pages that were in use at the same time.
     pub most_mapped: usize,
-    /// The number of times that a page was mapped.
+    /// The number of times that a page came into use, whether it was mapped then or ahead.
     pub maps: u64,
     /// How often a page that the caller mapped was already mapped ahead: a part of `maps`.
     pub found_ahead: u64,

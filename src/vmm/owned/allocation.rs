@@ -89,9 +89,10 @@ impl Allocation {
 
     /// Returns the handle, which [`Vmm`]'s calls accept while this value lives.
     ///
-    /// Do not pass the handle to [`Vmm::release`]: that drops the reference that this value owns. If it was the last
-    /// reference, later calls on this value return [`Problem::Released`]. They never reach other memory, because
-    /// handle values are not reused.
+    /// Do not pass the handle to [`Vmm::release`]: that drops the reference that this value owns. While the memory
+    /// has no other reference, calls on this value return [`Problem::Released`]. With another one, for example from
+    /// [`Vmm::retain_allocation_handle`] while the memory is mapped, they succeed, and dropping this value drops that
+    /// reference. They never reach other memory, because handle values are not reused.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }

@@ -185,6 +185,11 @@ impl Reservation {
     pub(super) fn serial(&self) -> u64 {
         self.inner.reserved.serial
     }
+
+    /// Returns whether the reservation was freed by its address.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.inner.reserved.is_freed()
+    }
 }
 
 impl Inner {

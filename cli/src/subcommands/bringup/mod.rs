@@ -183,7 +183,7 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults
 }
 
-/// Runs a level in this process, which is the level's worker.
+/// Runs a level, or the part of the level's other process, in a process that `bringup` has started.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, messages) = begin()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
@@ -250,7 +250,7 @@ struct LevelReport<'a> {
     detail: String,
     calls: usize,
     duration_us: u64,
-    /// Requests to the emulated driver that the table of interfaces does not list.
+    /// Requests to the emulated driver that the table of interfaces does not list for the call that made them.
     #[serde(rename = "asked_besides")]
     unlisted_requests: Vec<String>,
 }

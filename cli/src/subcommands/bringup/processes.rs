@@ -55,13 +55,13 @@ fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
         .map_err(|error| hsa.recorder.fail(format!("cannot start process {}: {error}", number + 1)))
 }
 
-/// Forwards the records of another process until `until` accepts a record. Returns the exit status if the process
+/// Receives the records of another process until `until` accepts one. Forwards them, except facts and `Reached`. Returns the exit status if the process
 /// ends first.
 fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -> Option<End> {
     loop {
         match other.receive::<Record>(Duration::MAX) {
             Received::Message(record) if until(&record) => return None,
-            // Only this process decides the result of the level.
+            // Only this process reports that the level was reached, and with which facts.
             Received::Message(Record::Fact(_) | Record::Reached) => {}
             Received::Message(record) => hsa.recorder.send(&record),
             Received::Invalid(_) | Received::Timeout => {}

@@ -212,7 +212,7 @@ impl Replayer {
 
     fn agent(&self, agent: AgentRef) -> Result<sys::hsa_agent_t, Missing> {
         let found = match agent {
-            AgentRef::Fixed(handle) => return Ok(sys::hsa_agent_t { handle }),
+            AgentRef::Invalid => return Ok(sys::hsa_agent_t { handle: 0 }),
             AgentRef::Numbered { kind: AgentKind::Gpu, number } => self.gpus.get(number),
             AgentRef::Numbered { number, .. } => self.cpus.get(number),
         };
@@ -221,7 +221,7 @@ impl Replayer {
 
     fn pool(&self, pool: PoolRef) -> Result<sys::hsa_amd_memory_pool_t, Missing> {
         let (agent, number) = match pool {
-            PoolRef::Fixed(handle) => return Ok(sys::hsa_amd_memory_pool_t { handle }),
+            PoolRef::Invalid => return Ok(sys::hsa_amd_memory_pool_t { handle: 0 }),
             PoolRef::Numbered { agent, number } => (agent, number),
         };
         let wanted = self.agent(agent)?;
