@@ -47,8 +47,13 @@ impl Object {
         let parent = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         // Cargo writes the object of a dependency to `deps`, beside tests. An object beside the program
         // may be outdated.
+        self.find_in(&["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder)))
+    }
+
+    /// Returns the first file in these folders that no other user can change.
+    fn find_in(self, folders: &[PathBuf]) -> Result<PathBuf, NoObject> {
         let mut searched = Vec::new();
-        for folder in ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder)) {
+        for folder in folders {
             let file = absolute(folder.join(self.file));
             if !file.is_file() {
                 searched.push(folder.display().to_string());
@@ -66,4 +71,27 @@ impl Object {
 /// Makes a path absolute, because the program may change its current folder.
 pub(crate) fn absolute(path: PathBuf) -> PathBuf {
     path.canonicalize().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Object;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn object_that_others_can_replace_is_skipped() {
+        let object = Object { description: "object", file: "o.so", package: "o", variable: "O" };
+        let temporary = tempfile::tempdir().unwrap();
+        let folders = ["missing", "first", "second"].map(|name| temporary.path().join(name));
+        for folder in &folders[1..] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join(object.file), "").unwrap();
+        }
+        assert_eq!(object.find_in(&folders), Ok(folders[1].join("o.so")));
+        fs::set_permissions(&folders[1], fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(object.find_in(&folders), Ok(folders[2].join("o.so")));
+        let error = object.find_in(&folders[..2]).unwrap_err().to_string();
+        assert!(error.contains("/first can be changed by all users"), "{error}");
+    }
 }

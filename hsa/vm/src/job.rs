@@ -76,7 +76,7 @@ const LOCK: &str = "lock";
 /// The prefix of the names of temporary folders.
 const PREFIX: &str = "hsa-vmm-vm-";
 /// The maximum size of a file that is copied from the guest.
-const MAX_COPY: u64 = 16 << 30;
+const MAX_COPY: u64 = 4 << 30;
 
 /// A program to run in a virtual machine.
 ///
