@@ -126,8 +126,8 @@ pub fn fail_one_call<S: Setup>(
 }
 
 /// Runs each operation on these configurations. In each run, one call and all later calls fail, including calls of
-/// the rollback. After the operation, calls succeed again. Returns the number of runs in
-/// which a call failed.
+/// the rollback. After the operation, calls succeed again. Returns the number of
+/// runs in which a call failed.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],

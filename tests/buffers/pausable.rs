@@ -385,7 +385,7 @@ fn freed_addresses_of_a_paused_buffer_are_lost() {
                 machine.vmm.address_free(address, extent).unwrap();
                 assert!(!buffer.holds_addresses(), "{generation}");
             };
-            // Nobody takes the addresses.
+            // No other code reserves the addresses.
             free_paused(&mut buffer);
             buffer.resume().unwrap();
             assert!(buffer.address() == address && buffer.holds_addresses(), "{generation}");
