@@ -136,14 +136,14 @@ fn tree_without_needed_options_is_rejected() {
     );
 }
 
-/// The scripts that replace the tools. `make` writes its arguments to a file, and the module to the folder `M`.
+/// The scripts that replace the tools. `make` writes its arguments to a file, and the modules to the folder `M`.
 const TOOLS: [(&str, &str); 8] = [
     ("apt-get", "case $* in *download*) : >busybox.deb ;; esac"),
     ("dpkg-deb", r#"mkdir -p "$3/bin" && echo busybox >"$3/bin/busybox""#),
     (
         "make",
         r#"echo "$*" >"${0%/*}/make-arguments"
-for word; do case $word in M=*) echo software-gpu >"${word#M=}/hsa_vmm.ko" ;; esac; done"#,
+for word; do case $word in M=*) cd "${word#M=}"; echo software-gpu >hsa_vmm.ko; echo >fast_load.ko ;; esac; done"#,
     ),
     ("strip", r#"if [ "$2" = -o ]; then cp "$4" "$3"; fi"#),
     ("gcc", ""),

@@ -111,11 +111,11 @@ pub fn fetch(
         unpack(&offer, &target)?;
         fs::write(&list, &offer.version).map_err(file_error(&list))?;
     }
-    report("compiling the kernel module");
+    report("compiling the kernel modules");
     let work = target.join("module");
     let headers = root.join(format!("usr/src/linux-headers-{}", offer.release));
     build::relocate(&headers.join("Makefile"), &root)?;
-    let module = build::build(&source, &headers, &amd, &work)?;
+    build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
     let folders =
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
@@ -123,7 +123,7 @@ pub fn fetch(
     let configuration = root.join(format!("boot/config-{}", offer.release));
     let initramfs = target.join(Kernel::INITRAMFS);
     let modules = initramfs::find_modules(modules_folder)?;
-    initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &module)?;
+    initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &work)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
