@@ -1,4 +1,4 @@
-//! Gives back memory that an agent still reads: a retire queue unmaps the memory when the agent's signal fires.
+//! Retires memory that an agent still reads: a retire queue unmaps the memory when the agent's signal fires.
 //!
 //! ```sh
 //! cargo run --example retire                                      # on the simulation

@@ -76,7 +76,7 @@ pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
-// Unsafe code detaches memory that this process has opened from other processes.
+// Unsafe code detaches other processes' memory that this process has opened.
 #[allow(unsafe_code)]
 pub mod ipc;
 mod log;

@@ -123,7 +123,7 @@ impl Opener for RawOpener<'_> {
             Backend::Simulated(text) => RawRuntime::Simulated(start_simulation(text)?),
             Backend::Loaded(file) => RawRuntime::Loaded(Box::new(load_library(file)?)),
         };
-        // SAFETY: the function takes no arguments.
+        // SAFETY: `hsa_init` takes no arguments, and `runtime` keeps its library loaded.
         check("hsa_init", unsafe { (runtime.table().core.hsa_init)() })?;
         self.opened = Some(runtime);
         Ok(())
@@ -131,7 +131,7 @@ impl Opener for RawOpener<'_> {
 
     fn close(&mut self) -> Result<(), BenchError> {
         let Some(runtime) = self.opened.take() else { return Ok(()) };
-        // SAFETY: the function takes no arguments.
+        // SAFETY: `open` has called `hsa_init`, and nothing uses the runtime afterwards.
         check("hsa_shut_down", unsafe { (runtime.table().core.hsa_shut_down)() })
     }
 }

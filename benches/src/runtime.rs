@@ -91,7 +91,7 @@ impl BenchRuntime {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),
             (None, Some(path)) => {
-                // SAFETY: the file is the runtime that has started.
+                // SAFETY: the runtime was started from this file, so the file is sound to load.
                 let library = unsafe { Library::load(&Search::only(path)) };
                 let library = library?;
                 (*library.table(), Some(Box::new(library)))

@@ -41,7 +41,7 @@ impl MappedMemory {
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // If rounding up overflows, uses the largest multiple of the granule. Reserving it then fails.
+        // If rounding up overflows, uses the largest multiple of the granule. Reserving that size fails.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -102,7 +102,7 @@ pub(super) struct LockedMemory {
 }
 
 impl LockedMemory {
-    /// Locks memory for GPUs, and returns it with the address at which they access it.
+    /// Locks memory for GPUs. Also returns the address at which the GPUs access the memory.
     ///
     /// # Safety
     /// The memory stays allocated and writable until the new value has been unlocked or dropped.
@@ -132,7 +132,7 @@ impl LockedMemory {
         Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
-    /// Unlocks the memory. After a failure it is still locked.
+    /// Unlocks the memory. After a failure, the memory is still locked.
     pub fn unlock(&mut self) -> Result<(), ErrorKind> {
         // SAFETY: `new` locked the memory. The `AreaMemory` that owns this value is being unmapped or dropped, so no
         // transfer uses the memory.

@@ -77,8 +77,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
-/// any thread.
+/// A kind of memory for a device; [`mmap`](Self::mmap) allocates it. Cheap to clone; can be used from any thread.
 ///
 /// ```
 /// # use hsa_vmm::area::AreaFlags;
@@ -292,8 +291,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive; some functions of AML return it negated. If an argument is invalid that no method of
-    /// an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
+    /// The number is positive; some functions of AML return it negated. For an invalid argument that no method of an
+    /// area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

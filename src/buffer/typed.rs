@@ -45,7 +45,7 @@ impl<T: Pod> GrowableVec<T> {
         size_of::<T>()
     };
 
-    /// Creates a vector of the values in a buffer. Ignores an incomplete value at its end.
+    /// Creates a vector of the values in a buffer. Ignores an incomplete value at the buffer's end.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
         Self { buffer, marker: PhantomData }

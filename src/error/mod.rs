@@ -129,7 +129,7 @@ impl Error {
         self.kind
     }
 
-    /// Returns the invalid argument, if one is invalid.
+    /// Returns the invalid argument, if there is one.
     pub fn argument(&self) -> Option<Argument> {
         match self.kind {
             ErrorKind::InvalidArgument { argument, .. } => Some(argument),
@@ -137,7 +137,7 @@ impl Error {
         }
     }
 
-    /// Returns what is wrong with the argument, if one is invalid.
+    /// Returns what is wrong with the invalid argument, if there is one.
     pub fn problem(&self) -> Option<Problem> {
         match self.kind {
             ErrorKind::InvalidArgument { problem, .. } => Some(problem),
@@ -222,11 +222,11 @@ pub struct Quarantined {
     /// The start of the reservation, or of a mapping that a [`RetireQueue`](crate::vmm::RetireQueue) could not
     /// unmap; null for physical memory.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size of the range or memory in bytes.
     pub size: usize,
     /// The operation that failed.
     pub operation: Operation,
-    /// Why it failed.
+    /// Why the operation failed.
     pub failure: ErrorKind,
     /// Why the operation could not be rolled back, if a rollback was tried.
     pub rollback: Option<ErrorKind>,

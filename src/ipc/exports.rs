@@ -48,8 +48,6 @@ pub(crate) struct Export {
 }
 
 impl Exported for Export {
-    /// Ends the export and calls `free` to free the memory. Meanwhile no other process can open the memory. If `free`
-    /// fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.remove(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::event!(WARN, %errno, "an export could not be ended");
@@ -96,7 +94,7 @@ pub(super) fn create_handle(
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
         return Ok(current.handle(offset));
     }
-    // A different handle of the runtime invalidates the previous one.
+    // A new handle of the runtime invalidates the previous handle.
     if let Some(old) = export {
         old.end(&mut || Ok(()))?;
         *export = None;

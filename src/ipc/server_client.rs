@@ -108,8 +108,8 @@ fn is_own(process: u32) -> bool {
 
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
-/// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials of the time when the
-/// process began to listen; they are accepted only if the process has not ended since.
+/// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials
+/// that the process had when it began to listen. They are accepted only if the process has not ended since.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
     // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all
@@ -209,7 +209,7 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Closes the relay's connection. The runtime has finished using it.
+        // Waits for the relay, and closes its connection, which the runtime does not use any more.
         drop(thread.join());
         Ok(attached)
     })

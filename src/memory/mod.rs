@@ -171,7 +171,7 @@ impl PoolMemory {
             let _no_copy = write(&registry.access);
             // SAFETY: the memory is allocated as long as `self` exists.
             unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
-            // Not locked during the call, in which a subscriber of log events can look the agents up.
+            // Locks `allowed` only after the call: during the call, a log subscriber can look the agents up.
             *lock(&self.record.allowed) = agents.to_vec();
             Ok(())
         })

@@ -199,7 +199,7 @@ impl Native {
     /// only after a grant.
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
-        // SAFETY: the value is one u32.
+        // SAFETY: the attribute is one u32, which fits into the value.
         let access = AttributeValue::of(|value| unsafe {
             self.link_attribute(agent, pool, attribute, value)
         })?;
@@ -213,7 +213,7 @@ impl Native {
         pool: NativePool,
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
-        // SAFETY: the value is one u32.
+        // SAFETY: the attribute is one u32, which fits into the value.
         let hops = AttributeValue::of(|value| unsafe {
             self.link_attribute(agent, pool, attribute, value)
         })?;

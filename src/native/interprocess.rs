@@ -56,7 +56,7 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     if pidfd < 0 {
         return Ok(Some(true));
     }
-    // SAFETY: the kernel has just opened it for this call.
+    // SAFETY: the kernel has just opened the descriptor for this call, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // The pidfd becomes readable when the process ends.
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)

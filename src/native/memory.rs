@@ -52,7 +52,8 @@ unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
 /// While the reference lives, the address is mapped, and this process accesses the byte only atomically.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
-    // SAFETY: the caller's promise; a byte is always aligned.
+    // SAFETY: the caller guarantees that the address is mapped and the byte accessed only atomically. A byte is
+    // always aligned.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }
 }
 
@@ -102,7 +103,7 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
     let mut buffer = vec![0; size.min(BUFFER_SIZE)];
     for offset in (0..size).step_by(BUFFER_SIZE) {
         let part = &mut buffer[..BUFFER_SIZE.min(size - offset)];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of both functions for the whole ranges.
         unsafe {
             read_memory(source + offset, part);
             write_memory(destination + offset, part);
@@ -117,7 +118,7 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
 pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     let pattern = value.to_ne_bytes().repeat(size.min(BUFFER_SIZE).div_ceil(4));
     for offset in (0..size).step_by(BUFFER_SIZE) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `write_memory` for the whole range.
         unsafe { write_memory(address + offset, &pattern[..BUFFER_SIZE.min(size - offset)]) };
     }
 }
@@ -191,7 +192,7 @@ unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Resu
 /// # Safety
 /// As for [`map_shared`].
 pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that only this library and the runtime use the range.
     unsafe {
         map_inaccessible(address, size, MapFlags::FIXED)
             .or_else(|_| protect(address, size, ProtFlags::empty()))
@@ -203,7 +204,7 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Err
 /// # Errors
 /// `EXIST` if something is mapped in the range.
 pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
-    // SAFETY: nothing is replaced.
+    // SAFETY: with `FIXED_NOREPLACE`, the kernel replaces no mapping.
     unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 

@@ -215,7 +215,7 @@ impl CInterface {
         // SAFETY: the file is HIP's library, and is never unloaded.
         let functions = unsafe { Functions::load(&library) };
         let functions = functions.map_err(|error| failed(&full_message(&error)))?;
-        // HIP's threads may still run.
+        // Never unloads the library: HIP's threads may still run its code.
         core::mem::forget(library);
         call!(functions, hipInit(0)).map_err(|error| failed(&error))?;
         let mut devices = 0;

@@ -203,7 +203,7 @@ impl PagedBuffer {
             .try_for_each(|page| locked.mapping_and_memory(page).map(drop))
             .map_err(to_error)?;
         let end = pages.end;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `RetireQueue::submit`, which are also those of `submit_many`.
         unsafe { locked.retire(pages, queue, signals) }?;
         locked.unmap_ahead(end);
         Ok(())

@@ -197,7 +197,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page came into use, whether it was mapped then or ahead.
     pub maps: u64,
-    /// How often a page that the caller mapped was already mapped ahead: a part of `maps`.
+    /// The number of `maps` that found the page mapped ahead.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
     pub unmaps: u64,
