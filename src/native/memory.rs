@@ -70,7 +70,7 @@ pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     for (at, byte) in (address..).zip(bytes) {
-        // SAFETY: one readable byte (the caller's promise).
+        // SAFETY: the caller guarantees that this byte is mapped, readable, and accessed only atomically.
         *byte = unsafe { byte_at(at) }.load(Relaxed);
     }
 }
@@ -87,7 +87,7 @@ pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     for (at, &byte) in (address..).zip(bytes) {
-        // SAFETY: one writable byte (the caller's promise).
+        // SAFETY: the caller guarantees that this byte is mapped, writable, and accessed only atomically.
         unsafe { byte_at(at) }.store(byte, Relaxed);
     }
 }

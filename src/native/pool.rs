@@ -33,7 +33,7 @@ impl Native {
     /// [`pool_allocate`](Self::pool_allocate) returned the address, it was not freed since, and nothing
     /// accesses the memory any more.
     pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is allocated and not in use.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_pool_free(address as *mut c_void),
@@ -53,7 +53,8 @@ impl Native {
     ) -> Result<(), Failure> {
         let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
         let pointer = address as *const c_void;
-        // SAFETY: the caller's promise; the agents come from the runtime, pointer and count are those of one slice.
+        // SAFETY: the caller guarantees that the memory is allocated. The agents come from the runtime, and pointer
+        // and count are those of one slice.
         unsafe {
             call_optional!(
                 self.hsa_amd_agents_allow_access(count, list, null(), pointer),
@@ -92,7 +93,7 @@ impl Native {
     /// # Safety
     /// `start` was passed to [`lock`](Self::lock), and no agent accesses the memory any more.
     pub unsafe fn unlock(&self, start: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is locked, and that no agent accesses it.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_unlock(start as *mut c_void),

@@ -39,11 +39,11 @@ impl Native {
         size: usize,
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can read the source and write the destination.
             unsafe { copy_memory(destination, source, size) };
             return Ok(());
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the agent can read the source and write the destination.
         unsafe { self.copy_by_agent(destination, source, size, agent) }
     }
 
@@ -64,7 +64,7 @@ impl Native {
         /// The number of bytes copied from this process's memory; the rest is copied from the filled part.
         const PATTERN_SIZE: usize = 64 << 10;
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { fill_memory(address, value, size) };
             return Ok(());
         };
@@ -92,7 +92,7 @@ impl Native {
         bytes: &mut [u8],
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can read the source.
             unsafe { read_memory(address, bytes) };
             return Ok(());
         };
@@ -118,7 +118,7 @@ impl Native {
         bytes: &[u8],
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { write_memory(address, bytes) };
             return Ok(());
         };

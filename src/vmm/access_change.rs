@@ -251,28 +251,28 @@ impl Shared {
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
         let mut already_granted = AgentSet::NONE;
         let change_view = || {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
         if !self.with_descriptor(change_view)? {
             let request = self.request_all(&without_access, &self.host_access());
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
             already_granted.insert(host);
             granted.insert(host);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.limit_view(mapping.range(), &mapping.access) }?;
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         let before = AccessState { runtime_granted: already_granted, ..mapping.access };
         let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.grant_gpus_in_runtime(mapping.range(), &request) }?;
         *granted = granted.union(request.agents);
         let after = AccessState { runtime_granted: *granted, ..mapping.access };
         let now = MappedRange { access: after, ..*mapping };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
     }
 
@@ -297,18 +297,18 @@ impl Shared {
         let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
         // The old view still exists, but may have lost its access.
         if current != old {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.protect_view(now.range(), old) }?;
         }
         let granted = now.access.runtime_granted;
         let access = AccessState { runtime_granted: granted, ..before };
         let restored = MappedRange { access, ..*now };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.drop_unused_view(&restored, &now.access) };
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
         let request = self.request_all(&restored, &change);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe {
             self.grant_gpus_in_runtime(now.range(), &request)?;
             self.set_entries(&restored, agents, &mut AgentSet::default())?;
@@ -329,7 +329,7 @@ impl Shared {
             return Ok(());
         }
         let result = self.call_shared(|native| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
@@ -355,7 +355,7 @@ impl Shared {
         }
         self.with_descriptor(|| {
             self.check_descriptor()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { self.set_access_in_runtime(range, request) }
         })
     }

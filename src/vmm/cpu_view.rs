@@ -77,10 +77,11 @@ impl Shared {
             return Ok(true);
         }
         if now != Access::None || self.runtime_mapped_for_cpu(&mapping.access) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             return unsafe { self.protect_view(mapping.range(), new) }.map(|()| true);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped, and `now` shows that the CPU has no
+        // view.
         let is_mapped = !self.must_map_by_runtime() && unsafe { self.map_dma_buf(mapping, new) }?;
         // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
@@ -114,7 +115,7 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         match self.cpu_access(access) {
             Access::ReadWrite => Ok(()),
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and mapped.
             limited => unsafe { self.protect_view(range, limited) },
         }
     }

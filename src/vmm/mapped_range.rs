@@ -25,7 +25,8 @@ impl Shared {
     /// The reservation is locked, the range is empty, and the handle counts the mapping.
     pub(super) unsafe fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and empty, and that the handle is alive, because
+            // it counts the mapping.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, mapping.size))

@@ -112,11 +112,11 @@ impl Shared {
         // A runtime that cannot align reservations (ROCm 6.1) also leaves reserved addresses writable. A
         // reservation must not be accessible.
         if !self.native().reserves_aligned() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range was just reserved, so that no other code uses it.
             let blocked = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = blocked {
                 // If `unreserve` fails, it quarantines the range.
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
                 let _ = unsafe { self.unreserve(range.start, range.size) };
                 return Err(ErrorKind::of_system("mmap", errno));
             }
@@ -178,7 +178,7 @@ impl Shared {
     /// # Safety
     /// The runtime has just reserved exactly this range, and nothing is mapped in it.
     unsafe fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that exactly this range is reserved, and that nothing is mapped in it.
         let freed = unsafe { self.native().address_free(start, size) };
         freed.inspect_err(|failure| {
             let failure = ErrorKind::of_call(*failure, size);

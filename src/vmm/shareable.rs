@@ -117,7 +117,7 @@ impl Shared {
     pub(super) unsafe fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
         let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
         let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory stays alive during the call.
         unsafe { self.export(memory.ok_or_else(released)?) }
     }
 
@@ -132,7 +132,7 @@ impl Shared {
             return copy.map_err(failed);
         }
         let (flags, runtime_keeps) = (mapping_type.into(), self.quirks.export_keeps_descriptor);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory stays alive during the call.
         let exported =
             self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
@@ -205,7 +205,7 @@ impl Shared {
     /// # Safety
     /// The handle is alive.
     unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the handle is alive.
         let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let pool_owner = pool.and_then(|pool| {

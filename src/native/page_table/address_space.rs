@@ -151,7 +151,7 @@ impl Buffer<'_> {
         permissions: PagePermissions,
     ) -> Result<(), DriverError> {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the condition of `DrmBuffer::replace`, which is the same.
             Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
             #[cfg(feature = "simulation")]
             Self::Simulated { simulation, gpu, memory } => {

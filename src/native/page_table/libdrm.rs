@@ -49,7 +49,7 @@ impl Libdrm {
             (name, library): (&'static str, &Library),
             function: &'static str,
         ) -> Result<F, DriverError> {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the function has the type `F`.
             let found = unsafe { library.get::<F>(function.as_bytes()) };
             let missing = DriverError::NoFunction { library: name, function };
             found.map(|symbol| *symbol).map_err(|_| missing)
