@@ -25,8 +25,8 @@ use hsa_sys::hsa_agent_t;
 #[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the
-// index, and the runtime's number, which is never reused.
+// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the index, and
+// the runtime's number. A runtime's number is never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -111,13 +111,13 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page
-    /// tables the [`Vmm`](crate::Vmm) controls.
+    /// A forbidden access faults: on CPUs, whose permissions `mprotect` sets, and on GPUs whose page tables the
+    /// [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
-    /// readable, writable and executable once an agent has been granted any access.
-    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    /// The permission is only recorded: on other GPUs, for which AMD's user-space driver maps everything readable,
+    /// writable and executable once any access has been granted. [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's
+    /// access.
     #[display("recorded")]
     Recorded,
 }

@@ -54,8 +54,8 @@
 //!
 //! # Tested with
 //!
-//! * AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: `amdgpu` with software GPUs, in QEMU,
-//!   and an emulated driver.
+//! * AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: `amdgpu` with software GPUs, in
+//!   QEMU, and an emulated driver.
 //! * The simulation. Tests compare it with these runtimes call by call.
 //!
 //! No AMD GPU was used in development.

@@ -88,14 +88,13 @@ pub(crate) struct Process {
     pid: Pid,
     /// The start time in clock ticks, from `/proc/PID/stat`.
     pub start_time: u64,
-    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id
-    /// program: its effective user is then the program's, and its descriptors are still those of the real
-    /// user.
+    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id program: the
+    /// effective user is then the program's owner, but the descriptors are still those of the real user.
     pub users: [u32; 4],
 }
 
 impl Process {
-    /// Looks up a process by its number. Returns `None` if no process has it.
+    /// Looks up a process by its number. Returns `None` if no process has the number.
     pub fn find(pid: Pid) -> Result<Option<Self>, Errno> {
         let (Some(start_time), Some(users)) = (start_time(pid)?, users(pid)?) else {
             return Ok(None);

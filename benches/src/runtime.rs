@@ -86,7 +86,8 @@ impl BenchRuntime {
     /// Uses a started runtime, whose origin is `backend`.
     ///
     /// # Errors
-    /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of [`Vmm::open`].
+    /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of
+    /// [`Vmm::open`].
     pub fn on(runtime: Runtime, backend: Backend) -> Result<Self, BenchError> {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),
@@ -127,7 +128,7 @@ impl BenchRuntime {
     /// Opens the `Vmm` of the Rust levels with these options.
     ///
     /// # Errors
-    /// Those of [`Vmm::open_with`]; [`BenchError::Configuration`] if page tables were requested and cannot be
+    /// The errors of [`Vmm::open_with`]; [`BenchError::Configuration`] if page tables were requested and cannot be
     /// controlled.
     pub fn with_options(mut self, options: VmmOptions) -> Result<Self, BenchError> {
         self.vmm = Vmm::open_with(&self.runtime, options)?;

@@ -151,7 +151,7 @@ impl Drop for LockedMemory {
         {
             let address = Address::new(self.start);
             // The range stays in the list, so that no other area locks it: AMD's runtime 7.2 aborts the process when
-            // it unlocks memory that was locked twice.
+            // memory that was locked twice is unlocked.
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
         }
     }

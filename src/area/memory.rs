@@ -152,7 +152,7 @@ impl AreaMemory<'_> {
             }
         };
         let copy = || {
-            // SAFETY: `copier` has access to both memories until the copy has ended: `while_mapped` keeps its access to
+            // SAFETY: `copier` has access to both memories until the copy has ended. `while_mapped` keeps its access to
             // mapped memory, and the access to other memory of an area never changes.
             unsafe { self.span.copy(offset, &source.span, source_offset, size, Ok(copier)) }
         };

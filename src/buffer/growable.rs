@@ -30,7 +30,7 @@ pub struct GrowableBuilder {
 }
 
 impl GrowableBuilder {
-    /// Sets the step, the unit in which the buffer maps memory, in bytes. It is rounded up to the granule; the
+    /// Sets the step, the unit in which the buffer maps memory, in bytes. The step is rounded up to the granule; the
     /// default is the recommended granule.
     ///
     /// Each step has one handle and one mapping. Larger steps need fewer of both, and fewer file
@@ -79,9 +79,9 @@ impl GrowableBuilder {
 
 /// A buffer in device memory that grows and shrinks in place.
 ///
-/// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
-/// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
-/// unchanged. The buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
+/// The buffer reserves addresses for its maximum once, and maps memory as it grows. Growing never moves or copies the
+/// contents, and pointers into the buffer stay valid. A failed growth or shrinking leaves the buffer unchanged. The
+/// buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};

@@ -77,8 +77,8 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: first those that are ready, then new ones. If a handle cannot be created,
-    /// returns the error and takes none.
+    /// Takes `count` handles: first the ready handles, then new handles. If a handle cannot be created, returns the
+    /// error and takes none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {

@@ -6,11 +6,11 @@
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`]. Its methods return the
-//! address, change the access, read and write.
+//! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`], whose methods return
+//! the address, change the access, read and write.
 //!
 //! Device memory is never a slice, because agents and other processes may change it at any time. Methods copy bytes
-//! from it and to it ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
+//! from and to device memory ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
 //! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
 //! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.

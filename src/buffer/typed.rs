@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. This is required because
-/// agents may write any bytes. References into device memory do not exist. Each access looks up the mapping and copies,
-/// so reading or writing many values at once is faster.
+/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. Agents may therefore write
+/// any bytes. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
+/// writing many values at once is faster.
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;

@@ -222,7 +222,7 @@ pub enum Problem {
     /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
     SplitsMapping(Address),
-    /// Larger than the source that it is taken from, or the destination that it must fit in.
+    /// A size that exceeds the source, or the destination.
     #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
         /// The largest size in bytes that is valid.

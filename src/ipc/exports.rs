@@ -107,9 +107,8 @@ pub(super) fn create_handle(
     Ok(handle)
 }
 
-/// Makes the runtime create its handle, and start its server if it has one. Called also if the memory is
-/// exported already: AMD's server ends when an importer is killed during an attach, and only this call starts a
-/// new server.
+/// Makes the runtime create its handle, and start its server if it has one. Also called if the memory is exported
+/// already. AMD's server ends when an importer is killed during an attach, and only this call starts a new server.
 fn create_native(
     runtime: &Runtime,
     quirks: Quirks,

@@ -1,14 +1,13 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. It listens on the
+//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. The server listens on the
 //! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
-//! connect to that socket itself, without checking which process listens there. Any process can
-//! listen there.
+//! connect to that socket itself, without checking which process listens there. Any process can listen there.
 //!
-//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
-//! passes the descriptor to the runtime through a relay, a server in this process for one call. No other
-//! process can make the runtime wait: the relay has a random name that belongs to no process, serves only this
-//! process, and already has the descriptor.
+//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. The library
+//! passes the descriptor to the runtime through a relay, a server in this process for one call. The relay has a random
+//! name that belongs to no process, serves only this process, and already has the descriptor. No other process can
+//! therefore make the runtime wait.
 
 use super::table::random;
 use super::{system, unavailable};
@@ -57,7 +56,7 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 /// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
 /// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
 ///
-/// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result
+/// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier and changed the variable since.
 pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
@@ -89,8 +88,9 @@ fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, no socket counts as taken.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // The kernel prints zeros as `@`. It does not escape line breaks in a name, so another socket's name can imitate a
-    // line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this process's.
+    // The kernel prints zeros as `@`. The kernel does not escape line breaks in a name, so another socket's name can
+    // imitate a line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this
+    // process's.
     let has_name = |line: &str| {
         let path = line.split_whitespace().nth(7);
         path.is_some_and(|path| path.trim_end_matches('@') == name)
@@ -237,9 +237,9 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
 }
 
-/// Sends the descriptor to the first connection of this process, and returns that connection. The
-/// connection has to stay open until the runtime is done: AMD's runtime reads forever from a closed
-/// connection, and `SIGPIPE` ends the process if the runtime writes to it.
+/// Sends the descriptor to the first connection of this process, and returns that connection. The connection has to
+/// stay open until the runtime is done. AMD's runtime reads forever from a closed connection; if the runtime writes to
+/// it, `SIGPIPE` ends the process.
 ///
 /// Returns `None` when the listener is shut down after `done` was set.
 fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {

@@ -33,7 +33,7 @@ use derive_more::Debug;
 pub struct Span {
     runtime: Runtime,
     start: usize,
-    /// The address for agents other than the host. It differs from `start` only for locked memory.
+    /// The address for agents other than the host, which differs from `start` only for locked memory.
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
@@ -91,7 +91,8 @@ impl Span {
     /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.transfer(Operation::Read, offset, bytes.len(), |native, engine, address| {
-            // SAFETY: `transfer` checks the bounds; the caller of `new` vouches for the memory.
+            // SAFETY: `transfer` has checked the bounds. The caller of `new` guarantees that the memory is allocated
+            // and that the agent can access it.
             unsafe { native.read(engine, address, bytes) }
         })
     }
@@ -144,8 +145,8 @@ impl Span {
         })
     }
 
-    /// Returns the agent that copies from `source`: a GPU that owns one of the two and can access both, or
-    /// a CPU if both are memory of the host. The error is the first GPU that owns one of the two.
+    /// Returns the agent that copies from `source`: a GPU that owns one of the spans and can access both. Returns a CPU
+    /// if both are memory of the host. The error is the first GPU that owns one of the spans.
     pub(crate) fn copier(
         &self,
         source: &Self,

@@ -19,17 +19,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// The maximum number of descriptors in a message (`SCM_MAX_FD`). With a smaller buffer, the kernel would close the
-/// others in the receiving call, which can block; see [`close_foreign`].
+/// remaining descriptors in the receiving call, which can block; see [`close_foreign`].
 const MAX_DESCRIPTORS: usize = 253;
 /// How long [`close_foreign`] waits.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The process at the other end of a socket: the process that connected, listened or created the pair.
+/// The process at the other end of a socket: the process that connected, listened or created the pair at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// The process number; `None` if the process has none in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// Its effective user at the time of that call, as a number of this process's user namespace.
+    /// The effective user of the process at that time, as a number of this process's user namespace.
     pub user: u32,
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     if number < 0 {
         return false;
     }
-    // SAFETY: the number is not -1. The calls below only query the socket, and neither read from it nor
-    // change it. They fail if the descriptor was closed, and describe the new socket if it was reused.
+    // SAFETY: the number is not -1. The calls below only query the socket, and neither read from it nor change it. If
+    // the descriptor was closed, the calls fail; if it was reused, they describe the new socket.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let own = getpid().as_raw_nonzero().get();
     let bound = getsockname(socket).and_then(SocketAddrUnix::try_from);
@@ -179,7 +179,7 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
 }
 
 /// Closes descriptors of another process in a thread of their own, and waits at most [`CLOSE_TIME`]. The other process
-/// determines how long closing takes: for a socket with `SO_LINGER` until the data is sent, for a file of a FUSE file
+/// determines how long closing takes. A socket with `SO_LINGER` waits until the data is sent, a file of a FUSE file
 /// system until its server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {

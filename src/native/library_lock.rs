@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock. It is held for one call of the library, or for all calls of a probe: shared if the runtime
-/// holds its own lock during the call, otherwise exclusively. While it is held, hsa-vmm takes no other lock.
+/// A loaded library's lock, held for one call of the library, or for all calls of a probe. Held shared if the runtime
+/// takes its own lock during the call, otherwise exclusively. A thread that holds it takes no other lock of hsa-vmm.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
@@ -43,8 +43,7 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
 /// The locks by the address of `hsa_init` and the number of forks.
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
-// The standard library's mutex, also in tests that substitute locks, because nothing blocks while it is
-// held.
+// The standard library's mutex, also in tests that substitute locks, because its holder never blocks.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 /// The end of each range of host memory that areas have locked, by the number of forks and the start.

@@ -1,10 +1,10 @@
-//! The only module that calls the runtime. It also makes unsafe system calls.
+//! The only module that calls the runtime. This module also makes unsafe system calls.
 //!
 //! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
 //! the status to a `Result`. Where a known runtime returns success without a result, the function returns an error.
 //!
 //! Types ensure some conditions that the runtime does not check: [`NativeAgent`] and [`NativePool`] come from the
-//! runtime's own iteration. The ledger checks the others before the call.
+//! runtime's own iteration. The ledger checks the other conditions before the call.
 
 mod descriptor;
 mod discovery;
@@ -72,8 +72,8 @@ impl Failure {
     }
 }
 
-/// Calls a function, logs it, and converts its status to a `Result`. Logs it also before the call, so that
-/// the log shows a call that never returns. A failure is a warning, unless it is
+/// Calls a function, logs the call, and converts the status to a `Result`. Also logs before the call, so that the log
+/// shows a call that never returns. Logs a failure as a warning, unless failures are
 /// [expected](crate::log::expect_failures).
 ///
 /// The first braces contain the event's fields for the inputs, the second braces the fields for the outputs.
@@ -241,7 +241,7 @@ impl Native {
         unsafe { call!(self.hsa_shut_down(), {}) }
     }
 
-    /// Returns the functions of virtual memory, or the name of the first one that is missing.
+    /// Returns the functions of virtual memory, or the name of the first missing function.
     pub fn vmem(&self) -> Result<&Vmem, &'static str> {
         self.table.vmem.as_ref().map_err(|missing| missing.0)
     }

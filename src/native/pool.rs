@@ -63,7 +63,7 @@ impl Native {
         }
     }
 
-    /// Grants agents access to memory of this process, and returns the address at which they access it.
+    /// Grants agents access to memory of this process. Returns the address at which the agents access it.
     ///
     /// # Safety
     /// The memory stays allocated until it is unlocked, and is not remapped before. It overlaps no locked
@@ -122,7 +122,7 @@ impl Native {
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
-        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
+        // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset)))
     }
 

@@ -144,7 +144,7 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // Checked before the copy begins, because a copy without a wait could not be used.
+        // Checked before the copy begins, because the copy's end could not be awaited otherwise.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -204,8 +204,8 @@ impl Native {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the library cannot read signals. The call is not logged,
-    /// because it is made again and again.
+    /// Returns the value of a signal; `None` if the library cannot read signals. The call is not logged, because passes
+    /// of retire queues repeat it often.
     ///
     /// # Safety
     /// The signal must be one of this runtime, and must not have been destroyed.

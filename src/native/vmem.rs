@@ -239,17 +239,17 @@ impl Native {
             return Ok(Err(Errno::BADF));
         }
         if runtime_keeps {
-            // SAFETY: the runtime keeps it open as long as the handle lives.
+            // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0));
         }
-        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
+        // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same one twice and
-    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its
-    /// descriptor stays open, because the runtime may use it.
+    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same descriptor twice and
+    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its descriptor
+    /// stays open, because the runtime may use it.
     ///
     /// # Safety
     /// The handle is alive.
@@ -264,7 +264,7 @@ impl Native {
             return Ok(Err(Errno::BADF));
         }
         if first == second {
-            // SAFETY: the runtime keeps it open as long as the handle lives.
+            // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(first) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0).map(|copy| (copy, true)));
         }

@@ -27,9 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// The name of the simulation.
 const SIMULATION: &str = "simulation";
 
-/// The number of started runtimes other than the simulation. Not locked: a forked child could hang.
+/// The number of started runtimes other than the simulation. Atomic, because a forked child could wait forever for a
+/// lock.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// The number of forks ([`ForkCount`]) when one of them was started last.
+/// The number of forks ([`ForkCount`]) at the last start of such a runtime.
 static STARTED_AFTER: AtomicU64 = AtomicU64::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
@@ -77,9 +78,10 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash
-/// the process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or if
-/// memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
+/// Cheap to clone. Dropping the last clone stops the runtime. In two cases, the runtime stays started: if stopping it
+/// after an export could crash the process
+/// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), and if memory that agents may use is
+/// still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -136,9 +138,9 @@ impl Runtime {
     /// place that was chosen. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that
     /// `HSA_SIM` configures. No other setting starts the simulation.
     ///
-    /// A relative `ROCM_PATH` is rejected. A program that runs with more privileges than its caller
-    /// (set-user-id, set-group-id, file capabilities) ignores all three variables, and loads the
-    /// library that the administrator has installed.
+    /// A relative `ROCM_PATH` is rejected. If a program runs with more privileges than its caller (set-user-id,
+    /// set-group-id, file capabilities), this function ignores all three variables. It then loads the library that the
+    /// administrator has installed.
     ///
     /// This function is safe although it runs the library's code. The administrator or the user of this
     /// process has chosen the library, like every library that the dynamic linker loads before `main`.
@@ -194,7 +196,7 @@ impl Runtime {
     /// As for [`sys::Library::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
-        // The child's copy of AMD's runtime uses the parent's state of the driver.
+        // In a forked child, AMD's runtime would use the driver state of the parent.
         if STARTED.load(Ordering::Relaxed) > 0
             && STARTED_AFTER.load(Ordering::Relaxed) != ForkCount::current().number()
         {
@@ -292,7 +294,8 @@ impl Runtime {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }
 
-    /// Returns the first CPU, whose access applies to the loads and stores of this process.
+    /// Returns the first CPU. Access that is granted to this or any other CPU holds for the loads and stores of this
+    /// process.
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
@@ -303,7 +306,8 @@ impl Runtime {
     }
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
-    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it.
+    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it, for an agent of another runtime,
+    /// and in a [forked child](Self::has_forked).
     pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -313,8 +317,8 @@ impl Runtime {
         self.native().agent_attribute(agent.native, attribute).ok().map(|bytes| bytes.number())
     }
 
-    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` if the agent belongs to another
-    /// runtime.
+    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` for an agent of another runtime,
+    /// and in a [forked child](Self::has_forked).
     pub fn compute_properties(&self, id: AgentId) -> Option<ComputeProperties> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -327,7 +331,7 @@ impl Runtime {
     /// itself: signals, copies, pool memory and others. For functions that are not in the table, such as those of
     /// queues, call [`function`](Self::function).
     ///
-    /// Call the functions only while a clone of this `Runtime` exists: dropping the last one stops the runtime. Pass
+    /// Call the functions only while a clone of this `Runtime` exists: dropping the last clone stops the runtime. Pass
     /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to them.
     ///
     /// ```
@@ -353,8 +357,8 @@ impl Runtime {
     /// Returns the address of a function that the loaded library exports, also of one that is not in the
     /// [`table`](Self::table). `None` if the library has no such function, and for the simulation.
     ///
-    /// Taking the address is safe; calling it is not. The caller casts the address to the function's
-    /// type. Call it only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
+    /// Taking the address is safe; calling it is not. The caller casts the address to the function's type. Call the
+    /// function only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
     /// process ends.
     ///
     /// `examples/queue.rs` creates a queue with this function.
@@ -411,7 +415,7 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the descriptors that are opened in advance; see [`SpareDescriptors`].
+    /// Returns the spare descriptors.
     pub(crate) fn spare_descriptors(&self) -> &SpareDescriptors {
         &self.inner.spare_descriptors
     }
@@ -423,8 +427,8 @@ impl Runtime {
 
     /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
-    /// In such a child every operation returns an error. Functions that return a list or a count without
-    /// a `Result` return an empty list or zero, because a thread of the parent may hold their locks.
+    /// In such a child every operation returns an error. Functions that return a list or a count without a `Result`
+    /// return an empty list or zero: a thread of the parent may have held their locks.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }

@@ -78,8 +78,8 @@ impl Journal<'_, '_> {
 
     /// Changes access to a group of adjacent mappings.
     ///
-    /// Changes the access of CPUs first, in a separate request. After a failure, it is then known whether the access of
-    /// CPUs or of GPUs was being changed.
+    /// Changes the access of CPUs first, in a separate request. A failure then shows whether the access of CPUs or of
+    /// GPUs was being changed.
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
@@ -179,7 +179,7 @@ impl Journal<'_, '_> {
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = access.requested;
-        // SAFETY: as above.
+        // SAFETY: the target is locked, and mapped.
         unsafe { shared.limit_view(now.range(), &access) }
     }
 
@@ -276,8 +276,8 @@ impl Shared {
         unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
     }
 
-    /// Returns whether [`restore_access`](Self::restore_access) can grant access again that the runtime may have
-    /// revoked before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
+    /// Returns whether [`restore_access`](Self::restore_access) can restore grants that the runtime may have revoked
+    /// before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
     pub(super) fn can_restore_grants(&self, access: &AccessState) -> bool {
         // Granting again to a CPU could map over a foreign mapping, if the runtime has unmapped the memory.
         !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
@@ -360,9 +360,8 @@ impl Shared {
         })
     }
 
-    /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to
-    /// save a call, and agents that have no access before and after: AMD's runtime would map the memory for
-    /// them.
+    /// Returns the request for the agents whose access changes. To save a call, omits agents whose access stays the
+    /// same. Also omits agents without access before and after: AMD's runtime would map the memory for them.
     fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let granted = mapping.access.runtime_granted;
         // The runtime always maps with full access for a CPU, and for a GPU whose page table the library
@@ -392,9 +391,9 @@ impl Shared {
         Request { list, agents: change.agents }
     }
 
-    /// Returns the access to request from the runtime for an agent. It is always read and write for a CPU and
-    /// for a GPU whose page table the library controls: `mprotect` and [`set_entries`](Self::set_entries) set
-    /// their actual permissions.
+    /// Returns the access to request from the runtime for an agent. Always read and write for a CPU, whose actual
+    /// permissions `mprotect` sets. The same holds for a GPU whose page table the library controls, by
+    /// [`set_entries`](Self::set_entries).
     fn runtime_access(&self, index: usize, access: &AccessSet) -> Access {
         let is_full = self.cpus.contains(index) || self.controlled().contains(index);
         if is_full { Access::ReadWrite } else { access.get(index) }

@@ -57,9 +57,8 @@ impl Vmm {
     /// segments by address. Adjacent mappings are one segment if they map consecutive bytes of one handle. Physical
     /// memory need not be [shareable](super::AllocationProperties::shareable_as).
     ///
-    /// Each segment has a descriptor of its own, which keeps the memory alive, also after it is unmapped or
-    /// freed. A descriptor gives access to the whole dma-buf ([`Segment`]). If the call fails, no
-    /// descriptor stays open.
+    /// Each segment has its own descriptor, which keeps the memory alive, even after the memory is unmapped or freed. A
+    /// descriptor gives access to the whole dma-buf ([`Segment`]). If the call fails, no descriptor stays open.
     ///
     /// ```
     /// # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};

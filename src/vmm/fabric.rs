@@ -139,8 +139,8 @@ impl Vmm {
     /// which ends the process.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle without a size or with an invalid one, or one that the runtime
-    /// rejects; [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.
+    /// [`ErrorKind::InvalidArgument`] for a handle without a valid size, or a handle that the runtime rejects;
+    /// [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.
     pub fn import_from_fabric_handle(&self, fabric: &FabricHandle) -> Result<Handle, Error> {
         self.run(Operation::ImportFromShareableHandle, |shared| shared.import_fabric(fabric))
     }

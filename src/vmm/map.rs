@@ -22,7 +22,7 @@ use std::cell::Cell;
 pub struct NewMapping {
     /// The address, a multiple of the granule.
     pub address: Address,
-    /// Its size in bytes, a multiple of the granule.
+    /// The size in bytes, a multiple of the granule.
     pub size: usize,
     /// Where the part to map begins in the memory, in bytes; see [`Vmm::map`].
     pub offset: usize,
@@ -38,13 +38,13 @@ impl Vmm {
     /// range is inside one reservation and empty. One handle may be mapped at several addresses, all of
     /// which then access the same memory.
     ///
-    /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of
-    /// every agent that is not a CPU ([`VmmOptions::with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that
-    /// first grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
+    /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of every agent
+    /// that is not a CPU ([`with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that first
+    /// grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
     ///
-    /// Other threads observe a successful map as two steps. The first step counts the mapping, so that
-    /// releasing the handle does not free the memory; the second creates the mapping. In between, another
-    /// thread may release the last reference and find nothing mapped yet.
+    /// Other threads observe a successful map as two steps. The first step counts the mapping, so that releasing the
+    /// handle does not free the memory; the second creates the mapping. Between the steps, another thread may release
+    /// the last reference and find nothing mapped yet.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] names the condition that does not hold; [`ErrorKind::NotSupported`] for an offset
@@ -160,9 +160,9 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps the ranges in `old` and maps those in `new`: all of it, or nothing. `old` is sorted by address
-    /// and must consist of the expected whole mappings. `new` may have the same addresses; this method
-    /// sorts `new` by address, and sets the serials.
+    /// Unmaps all ranges in `old` and maps all in `new`, or changes nothing. `old` is sorted by address and must
+    /// consist of the expected whole mappings. `new` may have the same addresses; this method sorts `new` by address,
+    /// and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,

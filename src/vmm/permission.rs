@@ -20,8 +20,8 @@ impl Vmm {
     ///
     /// `mprotect` enforces a CPU's permission. A GPU's page table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
-    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested, until
-    /// [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested. The GPU keeps this
+    /// access until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or

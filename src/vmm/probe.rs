@@ -52,9 +52,9 @@ pub enum Probing {
 pub struct Probe {
     /// The quirk.
     pub quirk: &'static Quirk,
-    /// Whether the implementation and its version are known to have it.
+    /// Whether the implementation and its version are known to have the quirk.
     pub expected: bool,
-    /// Whether the runtime has it. This decides whether it is worked around.
+    /// Whether the runtime has the quirk. The library works around it only in this case.
     pub found: bool,
 }
 
@@ -65,7 +65,7 @@ struct Findings {
     found: Quirks,
 }
 
-/// What was found on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
+/// The findings on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
 #[derive(Default)]
 struct KeptFindings(OnceLock<Findings>);
 
@@ -187,8 +187,9 @@ impl Prober<'_> {
             mapped.and(sharing)
         });
         if may_be_mapped(&result) || prober.addresses_lost.get() {
-            // Stopping a runtime with live mappings can crash (6.4.3). The tested releases leave reserved addresses in
-            // the address space then; a later release could unmap them, and a foreign mapping there.
+            // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3). When they stop, the tested
+            // releases leave reserved addresses in the address space. A later release could unmap them, and with them a
+            // foreign mapping.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
@@ -220,7 +221,7 @@ impl Prober<'_> {
         let file_before = file_mapped_at(base);
         // SAFETY: the addresses are reserved and free, and the handle has this size.
         unsafe { self.native.map(base, size, handle) }?;
-        // SAFETY: as above.
+        // SAFETY: the addresses at `second` are also reserved and free, and the handle has this size.
         let mapped_second = unsafe { self.native.map(second, size, handle) };
         let cpu_has_access =
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
@@ -278,7 +279,8 @@ impl Prober<'_> {
         if let Some(peer) = self.peer.filter(|_| changed) {
             let kept = self.native.access_of(base, peer).is_ok_and(|access| access == READ_WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
-            // Success proves nothing: some releases then corrupt the mapping (openxla/xla#46576).
+            // If the grant succeeds, the quirk is not ruled out: some releases then corrupt the mapping
+            // (openxla/xla#46576).
             let owner_first = [(self.gpu, READ_WRITE), (peer, READ_WRITE)];
             if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
                 record!(findings.peer_after_owner_fails = true);

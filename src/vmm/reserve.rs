@@ -6,18 +6,18 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
-/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below
-/// the first GPU address, but cannot free them. The first GPU address is at most this constant: it is 16 MiB in older
-/// kernel drivers (`SVM_USER_BASE`), 2 MiB in newer ones.
+/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below the first
+/// GPU address, but cannot free them. The first GPU address is 16 MiB in older kernel drivers (`SVM_USER_BASE`), and 2
+/// MiB in newer drivers.
 const MIN_ADDRESS: usize = 16 << 20;
 
 impl Vmm {
     /// Reserves an empty range of addresses (`hipMemAddressReserve`,
     /// `hsa_amd_vmem_address_reserve_align`).
     ///
-    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the granule.
-    /// `hint` is the preferred start. If it is not free or not aligned, the range begins at another address
-    /// without an error.
+    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the granule. `hint` is
+    /// the preferred start. If the hint is not free or not aligned, the range begins at another address, without an
+    /// error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -144,7 +144,7 @@ impl Shared {
             call: "hsa_amd_vmem_address_reserve",
             status: crate::native::Status::OUT_OF_RESOURCES,
         };
-        // AMD's runtimes 6.4 and 7.2 would succeed, because rounding up such a size overflows.
+        // AMD's runtimes 6.4 and 7.2 would wrongly succeed, because rounding up such a size overflows.
         if size > isize::MAX as usize {
             return Err(nothing_left);
         }

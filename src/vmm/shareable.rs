@@ -137,7 +137,7 @@ impl Shared {
             self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
-            // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); others may not.
+            // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); other runtimes may not.
             fcntl_setfd(&exported, FdFlags::CLOEXEC).map_err(failed)?;
         }
         Ok(exported)
@@ -187,7 +187,7 @@ impl Shared {
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
         let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
-            // These statuses do not show the cause: the runtime returns them also without a free descriptor.
+            // The runtime returns these statuses also if no descriptor is free.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors

@@ -1,7 +1,7 @@
 //! Reads, writes, copies and fills mapped memory, by this process's loads and stores or by agents.
 //!
-//! Each call locks the reservation and checks the ledger first, so that an invalid address is an error and
-//! never a fault.
+//! Each call first locks the reservation and checks the ledger, so that an invalid address is an error and never a
+//! fault.
 
 use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
 use super::{Access, Address, Expected, Shared, Vmm};
@@ -33,15 +33,15 @@ impl Vmm {
         self.run(Operation::Write, |shared| shared.write(address, bytes, Expected::Any))
     }
 
-    /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`). A
-    /// CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory twice,
-    /// the contents of the destination are undefined.
+    /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`).
+    /// A CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory
+    /// twice, the contents of the destination are undefined.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if a range is not completely mapped in one reservation, the size is
-    /// zero, or the agent lacks read access to the source or write access to the destination.
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, for a range that is not completely mapped in one reservation,
+    /// or if the agent lacks access: read for the source, write for the destination.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -107,17 +107,17 @@ impl Vmm {
         })
     }
 
-    /// Fills a mapped range with a 32-bit value, by the GPU that owns the memory, and waits for the end.
-    /// `size` is in bytes, a multiple of four.
+    /// Fills a mapped range with a 32-bit value, by the agent that owns the memory, and waits for the end. `size` is in
+    /// bytes, a multiple of four.
     ///
-    /// If the owner of imported memory is unknown, the first GPU with write access fills the memory. The GPU
+    /// If the owner is unknown, or a CPU without write access, the first GPU with write access fills the memory. A GPU
     /// fills by copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, the GPU has
-    /// no write access, or address or size is not a multiple of four.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
+    /// access, or address or size is not a multiple of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared| shared.fill(address, value, size, Expected::Any))
     }
@@ -215,8 +215,8 @@ impl Shared {
         })
     }
 
-    /// Returns the agent that fills a part of a mapping: the memory's owner or, if the owner is unknown or a CPU, the
-    /// first GPU with write access. A CPU fills only its own memory.
+    /// Returns the agent that fills a part of a mapping: the memory's owner. If the owner is unknown, or a CPU without
+    /// write access, returns the first GPU with write access. A CPU fills only its own memory.
     fn filler(&self, mapping: &MappedRange, part: Range) -> Result<CopyEngine, ErrorKind> {
         let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
         let owner = mapping.owner.map(usize::from);

@@ -177,7 +177,7 @@ impl CInterface {
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Closes the runtime that the C interface has opened, and configures the one that it opens next.
+    /// Closes the runtime that the C interface has opened, and configures the next runtime to open.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a NUL"));

@@ -223,8 +223,8 @@ impl PagedBuffer {
     /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without
     /// copying it. No agent may access the addresses of the pages during the call.
     ///
-    /// Afterwards the pages of this buffer are as after [`unmap`](Self::unmap), and those of the
-    /// destination as after [`map`](Self::map): the agents with access to that buffer have access.
+    /// Afterwards, the pages of this buffer are as after [`unmap`](Self::unmap), and the pages of the destination as
+    /// after [`map`](Self::map), with the destination's access.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
@@ -299,7 +299,7 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
+    /// Returns the number of mappings of a page's memory: 1 if the memory is not shared, 0 if the page is not in use.
     ///
     /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
     /// address. While another thread moves or shares the page, that call counts as one more mapping.
@@ -312,9 +312,9 @@ impl PagedBuffer {
         Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
-    /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
-    /// `first` on, without copying it. The access to each page does not change. No agent may access the addresses of
-    /// the pages of either buffer during the call.
+    /// Exchanges the memory of pages with that of as many pages of this or another buffer, from page `first` on,
+    /// without copying. The access to each page does not change. No agent may access the addresses of the pages of
+    /// either buffer during the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],

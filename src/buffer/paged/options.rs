@@ -38,11 +38,11 @@ impl PagedBuilder {
         self
     }
 
-    /// Maps a shared page of zeros at every page that is not mapped: agents with access to the buffer can
-    /// read those pages without a fault.
+    /// Maps a shared page of zeros at every page that is not mapped. Agents with access to the buffer can read these
+    /// pages without a fault.
     ///
-    /// Agents must not write to those pages. A store by a CPU faults. A store by a GPU changes all of them,
-    /// because AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
+    /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU changes all of them, because
+    /// AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {

@@ -24,7 +24,8 @@ pub(crate) struct Libdrm {
 }
 
 impl Libdrm {
-    /// Returns every loaded copy with the needed functions, first the one that ROCr most likely uses. Loads no library.
+    /// Returns every loaded copy with the needed functions. The first is the copy that ROCr most likely uses. Loads no
+    /// library.
     pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
         let (mut found, mut failure) = (Vec::new(), DriverError::NoLibrary);
         for name in NAMES {

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Physical memory. It is alive while it is referenced, mapped or used.
+/// Physical memory, alive while it is referenced, mapped or used.
 ///
 /// The record owns the runtime's handle, which is released only with a record that was removed from [`Handles`].
 #[derive(Debug)]

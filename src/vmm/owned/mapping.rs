@@ -47,7 +47,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Names the mapping in reports and logs. Has no effect if it was unmapped by its address.
+    /// Names the mapping in reports and logs. Has no effect on a mapping that was unmapped by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let (address, serial) = (self.address, self.serial);
@@ -95,8 +95,8 @@ impl Mapping {
     }
 
     /// Revokes all access of agents. A GPU loses its access even if access is only
-    /// [recorded](crate::agent::Enforcement::Recorded) for it: the memory is then unmapped and mapped again, and
-    /// meanwhile no agent has access.
+    /// [recorded](crate::agent::Enforcement::Recorded) for it. The memory is then unmapped and mapped again; meanwhile
+    /// no agent has access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -187,9 +187,9 @@ impl Mapping {
 
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
-    /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
-    /// of the library, on any reservation. It must also not wait for another thread that calls an operation: both
-    /// threads could wait forever.
+    /// This method is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
+    /// operation of the library, on any reservation. `act` must also not wait for another thread that calls an
+    /// operation: both threads could wait forever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
@@ -223,8 +223,8 @@ impl Mapping {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
 
-    /// Moves the mapping without copying the memory, to `offset` bytes from the start of a reservation. Its
-    /// access does not change.
+    /// Moves the mapping to `offset` bytes from the start of a reservation, without copying the memory. The access does
+    /// not change.
     ///
     /// # Errors
     /// As for [`Vmm::relocate`], and if the reservation belongs to another `Vmm`; the error contains the

@@ -29,7 +29,7 @@ impl LockedTable<'_> {
         vmm.has_mapping(address, serial).then_some(Problem::PageRetiring)
     }
 
-    /// Submits pages to a retire queue: all of them or none. They must be in use.
+    /// Submits pages, which must be in use, to a retire queue: all of them or none.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit_many`].
