@@ -147,8 +147,7 @@ impl Workload {
             }
             "export" => {
                 let handle = self.create_shareable()?;
-                // Close each descriptor at once, because the limit can be lower than the number of
-                // calls.
+                // Close each descriptor immediately, because the limit can be lower than the number of calls.
                 measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {

@@ -55,8 +55,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the bytes of a segment, as a process does that has received the descriptor: imports and maps the whole
-/// dma-buf, and reads from the offset on.
+/// Reads the bytes of a segment, as a receiver of the descriptor does: imports and maps the whole dma-buf, and reads
+/// from the offset on.
 fn read_segment(vmm: &Vmm, segment: &Segment, agents: &[AgentId]) -> anyhow::Result<Vec<u8>> {
     let memory = Allocation::import(vmm, &segment.descriptor)?;
     let mapping = Reservation::builder(memory.size()).reserve(vmm)?.map(0, &memory)?;

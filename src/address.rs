@@ -1,4 +1,4 @@
-//! The address type: a number that need not be a valid address.
+//! The address type: a number, which can be an invalid address.
 
 use core::ffi::c_void;
 use derive_more::{Debug, Display};

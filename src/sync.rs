@@ -118,8 +118,8 @@ pub(crate) struct Ordered<G> {
 }
 
 impl<G> Ordered<G> {
-    /// Takes a lock. In a closure of the caller, panics for a reservation that does not come after the closure's
-    /// reservation in the order: the thread could wait forever. Debug builds panic if this thread holds any later lock.
+    /// Takes a lock. In a closure of the caller, panics unless a reservation comes after the closure's reservation in
+    /// the order. Otherwise the thread could wait forever. Debug builds panic if this thread holds any later lock.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
             rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),

@@ -33,8 +33,8 @@ impl LibraryFile {
 /// The origin of the runtime.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The simulation with a configuration text such as `gpus=2`. With `nothing`, the calls of virtual
-    /// memory management return success at once.
+    /// The simulation with a configuration text such as `gpus=2`. With `nothing`, the calls of virtual memory
+    /// management immediately return success.
     Simulated(String),
     /// A library file.
     Loaded(LibraryFile),

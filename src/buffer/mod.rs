@@ -212,7 +212,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
+    /// Revokes all access of agents, including GPUs. During the call, the other agents may have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

@@ -39,9 +39,9 @@ pub enum Contents {
 ///
 /// ROCm 7.2 releases the memory only when the reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, [`pause`](Self::pause) frees the
-/// reservation and reserves the same addresses at once. If another thread of the process reserves them first, `pause`
-/// fails with [`ErrorKind::AddressLost`]. The buffer is paused nevertheless: its memory is released and its contents
-/// are saved. [`resume`](Self::resume) tries to reserve the addresses again; if they are not available,
+/// reservation and immediately reserves the same addresses. If another thread of the process reserves them first,
+/// `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused nevertheless: its memory is released and its
+/// contents are saved. [`resume`](Self::resume) tries to reserve the addresses again; if they are not available,
 /// [`resume_anywhere`](Self::resume_anywhere) uses other addresses. The same holds if the program frees the addresses
 /// of a paused buffer with [`Vmm::address_free`].
 ///

@@ -15,8 +15,8 @@ use derive_more::Debug;
 /// modulo the size. The writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the
 /// [`DeviceBuffer`] of all its mappings, whose methods change the access of agents.
 ///
-/// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping may not be
-/// visible through another before the kernel has ended (ROCm/hip#3728).
+/// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping can be
+/// invisible through another mapping until the kernel has ended (ROCm/hip#3728).
 ///
 /// ```
 /// use hsa_vmm::buffer::RingBuffer;

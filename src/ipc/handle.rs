@@ -113,8 +113,8 @@ impl IpcHandle {
     /// Returns whether the exporter's table does not contain this handle any more: the memory was freed, or the handle
     /// was modified.
     ///
-    /// Returns `false` for HIP's own handles, for which this cannot be detected, and if this process may not read the
-    /// table.
+    /// Returns `false` if this process may not read the table, and for HIP's own handles, for which this cannot be
+    /// detected.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};

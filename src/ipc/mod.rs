@@ -9,8 +9,8 @@
 //! [`IpcHandle`] has HIP's layout, so that processes with this library and processes with HIP can open each other's
 //! memory. Between two processes that use this library:
 //!
-//! * A handle is rejected at once if its memory was freed or its process has ended. This holds even if the address or
-//!   the process number is in use again. The exporter keeps a table of its exports, which the importer reads through
+//! * A handle is rejected immediately if its memory was freed or its process has ended. This holds even if the address
+//!   or the process number is in use again. The exporter keeps a table of its exports, which the importer reads through
 //!   `/proc/<process>/fd`; both must therefore belong to the same user. Memory is not freed while another process is
 //!   mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time limit to fetch a descriptor from the exporter's server. The server is a thread with no other task, so it
-/// normally answers at once.
+/// normally answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of a request.
 const REQUEST_SIZE: usize = 64;
@@ -40,8 +40,8 @@ const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
 /// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
 /// fail.
 const ATTEMPTS: usize = 64;
-/// The number of connections that may wait to be accepted. Any user can connect; the relay closes
-/// connections of other processes at once.
+/// The number of connections that may wait to be accepted. Any user can connect; the relay immediately closes
+/// connections of other processes.
 const BACKLOG: i32 = 128;
 /// The time between attempts that wait for a free descriptor or a free entry in a queue.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -56,7 +56,7 @@ impl PoolMemory {
     /// Allocates memory of an agent: coarse-grained for a GPU, fine-grained for a CPU (`hipMalloc` and
     /// `hipHostMalloc`; `hsa_amd_memory_pool_allocate`). `size` is in bytes.
     ///
-    /// The agent can access the memory at once; [`allow`](Self::allow) grants access to other agents.
+    /// The agent can access the memory immediately; [`allow`](Self::allow) grants access to other agents.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero or an agent of another runtime;
@@ -73,8 +73,8 @@ impl PoolMemory {
     /// Allocates memory of an agent from a pool with these flags.
     ///
     /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made the store has ended.
-    /// Agents see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not every GPU has
-    /// fine-grained memory.
+    /// Agents see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) immediately. Not every GPU
+    /// has fine-grained memory.
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -144,8 +144,8 @@ impl PoolMemory {
         self.record.flags
     }
 
-    /// Sets the agents that can access the memory besides its owner, and replaces those of earlier calls
-    /// (`hsa_amd_agents_allow_access`).
+    /// Sets the agents that can access the memory besides its owner (`hsa_amd_agents_allow_access`). Agents of earlier
+    /// calls lose their access.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or an agent that cannot access the owner's

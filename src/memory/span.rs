@@ -184,7 +184,8 @@ impl Span {
             let destination_start = self.start_for(engine) + offset;
             let source_start = source.start_for(engine) + source_offset;
             // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap. The callers of `new`
-            // vouch for the memory, and the caller of this function for the agent's access to both.
+            // guarantee that the memory is allocated, and the caller of this function that the agent can access both
+            // spans.
             let copied = unsafe {
                 self.runtime.native().copy(engine, destination_start, source_start, size)
             };

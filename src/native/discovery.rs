@@ -241,7 +241,8 @@ impl Native {
         value: *mut c_void,
     ) -> Result<(), Failure> {
         let (raw_agent, pool) = (agent.0, pool.0);
-        // SAFETY: agent and pool come from the runtime; the caller vouches for the value.
+        // SAFETY: agent and pool come from the runtime; the caller guarantees that the value has room for the
+        // attribute.
         unsafe {
             call_optional!(
                 self.hsa_amd_agent_memory_pool_get_info(raw_agent, pool, attribute, value),

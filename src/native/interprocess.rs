@@ -24,12 +24,12 @@ const MAX_DESCRIPTORS: usize = 253;
 /// How long [`close_foreign`] waits.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The process at the other end of a socket: the process that connected, listened or created the pair at that time.
+/// The process at the other end of a socket: the process that connected, listened or created the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// The process number; `None` if the process has none in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// The effective user of the process at that time, as a number of this process's user namespace.
+    /// The effective user of the process at the time of that call, as a number of this process's user namespace.
     pub user: u32,
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Closes descriptors of another process in a thread of their own, and waits at most [`CLOSE_TIME`]. The other process
+/// Closes descriptors of another process in a new thread, and waits at most [`CLOSE_TIME`]. The other process
 /// determines how long closing takes. A socket with `SO_LINGER` waits until the data is sent, a file of a FUSE file
 /// system until its server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {

@@ -25,9 +25,8 @@ pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
 ///
-/// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
-/// every simulation has functions of its own. A forked child gets a new lock, because a thread of
-/// the parent may have held the old one.
+/// The address of `hsa_init` identifies the library: loading a file twice loads one library, and every simulation has
+/// its own functions. A forked child gets a new lock, because a thread of the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     // `current` also registers the handlers that keep the registry usable after a fork.
     let key = (table.core.hsa_init as usize, ForkCount::current());
@@ -55,7 +54,7 @@ pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
 
 static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());
 
-/// Locks the list of locked host memory. The caller makes no call of the runtime meanwhile.
+/// Locks the list of locked host memory. The caller makes no call of the runtime while it holds the guard.
 pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
     LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }

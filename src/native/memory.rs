@@ -64,7 +64,7 @@ unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
 /// process accesses them only atomically.
 pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the source; the destination is borrowed for this call.
+    // SAFETY: the caller guarantees that the source is mapped and readable; the destination is borrowed for this call.
     unsafe {
         copy_bytes(bytes.as_mut_ptr() as usize, address, bytes.len());
     }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
 /// As for [`read_memory`], of memory that is writable for the CPU.
 pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the destination; the source is borrowed for this call.
+    // SAFETY: the caller guarantees that the destination is mapped and writable; the source is borrowed for this call.
     unsafe {
         copy_bytes(address, bytes.as_ptr() as usize, bytes.len());
     }

@@ -159,7 +159,7 @@ impl Native {
     /// # Safety
     /// As for [`Library::load`].
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
-        // SAFETY: the caller vouches for the files.
+        // SAFETY: the caller guarantees that the files are sound to load.
         let library = unsafe { Library::load(search)? };
         let native = Self::new(*library.table());
         Ok(Self { library: Some(library), ..native })

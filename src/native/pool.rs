@@ -76,8 +76,8 @@ impl Native {
     ) -> Result<usize, Failure> {
         let (pointer, mut address) = (start as *mut c_void, null_mut());
         let (count, list) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
-        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
-        // runtime only reads, and `address` is writable. The caller vouches for the memory.
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the runtime only
+        // reads, and `address` is writable. The caller guarantees that the memory stays allocated.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_lock(pointer, size, list, count, &mut address),

@@ -69,12 +69,13 @@ impl Native {
             return Ok(());
         };
         let pattern_size = size.min(PATTERN_SIZE);
-        // SAFETY: the caller vouches for the destination.
+        // SAFETY: the caller guarantees that the engine can write the destination.
         unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(pattern_size / 4)) }?;
         let mut filled = pattern_size;
         while filled < size {
             let count = filled.min(size - filled);
-            // SAFETY: the caller vouches for the destination, and the two parts are adjacent.
+            // SAFETY: the caller guarantees that the agent can read and write the destination. The two parts are
+            // adjacent.
             unsafe { self.copy_by_agent(address + filled, address, count, agent) }?;
             filled += count;
         }
@@ -99,7 +100,8 @@ impl Native {
         let pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
         for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
             let source = address + index * PINNED_SIZE;
-            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the source.
+            // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can read
+            // the source.
             unsafe { self.copy_by_agent(pinned.address, source, part.len(), agent) }?;
             // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
             unsafe { read_memory(pinned.bytes.as_ptr() as usize, part) };
@@ -126,8 +128,8 @@ impl Native {
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             pinned.bytes[..part.len()].copy_from_slice(part);
             let destination = address + index * PINNED_SIZE;
-            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the
-            // destination.
+            // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can write
+            // the destination.
             unsafe { self.copy_by_agent(destination, pinned.address, part.len(), agent) }?;
         }
         Ok(())
@@ -158,7 +160,8 @@ impl Native {
         }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
         let (raw_agent, dependencies) = (agent.raw(), null());
-        // SAFETY: the caller vouches for both ranges; the signal was just created.
+        // SAFETY: the caller guarantees that the agent can access both ranges until the copy has ended; the signal was
+        // just created.
         let started = unsafe {
             call_optional!(
                 self.hsa_amd_memory_async_copy(

@@ -28,9 +28,9 @@
 //! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
 //! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! Dropping the last clone of the `Vmm` frees the reservations and handles that the program has not freed, and logs
-//! each of them as leaked (`tracing`, level `WARN`). The owned values ([`Reservation`](crate::Reservation) and so on)
-//! keep the `Vmm` alive and cannot leak in this way.
+//! Dropping the last clone of the `Vmm` frees all reservations and handles that are left, and logs each of them as
+//! leaked (`tracing`, level `WARN`). The owned values ([`Reservation`](crate::Reservation) and so on) keep the `Vmm`
+//! alive and cannot leak in this way.
 
 mod text;
 

@@ -78,10 +78,9 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime. In two cases, the runtime stays started: if stopping it
-/// after an export could crash the process
-/// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), and if memory that agents may use is
-/// still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
+/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash the
+/// process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). It also stays
+/// started if memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -186,7 +185,7 @@ impl Runtime {
     /// As for [`Runtime::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, Error> {
-        // SAFETY: the caller vouches for the file.
+        // SAFETY: the caller guarantees that the file is sound to load.
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
 
@@ -202,7 +201,7 @@ impl Runtime {
         {
             return Err(Error::new(Operation::Load, ErrorKind::Forked));
         }
-        // SAFETY: the caller vouches for the files.
+        // SAFETY: the caller guarantees that the files are sound to load.
         let native = unsafe { Native::load(search) }
             .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
         let runtime = Self::start(native)?;
@@ -428,7 +427,7 @@ impl Runtime {
     /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
     /// In such a child every operation returns an error. Functions that return a list or a count without a `Result`
-    /// return an empty list or zero: a thread of the parent may have held their locks.
+    /// return an empty list or zero. The reason: a thread of the parent may have held their locks.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }

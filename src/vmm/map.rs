@@ -1,4 +1,4 @@
-//! Maps and unmaps memory, one or many mappings at once.
+//! Maps and unmaps memory, one or many mappings in one call.
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
@@ -62,14 +62,13 @@ impl Vmm {
         })
     }
 
-    /// Creates many mappings at once and sets access to them, all or nothing (`hipMemMap`,
-    /// `hipMemSetAccess`; `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
+    /// Creates many mappings and sets access to them, all or nothing (`hipMemMap`, `hipMemSetAccess`;
+    /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
-    /// The ranges may be in any order and in several reservations. Each must meet the conditions of
-    /// [`map`](Self::map), and they must not overlap. All get the access of `descriptors`, as by
-    /// [`set_access`](Self::set_access), or no access if that list is empty. From ROCm 6.4 on, one call of the
-    /// runtime sets GPUs' access to adjacent mappings. As for `map`, other threads observe two steps: the mappings are
-    /// counted, then all appear at once.
+    /// The ranges may be in any order and in several reservations. Each must meet the conditions of [`map`](Self::map),
+    /// and they must not overlap. All get the access of `descriptors`, as by [`set_access`](Self::set_access), or no
+    /// access if that list is empty. From ROCm 6.4 on, one call of the runtime sets GPUs' access to adjacent mappings.
+    /// As for `map`, other threads observe two steps: the mappings are counted, then all appear together.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid range, for ranges that overlap, or for an empty list; otherwise as
@@ -101,8 +100,8 @@ impl Vmm {
     ///
     /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. Where
     /// that is impossible, the runtime maps the memory for the CPU. Runtimes until ROCm 7.1 leave an address-space hole
-    /// when they unmap such memory. The library fills the hole at once. If another thread has created a mapping in the
-    /// hole, that mapping is not changed, and the reservation is quarantined.
+    /// when they unmap such memory. The library fills the hole immediately. If another thread has created a mapping in
+    /// the hole, that mapping is not changed, and the reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
@@ -114,8 +113,7 @@ impl Vmm {
         })
     }
 
-    /// Unmaps many ranges of whole mappings at once, all or nothing (`hipMemUnmap`,
-    /// `hsa_amd_vmem_unmap`).
+    /// Unmaps many ranges of whole mappings, all or nothing (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
     /// Each range is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
     /// of the runtime unmaps all adjacent mappings. Other threads observe a single step.
@@ -224,7 +222,7 @@ impl Shared {
             return Err(Feature::MapAtOffset(offset).into());
         }
         let (guard, reservation) = journal.containing(range)?;
-        // If the expected reservation was freed, another may have its addresses by now.
+        // If the expected reservation was freed, another reservation may have its addresses now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }

@@ -26,8 +26,8 @@
 //!
 //! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
 //! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
-//! [`Vmm::unmap_many`], which change many ranges at once, all or none. HIP has also none for [`RetireQueue`], which
-//! unmaps memory when HSA signals show that no agent uses it any more.
+//! [`Vmm::unmap_many`], which change many ranges, all or none. HIP has also none for [`RetireQueue`], which unmaps
+//! memory when HSA signals show that no agent uses it any more.
 //!
 //! # Memory model
 //!

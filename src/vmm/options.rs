@@ -96,7 +96,7 @@ impl VmmOptions {
         Self { barrier: enabled, ..self }
     }
 
-    /// Works around these quirks besides the known quirks of the runtime's version: for a vendor's build that
+    /// Works around these quirks in addition to the known quirks of the runtime's version: for a vendor's build that
     /// lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {

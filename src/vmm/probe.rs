@@ -1,7 +1,7 @@
 //! Tests the runtime for quirks when the first [`Vmm`](super::Vmm) opens on it.
 //!
-//! Makes at most 20 runtime calls on memory of its own, and no copy. Does not test for quirks whose test could
-//! crash a defective runtime.
+//! Makes at most 20 runtime calls on its own memory, and no copy. Does not test for quirks whose test could crash a
+//! defective runtime.
 
 use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
@@ -230,7 +230,7 @@ impl Prober<'_> {
         let mut unmap = |address, length| {
             // SAFETY: nothing uses these mappings of the probe's own.
             let result = unsafe { self.native.unmap(address, length) };
-            // Fills a hole at once, because foreign mappings can be created in it.
+            // Fills a hole immediately, because foreign mappings can be created in it.
             leaves_hole |= fill_hole(base, size).is_ok();
             result
         };
@@ -289,8 +289,8 @@ impl Prober<'_> {
         self.cpu.is_some()
     }
 
-    /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files at
-    /// once.
+    /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files
+    /// immediately.
     fn file_of_the_same_size(&self) -> Option<OwnedFd> {
         let file = memfd_create("hsa-vmm probe", MemfdFlags::CLOEXEC).ok()?;
         ftruncate(&file, self.size as u64).is_ok().then_some(file)

@@ -136,9 +136,8 @@ impl Shared {
         })
     }
 
-    /// Reserves addresses. With hint 0, the result is aligned, also with a runtime that does not support
-    /// alignment. With another hint, the result can be at another address and unaligned; the caller checks
-    /// both.
+    /// Reserves addresses. With hint 0, the result is aligned, even if the runtime does not support alignment. With
+    /// another hint, the result can be at another address and unaligned; the caller checks both.
     fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
         let nothing_left = Failure {
             call: "hsa_amd_vmem_address_reserve",

@@ -38,8 +38,8 @@ impl Vmm {
     /// Imports a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
-    /// Every import returns a new handle of the same memory, with the size of the whole allocation. The
-    /// caller keeps the descriptor, and may close it at once.
+    /// Every import returns a new handle of the same memory, with the size of the whole allocation. The caller keeps
+    /// the descriptor, and may close it immediately.
     ///
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.

@@ -40,8 +40,8 @@ impl Vmm {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a size of zero, for a range that is not completely mapped in one reservation,
-    /// or if the agent lacks access: read for the source, write for the destination.
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, or a range that is not completely mapped in one reservation.
+    /// Also if the agent lacks read access to the source or write access to the destination.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -117,7 +117,7 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
-    /// access, or address or size is not a multiple of four.
+    /// access, or address or size are not multiples of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared| shared.fill(address, value, size, Expected::Any))
     }

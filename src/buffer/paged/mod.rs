@@ -180,9 +180,9 @@ impl PagedBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
-    /// [`Problem::PageQuarantined`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with
-    /// a [zero page](PagedBuilder::with_zero_page), because retired pages would not map the zero page at once.
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`]; as
+    /// for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a [zero
+    /// page](PagedBuilder::with_zero_page), because retired pages would not map the zero page immediately.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
@@ -301,8 +301,8 @@ impl PagedBuffer {
 
     /// Returns the number of mappings of a page's memory: 1 if the memory is not shared, 0 if the page is not in use.
     ///
-    /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
-    /// address. While another thread moves or shares the page, that call counts as one more mapping.
+    /// Counts pages of this and other buffers, mappings by address, and retiring pages, which a kernel may still read.
+    /// While another thread moves or shares the page, that call counts as one more mapping.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
@@ -348,7 +348,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
+    /// Revokes all access of agents, including GPUs. During the call, the other agents may have no access.
     ///
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
     /// still use them. To revoke access to these, drain the queue first.

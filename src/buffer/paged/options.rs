@@ -212,7 +212,7 @@ pub struct PagedStatistics {
 }
 
 impl PagedStatistics {
-    /// Returns the bytes of memory that the buffer uses, also for retiring and quarantined pages. Memory shared with
+    /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory shared with
     /// another buffer counts in both.
     pub fn memory(&self) -> usize {
         let zero_page = usize::from(self.zero > 0);

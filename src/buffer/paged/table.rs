@@ -33,7 +33,7 @@ impl Page {
         Self { state: PageState::Mapped, mapping: None, memory: Some(memory) }
     }
 
-    /// Creates a page without memory of its own.
+    /// Creates a page without its own memory.
     fn without_memory(state: PageState) -> Self {
         Self { state, mapping: None, memory: None }
     }

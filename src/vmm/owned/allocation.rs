@@ -51,8 +51,8 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The caller
-    /// keeps the descriptor, and may close it at once.
+    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The caller keeps the
+    /// descriptor, and may close it immediately.
     ///
     /// # Errors
     /// As for [`Vmm::import_from_shareable_handle`].

@@ -205,7 +205,7 @@ impl Inner {
         let kind = if self.vmm.runtime().has_forked() {
             ErrorKind::Forked
         } else if self.reserved.is_freed() {
-            // The addresses may be another reservation's by now.
+            // Another reservation may have the addresses now.
             invalid(Problem::NotAReservation)
         } else {
             match self.reserved.mappings().len() {

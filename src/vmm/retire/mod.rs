@@ -63,8 +63,8 @@ pub struct RetireFailure {
     /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
     /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. Otherwise the
-    /// mapping does not exist any more: a call by address unmapped it before the queue, or the queue unmapped it and
-    /// its addresses were lost.
+    /// mapping does not exist any more. A call by address unmapped it first, or the queue unmapped it and its addresses
+    /// were lost.
     pub quarantined: bool,
 }
 
@@ -196,7 +196,7 @@ impl RetireQueue {
 
     /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer) is a mapping: the capacity must be at least the number of pages that
-    /// are retired at once.
+    /// one call retires.
     pub fn builder(capacity: usize) -> RetireQueueBuilder {
         RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
     }
