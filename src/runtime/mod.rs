@@ -94,9 +94,9 @@ pub struct RuntimeInfo {
 /// # }
 /// ```
 ///
-/// Calls `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
-/// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
-/// and `hsa_amd_agent_memory_pool_get_info`.
+/// Calls `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`, `hsa_agent_get_info`,
+/// `hsa_agent_iterate_isas`, `hsa_isa_get_info_alt`, `hsa_amd_agent_iterate_memory_pools`,
+/// `hsa_amd_memory_pool_get_info` and `hsa_amd_agent_memory_pool_get_info`.
 #[derive(Clone, Debug)]
 #[debug(
     "Runtime {{ name: {:?}, path: {:?}, agents: {}, .. }}",
@@ -131,13 +131,13 @@ struct Inner {
 impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
-    /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library
-    /// that the process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic
-    /// linker's path, and the ROCm folder known when this crate was built. [`RuntimeInfo::origin`] contains the
-    /// place that was chosen. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that
-    /// `HSA_SIM` configures. No other setting starts the simulation.
+    /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library that the
+    /// process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic linker's path,
+    /// the ROCm folder known when this crate was built, and `/opt/rocm/lib`. [`RuntimeInfo::origin`] contains the
+    /// chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
+    /// configures. No other setting starts the simulation.
     ///
-    /// A relative `ROCM_PATH` is rejected. If a program runs with more privileges than its caller (set-user-id,
+    /// A relative `ROCM_PATH` is ignored. If a program runs with more privileges than its caller (set-user-id,
     /// set-group-id, file capabilities), this function ignores all three variables. It then loads the library that the
     /// administrator has installed.
     ///

@@ -35,7 +35,7 @@ impl Barrier {
 }
 
 /// A page of system memory that only this type uses. Each wait maps the page or, if the page is mapped, unmaps it. Both
-/// calls wait for all earlier changes of the page tables of some GPUs, and flush their TLBs.
+/// calls wait for all earlier changes of the page tables of `gpus`, and flush their TLBs.
 ///
 /// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
 #[derive(Debug)]

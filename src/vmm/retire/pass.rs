@@ -21,7 +21,7 @@ pub(super) const MAX_SIGNALS: usize = 8;
 
 pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS]>;
 
-/// The pause between two passes after the first pass without progress; it doubles up to the longest pause.
+/// The pause after a pass with progress. Each pass without progress doubles the pause, up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// The number of passes over an empty queue after which the thread sleeps until another thread wakes it. Waking costs a
