@@ -115,9 +115,8 @@ pub enum Enforcement {
     /// [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded: on other GPUs, for which AMD's user-space driver maps everything readable,
-    /// writable and executable once any access has been granted. [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's
-    /// access.
+    /// The permission is only recorded, on all other GPUs: AMD's user-space driver maps everything readable, writable
+    /// and executable once any access has been granted. [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     #[display("recorded")]
     Recorded,
 }

@@ -74,10 +74,10 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
 /// Returns whether a socket that is not this process's listening server has the name of this process's server. AMD's
 /// runtime would then end this process with an assertion.
 ///
-/// Any process of the same network namespace can bind the name; a process with the same number in another
-/// PID namespace does so unintentionally. This function only looks up the name. Binding it could collide
-/// with a server that another thread starts, and connecting to it without sending ends AMD's server. A
-/// process that binds the name between this call and the runtime's `bind` is not detected.
+/// Any process of the same network namespace can bind the name. A process with the same number in another PID namespace
+/// binds it unintentionally. This function only looks up the name. Binding it could collide with a server that another
+/// thread starts, and connecting to it without sending ends AMD's server. A process that binds the name between this
+/// call and the runtime's `bind` is not detected.
 pub(super) fn is_socket_taken(process: u32) -> bool {
     // The server of this process can start or end between the two checks, so only a repeated result counts.
     (0..3).all(|_| is_bound(process) && !is_own(process))

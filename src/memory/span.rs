@@ -53,7 +53,7 @@ impl Span {
     /// Sets the address at which agents other than the host access the memory.
     ///
     /// # Safety
-    /// The address must be that of the same memory, for these agents.
+    /// These agents access the same memory at this address.
     pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
         self.device_start = start;
         self

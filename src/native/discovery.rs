@@ -87,7 +87,7 @@ impl Native {
     pub fn agents(&self) -> Result<Vec<NativeAgent>, Failure> {
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
         let data = (&raw mut agents).cast();
-        // SAFETY: `collect` gets the vector of its type.
+        // SAFETY: `data` is a vector of the type that `collect` expects, and outlives the call.
         unsafe {
             call!(self.hsa_iterate_agents(Some(collect), data), {}, { agents = agents.len() })
         }?;
@@ -98,7 +98,8 @@ impl Native {
     pub fn pools(&self, agent: NativeAgent) -> Result<Vec<NativePool>, Failure> {
         let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
         let data = (&raw mut pools).cast();
-        // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
+        // SAFETY: the agent comes from the runtime. `data` is a vector of the type that `collect` expects, and
+        // outlives the call.
         unsafe {
             call!(
                 self.hsa_amd_agent_iterate_memory_pools(agent.0, Some(collect), data),
@@ -113,7 +114,8 @@ impl Native {
     pub fn isas(&self, agent: NativeAgent) -> Result<Vec<String>, Failure> {
         let mut isas: Vec<sys::hsa_isa_t> = Vec::new();
         let data = (&raw mut isas).cast();
-        // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
+        // SAFETY: the agent comes from the runtime. `data` is a vector of the type that `collect` expects, and
+        // outlives the call.
         expect_failures(|| unsafe {
             call_optional!(
                 self.hsa_agent_iterate_isas(agent.0, Some(collect), data),

@@ -326,8 +326,8 @@ impl Runtime {
         Some(discovery::compute_properties(self.native(), agent))
     }
 
-    /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes
-    /// itself: signals, copies, pool memory and others. For functions that are not in the table, such as those of
+    /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes itself:
+    /// signals, copies, pool memory and others. For functions that are not in the table, such as the functions of
     /// queues, call [`function`](Self::function).
     ///
     /// Call the functions only while a clone of this `Runtime` exists: dropping the last clone stops the runtime. Pass

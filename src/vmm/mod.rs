@@ -36,10 +36,9 @@
 //!
 //! * The library never creates a slice of such memory, and no reference other than to single atomic bytes. It
 //!   copies bytes between this memory and the caller's own.
-//! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
-//!   therefore read and write the same range at the same time, also with agents. A race is not
-//!   undefined behaviour. For each byte, a reader gets the old value or one that a writer stored;
-//!   bytes of several writers may be mixed.
+//! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads and agents may therefore
+//!   read and write the same range at the same time. A race is not undefined behaviour. For each byte, a reader gets
+//!   the old value or a value that a writer stored; bytes of several writers may be mixed.
 //! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
 //!   accesses itself, with a lock or a channel.
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call

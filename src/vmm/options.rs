@@ -28,7 +28,7 @@ pub struct VmmOptions {
     pub(super) no_execute: bool,
     /// Whether operations wait until their changes of page tables have taken effect.
     pub(super) barrier: bool,
-    /// Quirks to work around besides those of the runtime's version.
+    /// Quirks to work around in addition to the quirks of the runtime's version.
     pub(super) more_quirks: Quirks,
     /// When a `Vmm` tests for quirks.
     pub(super) probing: Probing,

@@ -58,7 +58,7 @@ pub struct Probe {
     pub found: bool,
 }
 
-/// The quirks that were found and those that were looked for.
+/// The quirks that were looked for, and the quirks that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
     looked_for: Quirks,
@@ -78,7 +78,7 @@ macro_rules! record {
     };
 }
 
-/// Returns the quirks to work around, and those that were looked for.
+/// Returns the quirks to work around, and the probes that were made.
 pub(super) fn choose_quirks(
     runtime: &Runtime,
     granule: usize,

@@ -1,9 +1,8 @@
 //! The 22 invariants of the ledger, the code that ensures each, and its test.
 //!
-//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug
-//! builds also check the mappings of a reservation after every step. The function that performs a step
-//! ensures the invariants of the step. The code around the ledger ensures those of memory, descriptors and
-//! threads.
+//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug builds also
+//! check the mappings of a reservation after every step. The function that performs a step ensures the invariants of
+//! the step. The code around the ledger ensures the invariants of memory, descriptors and threads.
 //!
 //! | | invariant | ensured by | tested by |
 //! |---|---|---|---|

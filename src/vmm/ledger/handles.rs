@@ -98,7 +98,7 @@ impl HandleNumbers {
         self.next - 1
     }
 
-    /// Returns why this number is not that of a live handle.
+    /// Returns why no live handle has this number.
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK_SIZE;
         if number == 0 {

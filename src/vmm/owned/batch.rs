@@ -128,9 +128,9 @@ impl Mapping {
         }
     }
 
-    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes,
-    /// without copying it. Each mapping keeps its address and its access. The lists may be in any order: the
-    /// mappings are paired in the order of their addresses.
+    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes, without
+    /// copying. Each mapping keeps its address and its access. The lists may be in any order: the mappings are paired
+    /// in the order of their addresses.
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).

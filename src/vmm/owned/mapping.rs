@@ -213,8 +213,8 @@ impl Mapping {
         })
     }
 
-    /// Exchanges the memory with that of another mapping of the same size, without copying it. Each mapping
-    /// keeps its address and its access.
+    /// Exchanges the memory with that of another mapping of the same size, without copying. Each mapping keeps its
+    /// address and its access.
     ///
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to
