@@ -33,7 +33,6 @@ struct Workload {
     grants: Vec<AccessDescriptor>,
     reserved: Vec<Address>,
     created: Vec<Handle>,
-    /// The number of calls to make.
     calls: usize,
 }
 

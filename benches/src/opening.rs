@@ -104,7 +104,6 @@ impl RawRuntime {
     }
 }
 
-/// Opens a runtime by the runtime's own functions.
 struct RawOpener<'a> {
     backend: &'a Backend,
     opened: Option<RawRuntime>,
@@ -136,7 +135,6 @@ impl Opener for RawOpener<'_> {
     }
 }
 
-/// Opens a runtime by hsa-vmm's calls.
 struct VmmOpener<'a> {
     backend: &'a Backend,
     opened: Option<Vmm>,
@@ -159,7 +157,6 @@ impl Opener for VmmOpener<'_> {
     }
 }
 
-/// Opens a runtime by hsa-vmm's C interface.
 struct COpener<'a> {
     backend: &'a Backend,
 }

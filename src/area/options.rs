@@ -101,7 +101,6 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns the GPU.
     pub(super) fn find(self, runtime: &Runtime) -> Result<&Agent, ErrorKind> {
         let invalid = |value, problem| ErrorKind::invalid(Argument::Device, value, problem);
         match self {

@@ -30,7 +30,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: Vec<Allocation>,
-    /// Whether the thread is creating a handle.
     creating: bool,
     /// Whether the thread could not create a handle, and waits until one is taken.
     paused: bool,

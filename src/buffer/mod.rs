@@ -61,7 +61,6 @@ fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
     round_up(size, vmm.reservation_granule())
 }
 
-/// Rounds a size up to a multiple of `granule`.
 fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
     size.checked_next_multiple_of(granule).ok_or_else(|| wrong_size(size, Problem::Overflow))
 }
@@ -109,7 +108,6 @@ impl Grants {
         descriptor.map_or(Access::None, |descriptor| descriptor.access)
     }
 
-    /// Changes the access of some agents.
     fn set(&mut self, agents: &[AgentId], access: Access) {
         for &agent in agents {
             self.0.retain(|descriptor| descriptor.agent != agent);

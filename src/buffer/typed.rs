@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 ///
 /// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. Agents may therefore write
 /// any bytes. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
-/// writing many values at once is faster.
+/// writing many values in one call is faster. Concurrent accesses are described in the [memory
+/// model](crate::vmm#memory-model).
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;
@@ -124,8 +125,6 @@ impl<T: Pod> GrowableVec<T> {
 
     /// Copies values, from `index` on.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read), with offsets in bytes.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
@@ -133,8 +132,6 @@ impl<T: Pod> GrowableVec<T> {
     }
 
     /// Replaces values, from `index` on.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`DeviceBuffer::write`](super::DeviceBuffer::write), with offsets in bytes.

@@ -57,7 +57,6 @@ arguments! {
 }
 
 impl Argument {
-    /// Rejects zero.
     pub(crate) fn check_not_zero(self, number: usize) -> Result<(), ErrorKind> {
         if number == 0 { Err(ErrorKind::invalid(self, number, Problem::Zero)) } else { Ok(()) }
     }

@@ -12,7 +12,6 @@ use crate::vmm::{Address, Quirks};
 use core::any::Any;
 use std::sync::{Arc, Weak};
 
-/// The exports of one runtime.
 #[derive(Debug, Default)]
 struct Exports {
     /// The table, which exists while something is exported.

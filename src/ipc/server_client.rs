@@ -29,7 +29,6 @@ use std::time::{Duration, Instant};
 /// The time limit to fetch a descriptor from the exporter's server. The server is a thread with no other task, so it
 /// normally answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The size of a request.
 const REQUEST_SIZE: usize = 64;
 /// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
 /// its name with zeros.

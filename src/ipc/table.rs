@@ -58,7 +58,6 @@ impl Entry {
     }
 }
 
-/// The header of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Header {
@@ -184,7 +183,6 @@ pub(super) fn random() -> Result<u64, Errno> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The lock of a slot.
 struct SlotLock<'a> {
     file: BorrowedFd<'a>,
     /// The offset of the slot's entry.

@@ -80,7 +80,6 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// The value of [`ForkCount`] in this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// Registers the handlers once.
 static REGISTRATION: Once = Once::new();
 
 /// The number of forks between the process of the first call of [`Self::current`] and this process.

@@ -131,10 +131,8 @@ macro_rules! call_vmem {
 }
 pub(crate) use {call, call_optional, call_vmem, logged};
 
-/// The handle of each agent with its name.
 type AgentNames = OnceLock<Vec<(NativeAgent, String)>>;
 
-/// Formats a number in hexadecimal.
 fn hex(number: impl TryInto<u64>) -> String {
     format!("{:#x}", number.try_into().unwrap_or(u64::MAX))
 }

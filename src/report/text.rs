@@ -28,7 +28,6 @@ fn name_suffix(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
 
-/// Returns the name of the memory's owner.
 fn owner_name(agent: Option<AgentId>) -> String {
     agent.map_or_else(|| "unknown owner".to_owned(), |agent| agent.to_string())
 }

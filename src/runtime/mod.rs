@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The name of the simulation.
 const SIMULATION: &str = "simulation";
 
 /// The number of started runtimes other than the simulation. Atomic, because a forked child could wait forever for a
@@ -414,7 +413,6 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the spare descriptors.
     pub(crate) fn spare_descriptors(&self) -> &SpareDescriptors {
         &self.inner.spare_descriptors
     }

@@ -25,7 +25,6 @@ impl AccessChange {
     /// Changes the access of no agent.
     pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
 
-    /// Returns the same change without some agents.
     fn without(&self, agents: AgentSet) -> Self {
         Self { agents: self.agents.difference(agents), ..*self }
     }
@@ -165,7 +164,6 @@ impl Journal<'_, '_> {
         Ok(())
     }
 
-    /// Changes the access of CPUs to one mapping.
     fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let now = self.targets[index].now;

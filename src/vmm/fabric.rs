@@ -70,7 +70,6 @@ impl FabricHandle {
         Self(bytes).with_size(size)
     }
 
-    /// Returns the runtime's handle.
     fn native(&self) -> [u8; NATIVE_SIZE] {
         core::array::from_fn(|index| self.0[index])
     }

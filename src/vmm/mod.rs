@@ -213,7 +213,6 @@ struct Shared {
     cpu_access: CpuAccess,
     /// Whether the runtime has rejected a CPU's pool for physical memory.
     rejects_cpu_pools: AtomicBool,
-    /// The quarantined ranges and memory.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
 

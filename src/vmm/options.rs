@@ -37,7 +37,6 @@ pub struct VmmOptions {
 }
 
 impl VmmOptions {
-    /// Returns whether the `Vmm` changes GPUs' page tables.
     pub(super) fn changes_page_tables(&self) -> bool {
         self.page_tables || self.no_execute
     }

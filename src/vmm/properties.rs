@@ -110,7 +110,6 @@ impl AllocationProperties {
         }
     }
 
-    /// Returns whether this is memory of the host.
     pub(super) fn is_on_host(&self) -> bool {
         matches!(self.location, Location::Host | Location::HostNuma(_))
     }

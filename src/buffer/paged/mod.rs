@@ -25,10 +25,10 @@ use crate::vmm::Vmm;
 
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
-/// A paged KV cache needs this: its sequences grow and end, may share pages
-/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. A range of pages that
-/// starts after its end is an error ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls
-/// wait for each other.
+/// A paged KV cache needs this: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
+/// keep their addresses. Pages are counted from 0. A range of pages that starts after its end is an error
+/// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Accesses of
+/// agents are described in the [memory model](crate::vmm#memory-model).
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
@@ -377,8 +377,6 @@ impl PagedBuffer {
 
     /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; [`Problem::PageRetiring`];
     /// otherwise as for [`Vmm::read`].
@@ -388,8 +386,6 @@ impl PagedBuffer {
     }
 
     /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
@@ -401,8 +397,6 @@ impl PagedBuffer {
 
     /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
     /// `size` are in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for

@@ -11,7 +11,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fs::File;
 use std::path::Path;
 
-/// The size of the page.
 const PAGE_SIZE: usize = 4096;
 /// The size of the address range of the page: a multiple of every page size of Linux.
 const RESERVED_SIZE: usize = 64 << 10;

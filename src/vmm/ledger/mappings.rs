@@ -95,7 +95,6 @@ impl AccessStates {
         slot as u8
     }
 
-    /// Removes the state of a mapping.
     fn remove(&mut self, slot: u8, serial: u64) {
         match self.slots.get_mut(usize::from(slot)) {
             Some((_, mappings)) => *mappings -= 1,

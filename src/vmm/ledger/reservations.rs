@@ -23,7 +23,6 @@ pub(crate) struct Reservation {
     pub size: usize,
     /// Unique in the process, unlike the address.
     pub serial: u64,
-    /// The serial of the next mapping.
     next_serial: AtomicU64,
     /// The identifier of the [`Reservations`] that contain this reservation.
     index_id: u64,

@@ -118,8 +118,6 @@ impl Mapping {
 
     /// Copies from the mapping, `offset` bytes from its start; a CPU must have read access.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
@@ -130,8 +128,6 @@ impl Mapping {
     }
 
     /// Copies to the mapping, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
@@ -144,8 +140,6 @@ impl Mapping {
 
     /// Fills a part of the mapping with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
     /// in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.

@@ -166,7 +166,6 @@ impl Shared {
         self.page_tables.controlled
     }
 
-    /// Returns whether the access of an agent is enforced.
     pub(super) fn enforcement(&self, agent: &Agent) -> Enforcement {
         match self.controlled().contains(agent.id().index()) {
             true => Enforcement::Enforced,
