@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. Agents may therefore write
-/// any bytes. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
+/// The type of the values is [`Pod`], because agents may write any bytes: it has no padding, and any bytes are a valid
+/// value. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
 /// writing many values in one call is faster. Concurrent accesses are described in the [memory
 /// model](crate::vmm#memory-model).
 ///

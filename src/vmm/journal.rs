@@ -238,7 +238,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         // agents to the next one. A single mapping is still mapped.
         if !alone && !shared.is_mapped(&now)? {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
-            // target again would replace the foreign mapping. SAFETY: the target is locked, and was just unmapped.
+            // target again would replace the foreign mapping.
+            // SAFETY: the target is locked, and was just unmapped.
             unsafe { shared.keep_reserved(&now) }?;
         } else if shared.can_restore_grants(&now.access)
             // SAFETY: the target is locked, and mapped.

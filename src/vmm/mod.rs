@@ -118,7 +118,8 @@ use ledger::{Ledger, MappedRange, Range, Reservation as Reserved};
 use page_table::PageTables;
 use std::sync::Arc;
 
-/// Virtual memory management on one runtime. Cheap to clone; may be used from any thread.
+/// Virtual memory management on one runtime. Cheap to clone; may be used from any thread. Concurrent accesses to memory
+/// are described in the [memory model](self#memory-model).
 ///
 /// Operations on different reservations rarely wait for each other: before ROCm 10, while one of them exports or
 /// imports; while the process has no free file descriptor; and for the page of the barrier
@@ -437,9 +438,9 @@ impl Drop for Shared {
         for range in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it.range()) {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
-                // The state is unknown, but the runtime must not stop while the range is mapped. SAFETY: no other
-                // thread can use the ledger any more, and the ledger lists the range as a mapping of this library. If
-                // the runtime does not have the mapping after a failed rollback, it rejects the call.
+                // The state is unknown, but the runtime must not stop while the range is mapped.
+                // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
+                // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
                 let result = unsafe { self.unmap_in_runtime(range) };
                 if result.is_err() {
                     self.runtime.stay_started();

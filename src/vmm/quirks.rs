@@ -32,7 +32,7 @@ pub struct Quirk {
     pub rocr: RangeInclusive<u16>,
     /// Whether AMD's `libhsa` on `rocddi` has the quirk (extension 1.33).
     pub rocddi: bool,
-    /// Whether the quirk is also worked around on a runtime of unknown implementation. The defect can then crash the
+    /// Whether the quirk is also worked around on a runtime of unknown implementation: only if the defect can crash the
     /// process, and the workaround does not harm a correct runtime.
     pub if_unknown: bool,
     /// Whether opening a `Vmm` can look for the quirk

@@ -13,8 +13,6 @@ use smallvec::SmallVec;
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// read access.
@@ -23,8 +21,6 @@ impl Vmm {
     }
 
     /// Copies to mapped memory, by this process's own stores.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
@@ -36,8 +32,6 @@ impl Vmm {
     /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`).
     /// A CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory
     /// twice, the contents of the destination are undefined.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero, or a range that is not completely mapped in one reservation.
@@ -72,8 +66,6 @@ impl Vmm {
     /// Copies mapped memory to this process's own memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
     /// has no read access.
@@ -90,8 +82,6 @@ impl Vmm {
 
     /// Copies this process's own memory to mapped memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
@@ -112,8 +102,6 @@ impl Vmm {
     ///
     /// If the owner is unknown, or a CPU without write access, the first GPU with write access fills the memory. A GPU
     /// fills by copies, because `hsa_amd_memory_fill` rejects virtual memory.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write

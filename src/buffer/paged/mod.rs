@@ -27,8 +27,8 @@ use crate::vmm::Vmm;
 ///
 /// A paged KV cache needs this: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
 /// keep their addresses. Pages are counted from 0. A range of pages that starts after its end is an error
-/// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Accesses of
-/// agents are described in the [memory model](crate::vmm#memory-model).
+/// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Concurrent
+/// accesses to memory are described in the [memory model](crate::vmm#memory-model).
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
