@@ -102,7 +102,7 @@ macro_rules! thunks {
             pub(crate) unsafe extern "C" fn $name<const SLOT: usize>(
                 $($argument: $type),*
             ) -> hsa_status_t {
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: this function has the contract of `$body`.
                 call(SLOT, Function::$name, move |instance| unsafe { $body(instance, $($argument),*) })
             }
         )*

@@ -128,7 +128,7 @@ pub struct Config {
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A each change of access leaves an address-space hole for
+    /// the CPU write access. In generation A, each `set_access` call leaves an address-space hole for
     /// a moment; a mapping that another thread creates in the hole is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs

@@ -75,7 +75,7 @@ pub(crate) fn report(instance: &Instance, fault: MemoryFault) {
     let handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut handled = false;
     for Handler { callback, data } in handlers {
-        // SAFETY: the caller of `register` promised that any thread can call it; no lock is held.
+        // SAFETY: the caller of `register` promised that any thread can call `callback`; no lock is held.
         handled |= unsafe { callback(&event, data) } == HSA_STATUS_SUCCESS;
     }
     if !handled {

@@ -23,14 +23,14 @@ pub(crate) unsafe fn lock(
     agent_address: *mut *mut c_void,
 ) -> HsaResult {
     let agent_address = non_null(agent_address)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { agent_address.write(core::ptr::null_mut()) };
     if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if !agents.is_null() {
         let count = usize::try_from(count).map_err(|_| HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `count` agents.
         unsafe { instance.agents_of(agents, count)? };
     }
     let start = address.addr();

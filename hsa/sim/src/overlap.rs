@@ -4,7 +4,7 @@
 //! (`Runtime::VMemoryExportShareableHandle`, `…ImportShareableHandle`, `…RetainAllocHandle` and
 //! `…GetAllocPropertiesFromHandle` in `runtime.cpp`). In AMD's runtime, an overlap with a call that
 //! changes these tables is a data race: calls fail, handles are lost, the process crashes. In the
-//! simulation, it aborts the process.
+//! simulation, such an overlap aborts the process.
 
 use crate::abi::{Function, NAMES};
 use std::io::Write;

@@ -33,7 +33,7 @@ pub struct Page {
 #[derive(Debug)]
 pub(crate) struct Entry {
     end: usize,
-    /// The offset in the memory of the first mapped byte. With the fault `shifted` the mapping wraps at the
+    /// The offset of the first mapped byte in the memory. With the fault `shifted`, the mapping wraps at the
     /// end of the memory.
     offset: u64,
     pub(crate) memory: Arc<Memory>,

@@ -137,7 +137,7 @@ pub(crate) unsafe fn iterate(
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for pool in instance.pools(agent).filter(|pool| pool.visible) {
-        // SAFETY: the caller's function and the caller's data.
+        // SAFETY: the caller promises that `callback` can be called with `data`.
         match unsafe { callback(instance.pool_handle(pool), data) } {
             HSA_STATUS_SUCCESS => {}
             status => return Err(status),

@@ -45,7 +45,8 @@ impl State {
     }
 
     /// Returns the base of the reservation that contains a range. As in AMD's runtime, a range that
-    /// wraps around passes the check, because its end is below the end of the reservation.
+    /// wraps around passes the check, because its end is below the end of the reservation. Some
+    /// releases reject such a range if it starts after the reservation.
     pub(crate) fn reservation_around(
         &self,
         behaviour: Behaviour,
@@ -79,7 +80,7 @@ pub(crate) unsafe fn reserve(
     hint: u64,
     flags: u64,
 ) -> HsaResult {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: both functions have the same contract.
     unsafe { reserve_align(instance, address, size, hint, PAGE as u64, flags) }
 }
 
@@ -131,7 +132,7 @@ pub(crate) unsafe fn reserve_align(
         lingering: Ranges::default(),
     };
     state.reservations.insert(base, reservation);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(base)) };
     Ok(())
 }

@@ -108,7 +108,7 @@ pub(crate) unsafe fn export(
     if has_unknown_flags && instance.behaviour.rejects_unknown_flags() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
     let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -139,7 +139,7 @@ pub(crate) unsafe fn export(
 }
 
 /// Closes the descriptor that a handle keeps for its exports, if it still refers to this memory.
-/// AMD's runtime closes the number without a check.
+/// AMD's runtime closes the descriptor's number without a check.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
@@ -200,7 +200,7 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = state.handles.insert(imported, size);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }

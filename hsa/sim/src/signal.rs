@@ -128,7 +128,7 @@ impl Signal {
         previous
     }
 
-    /// Changes the value atomically without waking waiters, which notice it when they next check the value.
+    /// Changes the value atomically without waking waiters, which notice the change at their next check.
     #[cfg(feature = "export")]
     pub(crate) fn store_silently(&self, value: hsa_signal_value_t) {
         self.value().store(value, std::sync::atomic::Ordering::Release);
@@ -254,11 +254,11 @@ pub(crate) unsafe fn create(
 ) -> HsaResult {
     let signal = non_null(signal)?;
     if consumer_count > 0 {
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `consumer_count` agents.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
     let handle = instance.signals.add(Arc::new(Signal::new(initial)));
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { signal.write(handle) };
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) fn try_acquire(slot: usize) -> bool {
 }
 
 /// Acquires the slot that a forked child has inherited, if its simulation was not initialised when the process was
-/// forked. As with AMD's runtime, the child can then start its own. Returns whether the slot was acquired.
+/// forked. As with AMD's runtime, the child can then start its own simulation. Returns whether the slot was acquired.
 #[cfg(feature = "export")]
 pub(crate) fn try_acquire_inherited(slot: usize) -> bool {
     let owner = TABLE[slot].process.load(Ordering::Acquire);

@@ -97,7 +97,7 @@ pub(crate) unsafe fn string(
     let text = non_null(text)?;
     let entry = STATUSES.iter().find(|(code, ..)| *code == status);
     let (.., message) = entry.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { text.write(message.as_ptr()) };
     Ok(())
 }

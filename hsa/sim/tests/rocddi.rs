@@ -1,4 +1,5 @@
-//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of each difference.
+//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of
+//! each difference.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;

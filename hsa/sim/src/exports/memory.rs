@@ -46,7 +46,7 @@ super::exports! {
         if !engine.is_power_of_two() || engine & engines(instance, [destination_agent, source_agent])? == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: as HSA documents the function.
+        // SAFETY: HSA's contract of this function includes that of the called one.
         unsafe {
             crate::copy::copy_async(
                 instance,
@@ -84,7 +84,7 @@ super::exports! {
         metadata: *mut *const c_void,
     ) => |instance| {
         let (size, address) = (non_null(size)?, non_null(address)?);
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `count` agents.
         let agents = unsafe { instance.agents_of(agents, count as usize)? };
         let exported = physical::recognise(descriptor);
         let exported = exported.filter(|exported| instance.has_agent(exported.owner));
@@ -112,7 +112,7 @@ super::exports! {
     };
 
     hsa_amd_interop_unmap_buffer(address: *mut c_void) => |instance| {
-        // SAFETY: as HSA documents the function.
+        // SAFETY: HSA's contract of this function includes that of the called one.
         unsafe { ipc::detach(instance, address) }
     };
 
@@ -141,7 +141,7 @@ super::exports! {
         if let Agent::Gpu(_) = pool.owner {
             return Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL);
         }
-        // SAFETY: as HSA documents the function.
+        // SAFETY: HSA's contract of this function includes that of the called one.
         unsafe { crate::host_memory::lock(instance, address, size, agents, count, agent_address) }
     };
 

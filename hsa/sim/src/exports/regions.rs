@@ -76,7 +76,7 @@ super::exports! {
         let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         for pool in regions(instance, agent) {
             let region = hsa_region_t { handle: instance.pool_handle(pool).handle };
-            // SAFETY: the caller's function and the caller's data.
+            // SAFETY: the caller promises that `callback` can be called with `data`.
             match unsafe { callback(region, data) } {
                 HSA_STATUS_SUCCESS => {}
                 status => return Err(status),
@@ -98,12 +98,12 @@ super::exports! {
     hsa_memory_allocate(region: hsa_region_t, size: usize, address: *mut *mut c_void) => |instance| {
         pool(instance, region)?;
         let pool = hsa_amd_memory_pool_t { handle: region.handle };
-        // SAFETY: as HSA documents the function.
+        // SAFETY: HSA's contract of this function includes that of the called one.
         unsafe { crate::pool_memory::allocate(instance, pool, size, 0, address) }
     };
 
     hsa_memory_free(address: *mut c_void) => |instance| {
-        // SAFETY: as HSA documents the function.
+        // SAFETY: HSA's contract of this function includes that of the called one.
         unsafe { crate::pool_memory::free(instance, address) }
     };
 

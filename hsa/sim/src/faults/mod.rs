@@ -57,7 +57,7 @@ impl Faults {
         let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
         self.set(plan.clone());
         if let Some(path) = record {
-            // Opened for each line, so that the simulation holds no additional descriptor.
+            // Opens the file for each line, so that the simulation holds no additional descriptor.
             let append_rule =
                 move |rule| {
                     let file = File::options().append(true).open(&path);
