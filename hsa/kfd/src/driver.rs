@@ -95,7 +95,7 @@ pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
 
 /// Returns the driver, if it has started.
 pub(crate) fn current() -> Option<&'static Driver> {
-    // SAFETY: null, or leaked by `get` and never freed.
+    // SAFETY: the pointer is null, or `get` has leaked the driver, which is never freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn get() -> &'static Driver {
     }
     let driver = Driver::new().unwrap_or_else(|error| {
         log::print_error(format_args!("{error}"));
-        // SAFETY: ends the process at once, without exit handlers.
+        // SAFETY: the call ends the process at once, without exit handlers.
         unsafe { libc::_exit(2) }
     });
     let driver: &'static Driver = Box::leak(Box::new(driver));

@@ -102,7 +102,7 @@ mod tests {
             Metadata::from_creator(label),
             Metadata::from_creator(Label { token: token ^ 1, ..label }),
         );
-        // SAFETY: our own child, which was not waited for.
+        // SAFETY: the test has not waited for the child, so the number still names the child.
         unsafe { libc::kill(child, libc::SIGKILL) };
         // SAFETY: as above; the status is not needed.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };

@@ -32,7 +32,7 @@ const DRIVER_PATHS: [&str; 8] = [
     "/sys/kernel/debug/dri",
 ];
 
-/// Resolves a path of the driver. For other paths it only compares strings and does not start the
+/// Resolves a path of the driver. For other paths, only compares strings and does not start the
 /// driver.
 pub(crate) fn resolve(path: *const c_char) -> Option<DriverPath> {
     driver_path(text(path)?)

@@ -129,7 +129,7 @@ impl Drop for MemoryUsage {
         if let Some(file) = &self.file {
             own::mark(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
-            // SAFETY: mapped by `shared`, and nothing else uses the slots.
+            // SAFETY: `shared` has mapped the slots, and nothing else uses them.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
@@ -202,9 +202,9 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     if mapped == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: excludes the new mapping from forked children.
+    // SAFETY: the call only excludes the new mapping from forked children.
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
-    // SAFETY: maps `size` bytes of a file that is never truncated, until `MemoryUsage` is dropped. Every
+    // SAFETY: `size` bytes of a file that is never truncated are mapped until `MemoryUsage` is dropped. Every
     // process uses the numbers atomically, and every bit pattern is a number.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }

@@ -93,7 +93,7 @@ impl Events {
 
     /// Reports a GPU's access to an invalid address through every memory-fault event.
     pub(crate) fn report_fault(&self, gpu_id: u32, address: u64, error: Errno) {
-        // The upper word says that the page is read-only, the lower word that the page is not present.
+        // The upper half says that the page is read-only, the lower half that the page is not present.
         let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
         for event in state.non_signals.iter_mut().filter(|event| event.kind == KIND_MEMORY) {

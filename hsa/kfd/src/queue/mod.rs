@@ -111,13 +111,13 @@ impl Queues {
 pub(crate) fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a valid set of signals.
     let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: fills the sets, which live until the calls return.
+    // SAFETY: the calls fill the sets, which live until the calls return.
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut previous);
     }
     let result = run();
-    // SAFETY: reads the set that was filled above.
+    // SAFETY: the call only reads the set, which is filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut()) };
     result
 }
