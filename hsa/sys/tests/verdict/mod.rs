@@ -28,7 +28,7 @@ enum LineResult {
     UnknownName,
 }
 
-/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first_line.
+/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
 ///
 /// Compiles each claim twice: unchanged and negated. If the compiler skips a line, the line has no message
 /// in either run. That is reported as a contradiction.
