@@ -235,14 +235,14 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     run(&format!("dpkg-deb --extract {}", package.display()), "dpkg-deb", command).map(drop)
 }
 
-/// Runs a tool with a timeout. `line` is its command line in errors.
+/// Runs a tool with a timeout. `line` is the tool's command line in errors.
 pub(crate) fn run(
     line: &str,
     program: &'static str,
     mut command: Command,
 ) -> Result<Output, AptError> {
-    // Fix the language of the output, because it is parsed. Disable questions, which would block
-    // without a terminal.
+    // Fix the language of the output, because callers parse the output. Disable questions, which would
+    // block without a terminal.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.
