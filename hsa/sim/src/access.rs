@@ -308,7 +308,7 @@ pub(crate) unsafe fn get(
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     match mapping.permission(agent) {
-        // SAFETY: as above.
+        // SAFETY: not null, and therefore writable (`# Safety`).
         Some(permission) => unsafe { permissions.write(permission) },
         None if behaviour.get_access_rejects_unset_agents() => {
             return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);

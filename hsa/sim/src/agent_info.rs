@@ -38,7 +38,7 @@ const BIT_SET_LENGTH: usize = 8;
 /// The length of a GPU's UUID: `GPU-`, 16 digits and the terminating zero.
 const UUID_LENGTH: usize = 21;
 
-/// The registers that a program writes to flush the path to a GPU's memory. Here writes have no effect.
+/// The registers that a program writes to flush the path to a GPU's memory. In the simulation, writes have no effect.
 static HDP_REGISTERS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
 /// `hsa_agent_get_info`

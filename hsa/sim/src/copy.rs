@@ -185,7 +185,7 @@ impl State {
     /// of a CPU; `Some(None)` for virtual memory that no GPU owns, such as a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // These releases treat virtual memory as the CPU's.
+            // Such a release treats virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {

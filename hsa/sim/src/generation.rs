@@ -186,8 +186,7 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` creates the CPU's mapping without access. It fails for addresses that are not
-    /// page-aligned, and the memory stays claimed until the addresses are freed.
+    /// `map` creates the CPU's mapping without access. The memory stays claimed until the addresses are freed.
     pub(crate) fn map_prepares_cpu(self) -> bool {
         self.generation == Generation::B
     }

@@ -43,7 +43,7 @@ pub(crate) unsafe fn lock(
         // Locking the same range again counts another lock (seen in 6.1.2, 6.4.3 and 7.2.4).
         *locks = locks.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         // AMD's runtime makes no driver call here, so no page table is flushed.
-        // SAFETY: as above.
+        // SAFETY: not null, and therefore writable (`# Safety`).
         unsafe { agent_address.write(address) };
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn lock(
     };
     state.allocations.insert(start, locked);
     state.flush_page_tables();
-    // SAFETY: as above.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { agent_address.write(address) };
     Ok(())
 }

@@ -172,8 +172,8 @@ impl Instance {
         self.stop(&mut state);
         state.leaked_memory.clear();
         for range in core::mem::take(&mut state.leaked_ranges) {
-            // SAFETY: reserved by this instance; the caller that drops the simulation no longer
-            // uses its memory.
+            // SAFETY: this instance has reserved the range; the caller that drops the simulation no
+            // longer uses its memory.
             unsafe { crate::address_space::release(range.start, range.len()) };
         }
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
-/// What an IPC handle refers to. This is the second to last word of the handle.
+/// What an IPC handle refers to: the second to last word of the handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Allocation = 0,

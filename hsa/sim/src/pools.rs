@@ -160,11 +160,11 @@ pub(crate) unsafe fn info(
     let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let write_word = |number: u32| unsafe { value.cast().write_unaligned(number) };
-    // SAFETY: as above, a size.
+    // SAFETY: not null, and the caller has room for the attribute's type, a size.
     let write_size = |number: u64| unsafe {
         value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
-    // SAFETY: as above, a boolean.
+    // SAFETY: not null, and the caller has room for the attribute's type, a boolean.
     let write_boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_AMD_MEMORY_POOL_INFO_SEGMENT => write_word(pool.segment),

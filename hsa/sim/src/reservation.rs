@@ -25,7 +25,7 @@ pub(crate) struct Reservation {
     registered: bool,
     /// The number of mappings in the range.
     pub(crate) mapping_count: usize,
-    /// Address-space holes: parts that the runtime unmapped. They can contain mappings that other code created.
+    /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings there.
     pub(crate) holes: Ranges<()>,
     /// Memory that stays claimed after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
@@ -239,7 +239,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
         state.leaked_ranges.push(freed);
         return Ok(());
     }
-    // SAFETY: reserved by this instance; the caller promises that it is no longer in use.
+    // SAFETY: this instance has reserved the range; the caller promises that it is no longer in use.
     unsafe { address_space::release(freed.start, freed.len()) };
     Ok(())
 }

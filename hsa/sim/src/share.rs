@@ -133,17 +133,17 @@ pub(crate) unsafe fn export(
     {
         handle.exported = Some(descriptor);
     }
-    // SAFETY: as above.
+    // SAFETY: not null, and therefore writable (`# Safety`).
     unsafe { dmabuf.write(descriptor) };
     Ok(())
 }
 
-/// Closes the descriptor that a handle keeps for its exports, if it still refers to this memory.
+/// Closes the descriptor that a handle keeps for its exports, if it still refers to the handle's memory.
 /// AMD's runtime closes the descriptor's number without a check.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
-        // SAFETY: a descriptor of this memory that the runtime created and owns.
+        // SAFETY: the runtime has created the descriptor and owns it; the token shows that no other file is open there.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }

@@ -50,7 +50,7 @@ enum Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         if let Self::Mapped(address, memory) = self {
-            // SAFETY: mapped for this value, which is no longer used.
+            // SAFETY: the range was mapped only for this value, which is no longer used.
             unsafe { address_space::release(*address, memory.size as usize) };
         }
     }

@@ -158,7 +158,7 @@ fn map_rejects_invalid_ranges_of_memory() {
         let status = rig.map_at(base, size, offset, handle);
         assert_eq!(status, INVALID_ARGUMENT, "{size:#x} {offset:#x}");
     }
-    // The size of an import is known, too. D checks it when access is set.
+    // The size of an import is known, too. Generation D checks the size when access is set.
     for (era, expected) in [(D, OK), (E, INVALID_ARGUMENT)] {
         let rig = start(era);
         let descriptor = rig.export(rig.create(PAGE)).expect("a descriptor");

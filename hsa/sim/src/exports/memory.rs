@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 type DeallocationFunction = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
 type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and between two GPUs
+/// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and for two GPUs
 /// also the engines for links. No engine is ever busy.
 fn engines(instance: &Instance, agents: [hsa_agent_t; 2]) -> HsaResult<u32> {
     let [destination, source] = [instance.agent(agents[0])?, instance.agent(agents[1])?];
@@ -102,7 +102,7 @@ super::exports! {
         }
         // The buffers of the simulation have no metadata.
         if let (Ok(size), Ok(metadata)) = (non_null(metadata_size), non_null(metadata)) {
-            // SAFETY: as above.
+            // SAFETY: not null, and writable as HSA documents the function.
             unsafe {
                 size.write(0);
                 metadata.write(core::ptr::null());

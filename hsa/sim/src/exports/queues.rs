@@ -123,7 +123,7 @@ super::exports! {
 
     hsa_queue_inactivate(queue: *mut hsa_queue_t) => |instance| queue::inactivate(instance, queue);
 
-    // The priorities are low, normal and high. They have no effect here.
+    // The priorities are low, normal and high. They have no effect in the simulation.
     hsa_amd_queue_set_priority(queue: *mut hsa_queue_t, priority: u32) => |instance| {
         instance.queues.get(queue)?;
         if priority > 2 { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(()) }

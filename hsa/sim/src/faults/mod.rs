@@ -118,7 +118,7 @@ pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 /// A call that is performed later by another thread.
 struct DelayedCall(Body);
 
-// SAFETY: only created for functions of `supports_late`, which treat pointer arguments as numbers.
+// SAFETY: the value is only created for functions of `supports_late`, which treat pointers as numbers.
 unsafe impl Send for DelayedCall {}
 
 impl DelayedCall {
