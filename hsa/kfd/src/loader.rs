@@ -59,8 +59,8 @@ extern "C" fn record_stack(
 #[unsafe(link_section = ".init_array")]
 static RECORD_STACK: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = record_stack;
 
-/// Enters the loader that `HSA_KFD_LOADER` names. Returns 0, which means that this object audits nothing, if
-/// the variable is not set or the program was started as an argument of a loader.
+/// Enters the loader that `HSA_KFD_LOADER` names. Does nothing if the variable is not set or the program was
+/// started as an argument of a loader. The result 0 means that this object audits nothing.
 #[unsafe(no_mangle)]
 extern "C" fn la_version(_version: c_uint) -> c_uint {
     // SAFETY: the call only reads the process's auxiliary vector.
@@ -123,7 +123,7 @@ fn enter_loader(loader: &OsStr) -> Result<std::convert::Infallible> {
 }
 
 /// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If there is already a `LD_LIBRARY_PATH`, the
-/// new value also contains its folders, and comes after it in the environment: the last value counts.
+/// new value also contains the old folders, and comes after the old value in the environment: the last value counts.
 ///
 /// # Safety
 /// `variables` must be the environment on the initial stack.

@@ -1,7 +1,7 @@
 //! The emulation's own descriptors and files.
 //!
 //! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors: they lie above the process's soft limit where the hard limit permits that, lists of
+//! descriptors. They lie above the process's soft limit if the hard limit permits that. Lists of
 //! descriptors omit them, and the program cannot close them.
 
 use libc::{c_int, rlimit};
@@ -84,7 +84,7 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     // SAFETY: the kernel reads the struct, which lives until the call returns.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
     let result = run(limit.rlim_cur.min(HIGHEST_FLOOR) as c_int);
-    // SAFETY: as above.
+    // SAFETY: the kernel reads the struct, which lives until the call returns.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     result
 }

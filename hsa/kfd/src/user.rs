@@ -32,7 +32,7 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
 /// Copies from memory of this process, which may not have started the emulated driver.
 pub(crate) fn read_own(address: u64, bytes: &mut [u8]) -> Result<()> {
     let (local, remote) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
-    // SAFETY: as for `read`.
+    // SAFETY: the kernel writes only into the slice, and checks the other address.
     let transferred = unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };

@@ -232,8 +232,8 @@ impl LimitedMemory {
         self.usage.slots[self.usage.own_slot][self.gpu].used.load(Ordering::Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them: the size of each buffer is rounded up to a multiple of
-    /// 2 MiB, and the remaining size is rounded down to such a multiple. An allocation can be larger than this number.
+    /// Returns the available bytes as amdkfd reports them. The size of each buffer is rounded up to a multiple of
+    /// 2 MiB, and the remaining size down. An allocation can be larger than this number.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.usage.rounded(self.gpu));
         free - free % AVAILABILITY_UNIT
