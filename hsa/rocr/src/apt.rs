@@ -306,7 +306,7 @@ fn mirror() -> Result<String, AptError> {
 }
 
 /// Rejects a mirror with white space. In the list of package sources, a line break would end the line that names the
-/// archive's keys, and the next line could trust unsigned packages.
+/// archive's keys. The next line could then trust unsigned packages.
 fn checked_mirror(mirror: String) -> Result<String, AptError> {
     let is_invalid = mirror.contains(|letter: char| letter.is_whitespace() || letter.is_control());
     if is_invalid { Err(AptError::InvalidMirror(mirror)) } else { Ok(mirror) }

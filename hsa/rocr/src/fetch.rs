@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The package of the program that lists GPUs. Its dependencies, which only a script in the package
-/// needs, are not fetched.
+/// The package of the program that lists GPUs. Its dependencies are not fetched: only a script in the
+/// package needs them.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
