@@ -45,7 +45,6 @@ impl Limits {
     }
 }
 
-/// Why the wait for QEMU has ended.
 #[derive(Debug)]
 pub(crate) enum WaitEnd {
     /// The program has ended.
