@@ -120,7 +120,6 @@ macro_rules! thunks {
 }
 every_function!(thunks);
 
-/// The number of functions.
 pub(crate) const FUNCTION_COUNT: usize = NAMES.len() + VALUE_NAMES.len();
 
 /// Returns the name of every function, in the order of [`Function`].

@@ -14,7 +14,6 @@ use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The requested access of one agent.
 pub(crate) type AccessRequest = (Agent, hsa_access_permission_t);
 
 /// `hsa_amd_vmem_set_access`
@@ -293,7 +292,7 @@ pub(crate) unsafe fn get(
     let address = non_null(address)?.addr().get();
     let permissions = non_null(permissions)?;
     let behaviour = instance.behaviour;
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
     // In most generations, the address after a mapping counts as part of the mapping.
@@ -308,7 +307,7 @@ pub(crate) unsafe fn get(
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     match mapping.permission(agent) {
-        // SAFETY: not null, and therefore writable (`# Safety`).
+        // SAFETY: not null, therefore writable (`# Safety`).
         Some(permission) => unsafe { permissions.write(permission) },
         None if behaviour.get_access_rejects_unset_agents() => {
             return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);

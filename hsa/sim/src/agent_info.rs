@@ -72,7 +72,6 @@ fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> Hsa
             HSA_DEFAULT_FLOAT_ROUNDING_MODE_NEAR.into()
         }
         HSA_AGENT_INFO_QUEUE_TYPE => HSA_QUEUE_TYPE_MULTI.into(),
-        // The version of HSA.
         HSA_AGENT_INFO_VERSION_MAJOR | HSA_AGENT_INFO_VERSION_MINOR => 1u16.into(),
         HSA_AGENT_INFO_EXTENSIONS => {
             let is_gpu = matches!(agent, Agent::Gpu(_));

@@ -77,7 +77,7 @@ pub(crate) unsafe fn iterate(
 ) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for agent in instance.agents() {
-        // SAFETY: the caller promises that `callback` can be called with `data`.
+        // SAFETY: `callback` accepts `data`, as the caller promises.
         match unsafe { callback(instance.agent_handle(agent), data) } {
             HSA_STATUS_SUCCESS => {}
             status => return Err(status),

@@ -26,7 +26,6 @@ enum View {
     Gpu(usize),
     /// A GPU, in a call that locks the host memory of its arguments.
     GpuThatLocks(usize),
-    /// The process itself.
     Process,
 }
 

@@ -11,7 +11,6 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryFault {
     pub(crate) gpu: usize,
-    /// The address of the page.
     pub(crate) address: usize,
     pub(crate) reason: hsa_amd_memory_fault_reason_t,
 }
@@ -29,7 +28,6 @@ struct Handler {
 // call on any thread, as with AMD's runtime.
 unsafe impl Send for Handler {}
 
-/// The registered handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers(Mutex<Vec<Handler>>);
 

@@ -43,7 +43,6 @@ pub(crate) struct Instance {
     pub(crate) signals: Signals,
     #[cfg(feature = "export")]
     pub(crate) queues: Queues,
-    /// The number of calls of each function.
     calls: [AtomicU64; FUNCTION_COUNT],
     running_calls: overlap::Calls,
     pub(crate) faults: Faults,
@@ -64,7 +63,6 @@ pub(crate) struct State {
     /// Memory that the runtime has leaked: still claimed, but in no table.
     pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
-    /// The page table of each GPU.
     pub(crate) page_tables: Vec<PageTable>,
     /// Memory that is not virtual memory: from pools, attached or locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,

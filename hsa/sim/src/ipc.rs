@@ -66,7 +66,7 @@ pub(crate) unsafe fn create(
     let memory = allocation.and_then(|allocation| allocation.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let found = handle_of(memory, length as u64, Target::Allocation)?;
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(found) };
     Ok(())
 }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn attach(
         // SAFETY: the caller promises `count` agents.
         unsafe { instance.agents_of(agents, count as usize)? }
     };
-    // SAFETY: not null, and therefore readable (`# Safety`).
+    // SAFETY: not null, therefore readable (`# Safety`).
     let words = unsafe { handle.read_unaligned() }.handle;
     if !instance.config.accepts_any_ipc_length && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -103,7 +103,7 @@ pub(crate) unsafe fn attach(
     let memory = open(instance, words, Target::Allocation);
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let start = attach_memory(instance, memory, length, agents)?;
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
@@ -207,7 +207,7 @@ pub(crate) unsafe fn export_dmabuf(
     }
     let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
     state.shared_memory.remember(&memory);
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());
         offset.write(offset_in_allocation as u64);

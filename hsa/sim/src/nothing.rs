@@ -72,7 +72,7 @@ unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
     if to.is_null() {
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
     }
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { to.write(value) };
     HSA_STATUS_SUCCESS
 }
@@ -83,7 +83,7 @@ unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
 /// `to` must be null or writable.
 unsafe fn write_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     match next_range(1, 1) {
-        // SAFETY: the caller promises that `to` is null or writable.
+        // SAFETY: `to` is null or writable, as the caller promises.
         Some(handle) => unsafe {
             write_out(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 })
         },

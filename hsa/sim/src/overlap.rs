@@ -28,11 +28,9 @@ impl Access {
 struct Use {
     function: Function,
     takes_lock: bool,
-    /// The table of handles.
     handles: Access,
     /// The reference counts of the handles.
     references: Access,
-    /// The table of mappings.
     mappings: Access,
 }
 
@@ -72,7 +70,6 @@ impl Use {
 #[derive(Debug, Default)]
 pub(crate) struct Calls([AtomicUsize; USES.len()]);
 
-/// A running call.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a AtomicUsize);
 

@@ -68,7 +68,6 @@ type Entries = BTreeMap<usize, Entry>;
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     updates: PageTableUpdates,
-    /// The entries in memory.
     entries: Entries,
     /// With [`PageTableUpdates::NotFlushed`], removed entries that the TLB contains; with
     /// [`PageTableUpdates::Late`], the entries that the GPU uses.

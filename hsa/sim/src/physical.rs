@@ -10,12 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// The owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The CPU of this number.
     Cpu(usize),
-    /// The GPU of this number.
     Gpu(usize),
 }
 
@@ -198,7 +195,7 @@ fn path(descriptor: RawFd) -> String {
 /// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
 /// files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
-    // SAFETY: the call accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
     if seals < 0 || seals & SEALS != SEALS {
         return None;
@@ -222,7 +219,7 @@ pub(crate) fn size_of(descriptor: RawFd) -> Option<u64> {
 
 /// Opens a new descriptor of the same memory, always readable and writable.
 pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
-    // SAFETY: the call accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
@@ -235,7 +232,7 @@ pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
 
 /// Duplicates a descriptor that the caller of the runtime passed.
 pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the call accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());

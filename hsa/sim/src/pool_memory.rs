@@ -102,7 +102,6 @@ impl Instance {
     }
 }
 
-/// Unmaps an allocation.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
         // SAFETY: this instance has mapped the range. After a free, a detach or the shutdown, nothing uses it.
@@ -144,7 +143,7 @@ pub(crate) unsafe fn allocate(
         caller_data: CallerData::default(),
     };
     instance.lock().allocations.insert(start, allocation);
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }

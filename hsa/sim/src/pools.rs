@@ -36,7 +36,6 @@ const SYSTEM_GRANULE: u64 = 4096;
 /// The bytes of local memory (LDS) of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
-/// One pool of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
     pub(crate) owner: Agent,
@@ -137,7 +136,7 @@ pub(crate) unsafe fn iterate(
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for pool in instance.pools(agent).filter(|pool| pool.visible) {
-        // SAFETY: the caller promises that `callback` can be called with `data`.
+        // SAFETY: `callback` accepts `data`, as the caller promises.
         match unsafe { callback(instance.pool_handle(pool), data) } {
             HSA_STATUS_SUCCESS => {}
             status => return Err(status),

@@ -178,7 +178,6 @@ impl Queue {
         self.stopped.load(Acquire)
     }
 
-    /// Returns the next packet to execute.
     fn next_packet(&self) -> &Packet {
         let index = self.read_index.load(Acquire) % u64::from(self.public.size);
         &self.ring[index as usize]
@@ -269,12 +268,10 @@ impl Queue {
 }
 
 impl Packet {
-    /// Returns the type of the packet.
     fn kind(&self) -> hsa_packet_type_t {
         (self.0[0].load(Acquire) & 0xff) as hsa_packet_type_t
     }
 
-    /// Returns the format of AMD's packet.
     fn format(&self) -> hsa_amd_packet_type_t {
         (self.0[0].load(Acquire) >> 16 & 0xff) as hsa_amd_packet_type_t
     }

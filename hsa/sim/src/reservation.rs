@@ -132,7 +132,7 @@ pub(crate) unsafe fn reserve_align(
         lingering: Ranges::default(),
     };
     state.reservations.insert(base, reservation);
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(base)) };
     Ok(())
 }

@@ -108,7 +108,7 @@ pub(crate) unsafe fn export(
     if has_unknown_flags && instance.behaviour.rejects_unknown_flags() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
     let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -133,7 +133,7 @@ pub(crate) unsafe fn export(
     {
         handle.exported = Some(descriptor);
     }
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { dmabuf.write(descriptor) };
     Ok(())
 }
@@ -200,7 +200,7 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = state.handles.insert(imported, size);
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }

@@ -25,7 +25,6 @@ const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// ([`Config::early_waits`](crate::Config::early_waits)).
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One signal.
 #[derive(Debug)]
 pub(crate) struct Signal {
     value: Storage,
@@ -221,7 +220,6 @@ impl Signals {
         table.signals.get(&signal.handle).cloned()
     }
 
-    /// Adds a signal and returns its handle.
     pub(crate) fn add(&self, signal: Arc<Signal>) -> hsa_signal_t {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let handle = table.next;
@@ -258,7 +256,7 @@ pub(crate) unsafe fn create(
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
     let handle = instance.signals.add(Arc::new(Signal::new(initial)));
-    // SAFETY: not null, and therefore writable (`# Safety`).
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { signal.write(handle) };
     Ok(())
 }

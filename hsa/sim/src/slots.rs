@@ -75,7 +75,6 @@ pub(crate) fn is_owned(slot: usize) -> bool {
     TABLE[slot].process.load(Ordering::Acquire) == current_process()
 }
 
-/// Returns the instance in a slot.
 pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
     match TABLE[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),

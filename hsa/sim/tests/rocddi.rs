@@ -317,7 +317,6 @@ fn memory_of_the_cpu_is_supported() {
     assert_eq!(rig.try_create(rig.system, PAGE, MEMORY_TYPE_NONE, 0), Err(INVALID_ARGUMENT));
 }
 
-/// Exports a handle to the fabric.
 fn export_fabric(rig: &Rig, handle: u64) -> Result<hsa_fabric_handle_t, hsa_status_t> {
     let mut fabric = hsa_fabric_handle_t { handle: [0; 16] };
     let export = rig.vmem.hsa_amd_vmem_export_fabric_handle.expect("in the table");
@@ -327,7 +326,6 @@ fn export_fabric(rig: &Rig, handle: u64) -> Result<hsa_fabric_handle_t, hsa_stat
     }
 }
 
-/// Imports a handle from the fabric.
 fn import_fabric(rig: &Rig, fabric: hsa_fabric_handle_t) -> Result<u64, hsa_status_t> {
     let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
     let import = rig.vmem.hsa_amd_vmem_import_fabric_handle.expect("in the table");

@@ -46,7 +46,7 @@ super::exports! {
         if !engine.is_power_of_two() || engine & engines(instance, [destination_agent, source_agent])? == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: HSA's contract of this function includes that of the called one.
+        // SAFETY: both functions have the same contract.
         unsafe {
             crate::copy::copy_async(
                 instance,
@@ -112,7 +112,7 @@ super::exports! {
     };
 
     hsa_amd_interop_unmap_buffer(address: *mut c_void) => |instance| {
-        // SAFETY: HSA's contract of this function includes that of the called one.
+        // SAFETY: both functions have the same contract.
         unsafe { ipc::detach(instance, address) }
     };
 
@@ -141,7 +141,7 @@ super::exports! {
         if let Agent::Gpu(_) = pool.owner {
             return Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL);
         }
-        // SAFETY: HSA's contract of this function includes that of the called one.
+        // SAFETY: both functions have the same contract.
         unsafe { crate::host_memory::lock(instance, address, size, agents, count, agent_address) }
     };
 

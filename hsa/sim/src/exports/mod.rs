@@ -30,7 +30,7 @@ macro_rules! exports {
         $name:ident($($argument:ident: $type:ty),* $(,)?) => $body:expr;
     )*) => { $(
         /// # Safety
-        /// As HSA documents the function.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments)] // HSA defines the signature
         pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
@@ -62,7 +62,7 @@ macro_rules! table_exports {
         value { $($vname:ident($($vargument:ident: $vtype:ty),*) -> $result:ty => $vbody:path;)* }
     ) => {
         /// # Safety
-        /// As HSA documents the function.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $string($($sargument: $stype),*) -> hsa_status_t {
             // SAFETY: both functions have the same contract.
@@ -70,7 +70,7 @@ macro_rules! table_exports {
         }
 
         /// # Safety
-        /// As HSA documents the function.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $init() -> hsa_status_t {
             if !ensure_instance() {
@@ -82,7 +82,7 @@ macro_rules! table_exports {
 
         $(
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
                 // SAFETY: both functions have the same contract.
@@ -91,7 +91,7 @@ macro_rules! table_exports {
         )*
         $(
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $vname($($vargument: $vtype),*) -> $result {
                 // SAFETY: both functions have the same contract.

@@ -18,10 +18,10 @@ macro_rules! indices {
             /// Reads an index of a queue.
             ///
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $load(queue: *const hsa_queue_t) -> u64 {
-                // SAFETY: the caller promises null or a queue that is not destroyed.
+                // SAFETY: the caller promises null or a live queue.
                 unsafe { Queue::of(queue) }.map_or(0, |queue| queue.$loaded.load(Acquire))
             }
         )*
@@ -29,10 +29,10 @@ macro_rules! indices {
             /// Sets an index of a queue.
             ///
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $store(queue: *const hsa_queue_t, value: u64) {
-                // SAFETY: the caller promises null or a queue that is not destroyed.
+                // SAFETY: the caller promises null or a live queue.
                 if let Some(queue) = unsafe { Queue::of(queue) } {
                     queue.$stored.store(value, Release);
                 }
@@ -42,10 +42,10 @@ macro_rules! indices {
             /// Adds to the write index of a queue, and returns the previous one.
             ///
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $add(queue: *const hsa_queue_t, value: u64) -> u64 {
-                // SAFETY: the caller promises null or a queue that is not destroyed.
+                // SAFETY: the caller promises null or a live queue.
                 let queue = unsafe { Queue::of(queue) };
                 queue.map_or(0, |queue| queue.write_index.fetch_add(value, AcqRel))
             }
@@ -54,14 +54,14 @@ macro_rules! indices {
             /// Sets the write index of a queue if it has the expected value, and returns the previous one.
             ///
             /// # Safety
-            /// As HSA documents the function.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cas(
                 queue: *const hsa_queue_t,
                 expected: u64,
                 value: u64,
             ) -> u64 {
-                // SAFETY: the caller promises null or a queue that is not destroyed.
+                // SAFETY: the caller promises null or a live queue.
                 let Some(queue) = (unsafe { Queue::of(queue) }) else { return 0 };
                 let exchanged = queue.write_index.compare_exchange(expected, value, AcqRel, Acquire);
                 let (Ok(previous) | Err(previous)) = exchanged;

@@ -179,7 +179,7 @@ super::exports! {
         signal: *mut hsa_signal_t,
     ) => |instance| {
         if attributes & u64::from(HSA_AMD_SIGNAL_IPC) == 0 {
-            // SAFETY: HSA's contract of this function includes that of the called one.
+            // SAFETY: both functions have the same contract.
             return unsafe {
                 crate::signal::create(instance, initial, consumer_count, consumers, signal)
             };
@@ -313,7 +313,7 @@ impl WaitArguments {
 /// after the timeout.
 ///
 /// # Safety
-/// As HSA documents the function.
+/// As documented by HSA.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_amd_signal_wait_any(
     count: u32,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
 /// Waits until all signals satisfy their conditions. Returns 0, or the largest number after the timeout.
 ///
 /// # Safety
-/// As HSA documents the function.
+/// As documented by HSA.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_amd_signal_wait_all(
     count: u32,

@@ -79,7 +79,6 @@ struct ObservedState {
     memory_used: Vec<i64>,
 }
 
-/// Returns a simulation of a release.
 pub fn simulation(release: Release) -> Simulation {
     let generation = match release {
         Release::R6_1_2 => "era=a,extension=4",

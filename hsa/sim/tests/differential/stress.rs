@@ -36,7 +36,6 @@ struct ProcessResources {
     machine_memory: usize,
     /// The number of shared ranges in the address space. Buffers are shared memory.
     shared: usize,
-    /// The available memory of each GPU.
     available_memory: Vec<u64>,
 }
 
