@@ -78,7 +78,6 @@ impl Faults {
         Self { injector: self.injector.with_reporter(write) }
     }
 
-    /// Returns whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.injector.is_empty()
     }

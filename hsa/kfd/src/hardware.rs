@@ -91,7 +91,6 @@ impl Hardware {
         self.change(Change::Write(address, Pte::new(entry)));
     }
 
-    /// Clears the entries in a range.
     pub(crate) fn clear(&mut self, range: Range<u64>) {
         self.change(Change::Clear(range));
     }

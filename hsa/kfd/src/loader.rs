@@ -93,7 +93,6 @@ unsafe fn find(variables: *mut *mut c_char, prefix: &[u8]) -> Option<*mut *mut c
         .map(|(slot, _)| slot)
 }
 
-/// Returns the file of this object.
 fn own_file() -> Option<&'static CStr> {
     // SAFETY: all zeros is a value of the struct.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -12,7 +12,6 @@ use std::ffi::CString;
 pub(crate) struct Label {
     /// The GPU that owns the memory, counted from 0.
     pub(crate) gpu: usize,
-    /// The flags of the allocation.
     pub(crate) flags: u32,
     /// Identifies the memory in all processes.
     pub(crate) token: u64,
@@ -150,7 +149,7 @@ pub(crate) fn identity(descriptor: c_int) -> Result<(u64, u64)> {
 fn status(descriptor: c_int) -> Result<libc::stat> {
     // SAFETY: all zeros is a valid `stat`, which is plain numbers.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    // SAFETY: the kernel only fills the struct.
     if unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) } < 0 {
         return Err(Errno::last());
     }

@@ -5,7 +5,6 @@ use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The maximum size of the data in bytes.
 pub(crate) const MAX_SIZE: usize = 256;
 /// The size of the file that contains the metadata.
 const FILE_SIZE: usize = 8 + 8 + 4 + MAX_SIZE;

@@ -45,7 +45,6 @@ pub(crate) fn contains(descriptor: c_int) -> bool {
     flag(descriptor).is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
-/// Returns the number of the emulation's descriptors.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
@@ -75,16 +74,16 @@ pub(crate) fn limit_lock() -> MutexGuard<'static, ()> {
 pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     let _limit = limit_lock();
     let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    // SAFETY: the kernel only fills the struct.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     if limit.rlim_cur >= limit.rlim_max {
         return run((limit.rlim_cur / 2).min(HIGHEST_FLOOR) as c_int);
     }
     let raised = rlimit { rlim_cur: limit.rlim_max, ..limit };
-    // SAFETY: the kernel reads the struct, which lives until the call returns.
+    // SAFETY: the kernel only reads the struct.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
     let result = run(limit.rlim_cur.min(HIGHEST_FLOOR) as c_int);
-    // SAFETY: the kernel reads the struct, which lives until the call returns.
+    // SAFETY: the kernel only reads the struct.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     result
 }

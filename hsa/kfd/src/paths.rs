@@ -7,7 +7,6 @@ use libc::{c_char, c_int};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-/// A path of the driver.
 #[derive(Debug)]
 pub(crate) enum DriverPath {
     /// `/dev/kfd`.

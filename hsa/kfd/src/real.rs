@@ -64,10 +64,9 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { libc::syscall(libc::SYS_close, descriptor) };
 }
 
-/// Duplicates a descriptor.
 pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // SAFETY: the call accesses no memory; a bad descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let copy = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, 0) };
     if copy < 0 { Err(Errno::last()) } else { Ok(copy as c_int) }
 }
@@ -81,7 +80,7 @@ pub(crate) fn set_close_on_exec(descriptor: c_int, closes: bool) {
 
 /// Returns the seals of a memory file.
 pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
-    // SAFETY: the call accesses no memory; a bad descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_GET_SEALS) };
     if seals < 0 { Err(Errno::last()) } else { Ok(seals as c_int) }
 }
@@ -99,11 +98,11 @@ pub(crate) struct Mapping {
 ///
 /// # Safety
 ///
-/// With `MAP_FIXED`, the caller must own the range, whose mappings are replaced.
+/// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
     // `offset` is 64 bits wide, because it is passed on the stack.
-    // SAFETY: with `MAP_FIXED`, the caller owns the range that the call replaces.
+    // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
     };

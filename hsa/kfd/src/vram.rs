@@ -24,7 +24,6 @@ const AVAILABILITY_UNIT: u64 = 2 << 20;
 /// The memory that a process uses on one GPU.
 #[derive(Debug, Default)]
 struct Usage {
-    /// The used bytes.
     used: AtomicU64,
     /// The used bytes, with each buffer rounded up to a multiple of [`AVAILABILITY_UNIT`].
     rounded: AtomicU64,

@@ -31,7 +31,6 @@ impl Window {
     }
 }
 
-/// Returns the offset of a GPU's window.
 pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
     (window as u64) << WINDOW_SHIFT | u64::from(gpu_id) << GPU_ID_SHIFT
 }
@@ -40,7 +39,7 @@ pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
 ///
 /// # Safety
 ///
-/// With `MAP_FIXED`, the caller must own the range, whose mappings are replaced.
+/// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(
     driver: &Driver,
     opener: libc::pid_t,

@@ -74,7 +74,7 @@ unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
         flags: libc::MAP_SHARED | fixed | anonymous,
     };
     let (descriptor, offset) = page.unwrap_or((-1, 0));
-    // SAFETY: with `MAP_FIXED`, the caller owns the range that the call replaces.
+    // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     unsafe { real::map(mapping, descriptor, offset) }.map(|address| address as usize)
 }
 

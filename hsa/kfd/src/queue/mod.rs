@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use worker::Commands;
 
-/// The packet format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketFormat {
     /// HSA packets of 64 bytes.
@@ -42,7 +41,6 @@ pub(crate) struct Ring {
 /// The maximum number of queues of a process (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
 const MAX_QUEUES: usize = 1024;
 
-/// The queues of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     queues: Mutex<Slots<RunningQueue>>,
@@ -93,7 +91,6 @@ impl Queues {
         Ok(())
     }
 
-    /// Returns the ring of a queue.
     pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
         self.queues().get(id).map(|queue| queue.ring).ok_or(EINVAL)
     }

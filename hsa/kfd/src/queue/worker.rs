@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Commands to a worker.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     pub(super) stop: AtomicBool,
