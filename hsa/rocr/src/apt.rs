@@ -228,7 +228,6 @@ impl Archive {
     }
 }
 
-/// Unpacks a package into a folder.
 pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     let mut command = Command::new("dpkg-deb");
     command.arg("--extract").arg(package).arg(folder);

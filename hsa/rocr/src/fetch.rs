@@ -17,7 +17,6 @@ const ROCMINFO: &str = "rocminfo";
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
 /// margin.
 const NEEDED_SPACE: u64 = 192 << 20;
-/// The prefix of temporary folders.
 pub(crate) const TEMPORARY_PREFIX: &str = ".fetch-";
 
 /// Why releases could not be fetched.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Object {
     /// The object's description for error messages.
     pub(crate) description: &'static str,
-    /// The name of the file.
     pub(crate) file: &'static str,
     /// The package that builds the object.
     pub(crate) package: &'static str,
