@@ -74,13 +74,13 @@ unsafe fn function<F>(table: *mut FunctionTable, functions: &[(&str, usize)], na
 }
 
 extern "C" fn add_agent(agent: hsa_agent_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `agents` passes a list of this type, and does not use it during the call.
+    // SAFETY: `agents` passes a list of this type.
     unsafe { &mut *list.cast::<Vec<hsa_agent_t>>() }.push(agent);
     HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_pool(pool: hsa_amd_memory_pool_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `pools` passes a list of this type, and does not use it during the call.
+    // SAFETY: `pools` passes a list of this type.
     unsafe { &mut *list.cast::<Vec<hsa_amd_memory_pool_t>>() }.push(pool);
     HSA_STATUS_SUCCESS
 }

@@ -68,12 +68,12 @@ unsafe fn start(table: *mut ApiTable) -> bool {
         ));
         return false;
     }
-    // SAFETY: the code above has checked the versions of the runtime's tables.
+    // SAFETY: the versions of the tables are checked above.
     let header = unsafe { agents::header(&table) };
     if !recording::begin(header) {
         return false;
     }
-    // SAFETY: the code above has checked the versions of the runtime's tables.
+    // SAFETY: the versions of the tables are checked above.
     unsafe { wrappers::install(&table) };
     true
 }

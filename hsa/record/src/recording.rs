@@ -214,7 +214,6 @@ pub(crate) fn print_error(message: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("hsa-vmm record: {message}\n").as_bytes());
 }
 
-/// Returns the bytes of a path.
 pub(crate) fn bytes(path: &std::path::Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }

@@ -13,7 +13,6 @@ const MAX_FRAMES: usize = 64;
 /// Makes `dladdr1` return the `link_map` (`dlfcn.h`).
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// The file of the program.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Finds the program's file, and loads the library that unwinds stacks. `write` needs both.
@@ -22,14 +21,14 @@ pub(crate) fn prepare() {
         PROGRAM.get_or_init(|| program);
     }
     let mut frames = [ptr::null_mut::<c_void>(); 1];
-    // SAFETY: `backtrace` writes at most one element, as many as the array has.
+    // SAFETY: `backtrace` writes at most one element.
     unsafe { libc::backtrace(frames.as_mut_ptr(), 1) };
 }
 
 /// Writes the callers of the runtime's function, the innermost first: `FILE+0xOFFSET FUNCTION`.
 pub(crate) fn write(line: &mut Line) {
     let mut frames = [ptr::null_mut::<c_void>(); MAX_FRAMES];
-    // SAFETY: `backtrace` writes at most `MAX_FRAMES` elements, as many as the array has.
+    // SAFETY: `backtrace` writes at most `MAX_FRAMES` elements.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), MAX_FRAMES as c_int) };
     let count = usize::try_from(count).unwrap_or(0);
     let own_base = frame_of(write as *const c_void).map(|frame| frame.base);

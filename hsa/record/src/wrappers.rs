@@ -80,7 +80,7 @@ unsafe fn elements<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() {
         return &[];
     }
-    // SAFETY: not null, and therefore valid for `count` elements.
+    // SAFETY: not null, therefore valid for `count` elements.
     unsafe { slice::from_raw_parts(first, count.min(MAX_ELEMENTS)) }
 }
 
@@ -99,7 +99,7 @@ unsafe fn write_result<T: Copy>(
     write: impl FnOnce(&mut Line, T),
 ) {
     if succeeded && !result.is_null() {
-        // SAFETY: not null, and therefore valid (`# Safety`).
+        // SAFETY: not null, therefore valid (`# Safety`).
         write(line, unsafe { *result });
     }
 }
