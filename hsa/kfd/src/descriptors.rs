@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The device of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     /// `/dev/kfd`, and the process that opened it; amdkfd rejects the calls of all other processes.

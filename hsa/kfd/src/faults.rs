@@ -152,7 +152,6 @@ impl Faults {
     }
 }
 
-/// Performs a call with its fault, if any.
 pub(crate) fn perform<C, T, E>(
     fault: Option<FaultKind>,
     context: &C,

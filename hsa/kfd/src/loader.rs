@@ -165,7 +165,6 @@ unsafe fn set_base(variables: *mut *mut c_char, base: usize) -> Result<()> {
     Err(EINVAL)
 }
 
-/// Reads a value of type `T` from a file.
 fn read_at<T>(file: &File, offset: u64) -> Result<T> {
     let mut bytes = vec![0; size_of::<T>()];
     file.read_exact_at(&mut bytes, offset).map_err(to_errno)?;

@@ -9,7 +9,6 @@ use core::ptr;
 use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, function_index};
 use hsa_sys::*;
 
-/// The version of the format.
 const VERSION: u64 = 1;
 
 /// The functions of the runtime that the header needs.

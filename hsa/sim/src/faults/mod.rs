@@ -128,7 +128,6 @@ impl DelayedCall {
     }
 }
 
-/// Performs a call with a fault.
 pub(crate) fn perform(fault: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
     match fault {
         FaultKind::Lost => Ok(()),
