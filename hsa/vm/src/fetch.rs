@@ -102,7 +102,7 @@ pub fn fetch(
     let target = folder.join(&offer.release);
     let root = target.join("root");
     let amd = target.join("amd");
-    // This file is written last, and marks a complete download.
+    // This file is written after all others of the download, and marks a complete download.
     let list = target.join(Kernel::PACKAGES);
     if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
         report(&format!("the kernel {} is already fetched", offer.release));
