@@ -7,7 +7,7 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::{Access, AllocationProperties, ErrorKind, Runtime, Vmm};
 use std::time::Instant;
 
@@ -26,9 +26,9 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
 
 /// Pauses a buffer. On ROCm 7.2, another thread can take the buffer's addresses. The contents are saved even
 /// then.
-fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
+fn pause(buffer: &mut PausableBuffer, mode: PauseMode) -> anyhow::Result<()> {
     let begun = Instant::now();
-    match buffer.pause(contents) {
+    match buffer.pause(mode) {
         Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
             println!("  {error}");
         }
@@ -58,7 +58,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     show("weights", &weights, &vmm);
 
     println!("the weights are released for another model:");
-    pause(&mut weights, Contents::Save)?;
+    pause(&mut weights, PauseMode::Save)?;
     show("weights", &weights, &vmm);
     let mut scratch = PausableBuffer::create(&vmm, SIZE, &properties)?;
     scratch.grant(&agents, Access::ReadWrite)?;
@@ -66,7 +66,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     show("scratch", &scratch, &vmm);
 
     println!("the other model is discarded, and the weights are restored:");
-    pause(&mut scratch, Contents::Drop)?;
+    pause(&mut scratch, PauseMode::Discard)?;
     show("scratch", &scratch, &vmm);
     let begun = Instant::now();
     let new_address = weights.resume_anywhere()?;

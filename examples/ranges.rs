@@ -7,7 +7,7 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use hsa_vmm::vmm::Segment;
+use hsa_vmm::vmm::ExportedSegment;
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, PoolMemory, Reservation, Runtime, Vmm,
 };
@@ -57,7 +57,11 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
 /// Reads the bytes of a segment, as a receiver of the descriptor does: imports and maps the whole dma-buf, and reads
 /// from the offset on.
-fn read_segment(vmm: &Vmm, segment: &Segment, agents: &[AgentId]) -> anyhow::Result<Vec<u8>> {
+fn read_segment(
+    vmm: &Vmm,
+    segment: &ExportedSegment,
+    agents: &[AgentId],
+) -> anyhow::Result<Vec<u8>> {
     let memory = Allocation::import(vmm, &segment.descriptor)?;
     let mapping = Reservation::builder(memory.size()).reserve(vmm)?.map(0, &memory)?;
     mapping.grant(agents, Access::ReadWrite)?;

@@ -113,7 +113,7 @@ fn rollback_records_the_cpu_as_runtime_granted() {
         process::assert_inaccessible(base.get(), size, release);
         machine.vmm.unmap(base, size).unwrap();
         process::assert_inaccessible(base.get(), size, release);
-        assert_eq!(machine.vmm.quarantine(), [], "{release}");
+        assert_eq!(machine.vmm.quarantined_ranges(), [], "{release}");
     }
 }
 
@@ -166,7 +166,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
                     !matches!(error.kind(), ErrorKind::Quarantined { .. }),
                     "{context}: {error}"
                 );
-                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                assert_eq!(machine.vmm.quarantined_ranges(), [], "{context}");
                 for address in addresses {
                     let mut bytes = [0; 4];
                     machine.vmm.read(address, &mut bytes).unwrap();
@@ -252,7 +252,7 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
         }
         machine.vmm.set_access(base, size, &grants).unwrap();
         machine.vmm.write(base, b"both").unwrap();
-        assert_eq!(machine.vmm.quarantine(), [], "{generation}");
+        assert_eq!(machine.vmm.quarantined_ranges(), [], "{generation}");
     }
 }
 
@@ -309,7 +309,7 @@ fn quarantine_names_both_failed_maps() {
             FaultPlan::none().fail(MAP, 1, HSA_STATUS_ERROR).fail(MAP, 2, HSA_STATUS_ERROR);
         machine.simulation.set_faults(faults);
         machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap_err();
-        let [entry] = &machine.vmm.quarantine()[..] else { panic!("{generation}") };
+        let [entry] = &machine.vmm.quarantined_ranges()[..] else { panic!("{generation}") };
         let reason = entry.reason();
         assert_eq!(reason.matches(MAP).count(), 2, "{generation}: {reason}");
     }

@@ -73,7 +73,7 @@ fn check_every_operation(config: Config, name: &str) {
     }
     assert_inaccessible(0, 6, "finally unmapped");
     vmm.release(large).unwrap();
-    assert_eq!(vmm.quarantine(), [], "{name}");
+    assert_eq!(vmm.quarantined_ranges(), [], "{name}");
     vmm.address_free(base, size).unwrap();
     machine.assert_empty();
 }
@@ -151,7 +151,7 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
 /// Fails unless the four pages at `base` are quarantined, every operation on them fails, and the foreign mapping
 /// stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
-    let listed = vmm.quarantine();
+    let listed = vmm.quarantined_ranges();
     assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
     let entry = listed.iter().find(|entry| entry.address == base).unwrap();
     assert_eq!(entry.size, 4 * 4096);
@@ -363,7 +363,7 @@ fn cpu_access_changes_make_no_hole() {
     hostile.set(c"hostile_foreign_mappings", 0);
     vmm.unmap(base, 2 * 4096).unwrap();
     process::assert_inaccessible(base.get(), 2 * 4096, "unmapped");
-    assert_eq!(vmm.quarantine(), []);
+    assert_eq!(vmm.quarantined_ranges(), []);
 }
 
 /// A CPU with read access cannot write the memory, even if the runtime maps the memory for the CPU.
@@ -440,7 +440,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
     stop.store(true, Ordering::Relaxed);
     let pages = foreign_thread.join().unwrap();
     let simulation = machine.simulation.clone();
-    assert_eq!(machine.vmm.quarantine().len(), quarantined);
+    assert_eq!(machine.vmm.quarantined_ranges().len(), quarantined);
     drop(machine);
     drop(simulation);
     for page in pages {

@@ -85,7 +85,7 @@ fn adjacent_mappings_take_one_runtime_call() {
         assert_eq!(calls(&|| fixture.map(&[])), [("map", 9)], "{release}: without agents");
         assert_eq!(calls(&unmap), [("unmap", unmap_calls)], "{release}");
         assert_eq!(vmm.usage().mappings, 0, "{release}");
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
     }
 }
 
@@ -206,7 +206,7 @@ fn batches_equal_single_calls() {
             );
         }
         batch_fixture.machine.vmm.check().unwrap();
-        assert_eq!(batch_fixture.machine.vmm.quarantine(), []);
+        assert_eq!(batch_fixture.machine.vmm.quarantined_ranges(), []);
     }
 }
 

@@ -188,7 +188,13 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     let state = || {
         let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()));
         let cpu_permissions = process::permissions(base.get(), size);
-        (vmm.mappings(), vmm.quarantine(), pages, cpu_permissions, machine.simulation.all_calls())
+        (
+            vmm.mappings(),
+            vmm.quarantined_ranges(),
+            pages,
+            cpu_permissions,
+            machine.simulation.all_calls(),
+        )
     };
     for agents in [&[first][..], &[second], &[first, second]] {
         let before = state();
@@ -248,7 +254,7 @@ fn set_access_keeps_cpu_access_after_failure() {
                     let cpu_permissions = process::permissions(base.get(), granule);
                     (
                         vmm.mappings(),
-                        vmm.quarantine(),
+                        vmm.quarantined_ranges(),
                         cpu_permissions,
                         machine.simulation.page(0, base.get()),
                     )
@@ -298,7 +304,7 @@ fn set_access_of_several_restores_after_failure() {
                 let cpu_permissions = process::permissions(base.get(), size);
                 (
                     vmm.mappings(),
-                    vmm.quarantine(),
+                    vmm.quarantined_ranges(),
                     pages.map(|page| page.is_some()),
                     cpu_permissions,
                 )
@@ -345,7 +351,7 @@ fn on_hostile(
             vmm.write(base, b"kept").unwrap();
             function(&hostile, &vmm, base, [gpu, cpu]);
             raise_limit();
-            assert_eq!(vmm.quarantine(), []);
+            assert_eq!(vmm.quarantined_ranges(), []);
             let mut bytes = [0; 4];
             vmm.read(base, &mut bytes).unwrap();
             assert_eq!(&bytes, b"kept");

@@ -128,7 +128,7 @@ fn process_has_the_most_access_of_any_cpu() {
         assert_access("revoked from both", false, false);
         machine.vmm.unmap(base, granule).unwrap();
         process::assert_inaccessible(base.get(), 2 * granule, &name);
-        assert_eq!(machine.vmm.quarantine(), [], "{name}");
+        assert_eq!(machine.vmm.quarantined_ranges(), [], "{name}");
     }
 }
 
@@ -436,7 +436,7 @@ fn revoking_cpus_makes_no_runtime_call() {
             process::assert_inaccessible(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
             process::assert_inaccessible(base.get(), size, release);
-            assert_eq!(machine.vmm.quarantine(), [], "{release}");
+            assert_eq!(machine.vmm.quarantined_ranges(), [], "{release}");
         }
     }
 }

@@ -146,7 +146,7 @@ fn fail_once(config: &Config, release: &str) {
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
                         // The range could not be freed, and is quarantined.
-                        let quarantine = scenario.library.vmm.quarantine();
+                        let quarantine = scenario.library.vmm.quarantined_ranges();
                         assert_eq!(quarantine.len(), 1, "{context}: {result:?}");
                         continue;
                     }
@@ -178,7 +178,7 @@ fn check_failure(
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
             vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
-            let listed = vmm.quarantine();
+            let listed = vmm.quarantined_ranges();
             assert!(listed.iter().any(|entry| *entry == **range), "{context}: {listed:?}");
             for (start, size) in vmm.reservations() {
                 process::assert_mapped(start.get(), size, context);
@@ -191,7 +191,7 @@ fn check_failure(
             );
             assert!(rejected, "{context}: {repeated:?}");
         }
-        Err(_) if vmm.quarantine().len() > before.snapshot.quarantined => {
+        Err(_) if vmm.quarantined_ranges().len() > before.snapshot.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
                 process::assert_mapped(start.get(), size, context);
@@ -377,7 +377,7 @@ fn failed_unmap_keeps_runtime_granted() {
         machine.simulation.set_faults(FaultPlan::default());
         vmm.unmap(base, size).unwrap();
         process::assert_inaccessible(base.get(), size, "unmapped");
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
         vmm.release(handle).unwrap();
         machine.close();
     }

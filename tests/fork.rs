@@ -268,7 +268,7 @@ impl Values {
         vmm.unmap(address, granule).unwrap();
         vmm.release(handle).unwrap();
         vmm.address_free(address, granule).unwrap();
-        let page = number % self.paged.pages();
+        let page = number % self.paged.page_count();
         self.growable.grant(&[self.machine.gpu(0)], Access::ReadWrite).unwrap();
         self.paged.map(page..page + 1).unwrap();
         self.paged.unmap(page..page + 1).unwrap();
@@ -304,7 +304,7 @@ impl Values {
             "Vmm::usage" => assert_eq!(vmm.usage(), Usage::default());
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
             "Vmm::reservations" => assert_eq!(vmm.reservations(), []);
-            "Vmm::quarantine" => assert_eq!(vmm.quarantine(), []);
+            "Vmm::quarantined_ranges" => assert_eq!(vmm.quarantined_ranges(), []);
             "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("forked child"));
             "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(address), None);
             "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(address), None);

@@ -50,7 +50,7 @@ fn half_done_unmap_is_rolled_back() {
                 machine.simulation.set_faults("hsa_amd_vmem_unmap#1=half".parse().unwrap());
                 machine.vmm.unmap(base, size).expect_err(&context);
                 machine.simulation.set_faults(FaultPlan::none());
-                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                assert_eq!(machine.vmm.quarantined_ranges(), [], "{context}");
                 for (bit, &agent) in agents.iter().enumerate() {
                     let expected = match granted & !reduced & 1 << bit {
                         0 => Access::None,
@@ -81,7 +81,7 @@ fn half_done_unmap_is_rolled_back() {
                     assert_eq!(&bytes, b"by the CPU", "{context}: {gpu}");
                 }
                 machine.vmm.unmap(base, size).expect(&context);
-                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                assert_eq!(machine.vmm.quarantined_ranges(), [], "{context}");
                 process::assert_inaccessible(base.get(), size, &context);
                 machine.map(base, size, machine.create(0, size));
             }
@@ -103,7 +103,7 @@ fn failed_unmap_rolls_back_with_runtime_cpu_access() {
         hostile.set(c"hostile_unmap_half_done", half_done);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
-        assert_eq!(vmm.quarantine(), [], "half done: {half_done}");
+        assert_eq!(vmm.quarantined_ranges(), [], "half done: {half_done}");
         let mut bytes = [0; 4];
         vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"mine", "half done: {half_done}");
@@ -147,7 +147,7 @@ fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     let grants = [access(runtime.host().id(), Access::ReadWrite)];
     vmm.set_access(base, 4096, &grants).unwrap_err();
     process::assert_inaccessible(base.get(), 4096, "after the failure");
-    assert_eq!(vmm.quarantine(), []);
+    assert_eq!(vmm.quarantined_ranges(), []);
     vmm.set_access(base, 4096, &grants).unwrap();
     vmm.write(base, b"mine").unwrap();
     vmm.unmap(base, 4096).unwrap();

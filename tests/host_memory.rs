@@ -142,7 +142,7 @@ fn access_is_granted_and_revoked() {
         machine.grant(base, size, second, Access::ReadWrite);
         vmm.copy_to_host(second, &mut text, base).unwrap();
         assert_eq!(&text, b"text", "{release}");
-        assert_eq!(vmm.quarantine(), [], "{release}");
+        assert_eq!(vmm.quarantined_ranges(), [], "{release}");
     });
 }
 

@@ -195,7 +195,7 @@ fn runtime_without_virtual_memory_opens() {
     let option = format!("-Wl,--version-script={}", map.display());
     let fake = FakeLibrary::new("half", &[&option]);
     let runtime = fake.load();
-    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    let reason = runtime.info().virtual_memory_failure.clone().unwrap();
     assert!(reason.contains("does not export hsa_amd_vmem_"), "{reason}");
     assert!(reasons(&runtime).contains("hsa_amd_vmem_address_reserve_align"));
     let error = Vmm::open(&runtime).unwrap_err();

@@ -192,6 +192,7 @@ const INTERNAL: &[(&str, &str)] = &[
         "has_mapping",
         "a retiring page is empty once its mapping is gone; another may have its address",
     ),
+    ("mapping_count", "the users of a page's memory, in this and other buffers"),
     ("has_clones", "a retire queue drops a mapping after it has unmapped it"),
     ("into_unused", "memory that a retire queue still unmaps is not used again"),
     ("has_quarantined", "see `has_mapping`"),

@@ -18,7 +18,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("PciAddress", "four numbers"),
     ("Rejected", "a value and an error, which callers destructure"),
     ("Usage", "the numbers of reservations, handles and mappings"),
-    ("Free", "three numbers about the free addresses of a reservation"),
+    ("FreeSpace", "three numbers about the free addresses of a reservation"),
     ("AccessEntry", "a row of a report"),
     ("UntrustedUser", "the found and the expected user"),
     ("Description", "the message's fields, which senders construct"),
@@ -32,22 +32,23 @@ const WITHOUT_EXAMPLE: &[(&str, &str)] = &[
     ("Peer", "a field of Agent"),
     ("Link", "a field of Peer"),
     ("PagedStatistics", "PagedBuffer::statistics"),
-    ("Contents", "PausableBuffer::pause"),
+    ("PauseMode", "PausableBuffer::pause"),
     ("Value", "a field of ErrorKind"),
     ("Unavailable", "a field of ErrorKind"),
-    ("Quarantined", "Vmm::quarantine"),
+    ("Quarantined", "Vmm::quarantined_ranges"),
     ("BrokenInvariant", "Vmm::check"),
     ("UnknownProfile", "an error of HipProfile"),
     ("PoolMemoryInfo", "Runtime::pool_memory"),
     ("Status", "a field of ErrorKind"),
     ("DriverState", "a variant of Status"),
     ("PoolFlags", "a field of Pool"),
-    ("Segment", "Vmm::export_address_range and Pool"),
+    ("ExportedSegment", "Vmm::export_address_range"),
+    ("Segment", "Pool"),
     ("Report", "the module's page"),
     ("AgentEntry", "a field of Report"),
-    ("Free", "a field of Report"),
-    ("Run", "a field of Report"),
-    ("Idle", "a field of Report"),
+    ("FreeSpace", "a field of Report"),
+    ("MappingRun", "a field of Report"),
+    ("IdleItem", "a field of Report"),
     ("Runtime", "the page of its module and of the crate"),
     ("Ticket", "Offer"),
     ("UntrustedUser", "a field of ErrorKind"),
@@ -99,8 +100,7 @@ fn extensible_types() -> BTreeMap<String, bool> {
             let attributes =
                 attributes.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
             let is_non_exhaustive = attributes.clone().any(|line| *line == "#[non_exhaustive]");
-            // Two modules have a type named `Segment`.
-            *found.entry(name).or_insert(true) &= is_non_exhaustive;
+            found.insert(name, is_non_exhaustive);
         }
     }
     found

@@ -5,7 +5,7 @@ mod machine;
 mod process;
 
 use hostile::HostileRuntime;
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
@@ -91,7 +91,7 @@ const FAILURES: &[Failure] = &[
             let properties = machine.on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
             // If another thread takes the addresses, the pause fails, but the memory is freed.
-            let paused = buffer.pause(Contents::Drop);
+            let paused = buffer.pause(PauseMode::Discard);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
         },
@@ -171,7 +171,7 @@ fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
     let machine = Machine::with_options(config, options);
     let occurs = (failure.occurs)(&machine);
     if !occurs {
-        assert_eq!(machine.vmm.quarantine(), [], "{}", failure.quirk);
+        assert_eq!(machine.vmm.quarantined_ranges(), [], "{}", failure.quirk);
     }
     occurs
 }

@@ -12,7 +12,7 @@ use hsa_vmm::hsa_sys::{
 };
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
-use hsa_vmm::vmm::{Segment, VmmOptions};
+use hsa_vmm::vmm::{ExportedSegment, VmmOptions};
 use hsa_vmm::{Access, Address, AllocationProperties, Error, ErrorKind, HandleType, PoolMemory};
 use machine::{Machine, access, at, without_cpu_mapping};
 use segments::{Reader, pattern};
@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::thread;
 
 /// Returns the offset and length of each segment.
-fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
+fn offsets_and_lengths(segments: &[ExportedSegment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
@@ -175,7 +175,9 @@ fn descriptors_are_new_and_closed_on_exec() {
 }
 
 /// Makes calls that the library rejects. Returns each result with the expected argument and problem.
-fn make_rejected_calls(machine: &Machine) -> Vec<(Result<Vec<Segment>, Error>, Argument, Problem)> {
+fn make_rejected_calls(
+    machine: &Machine,
+) -> Vec<(Result<Vec<ExportedSegment>, Error>, Argument, Problem)> {
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let (base, _) = map_with_pattern(machine, &[1, 1]);
     let with_hole = machine.reserve(3 * granule);
@@ -370,7 +372,7 @@ fn quarantined_ranges_are_not_exported() {
     );
     machine.vmm.revoke(base, granule, &[machine.gpu(0)]).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
-    assert_eq!(machine.vmm.quarantine().len(), 1);
+    assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
     let error = machine.vmm.export_address_range(base, granule).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Quarantined { .. }), "{error}");
 }

@@ -150,7 +150,7 @@ fn runtimes_report_their_version_and_functions() {
         assert!(reported || minor == 4);
         assert_eq!((info.name.as_str(), info.path.as_ref()), ("simulation", None));
         assert!(info.build.starts_with("hsa-sim "), "{release}: {}", info.build);
-        assert!(info.without_virtual_memory.is_none(), "{release}");
+        assert!(info.virtual_memory_failure.is_none(), "{release}");
         let has = |name: &str| {
             let found = info.optional_functions.iter().find(|(function, _)| *function == name);
             found.unwrap_or_else(|| panic!("{name} is not listed")).1
@@ -177,14 +177,14 @@ fn open_reports_why_virtual_memory_is_missing() {
     let mut config = Config::mi300x(1);
     config.vmem = false;
     let runtime = simulated(config);
-    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    let reason = runtime.info().virtual_memory_failure.clone().unwrap();
     assert!(reason.contains("kernel") && reason.contains("libdrm_amdgpu"), "{reason}");
     let error = Vmm::open(&runtime).unwrap_err();
     assert!(*error.kind() == ErrorKind::NotSupported(Feature::VirtualMemory));
 
     // Before ROCm 6.0, the runtime lacks the functions of virtual memory.
     let runtime = simulated(Config::mi300x(1).with_extension(3));
-    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    let reason = runtime.info().virtual_memory_failure.clone().unwrap();
     assert!(
         reason.contains("hsa_amd_vmem_address_reserve") && reason.contains("ROCm 6.0"),
         "{reason}"

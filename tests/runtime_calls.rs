@@ -227,7 +227,7 @@ fn failed_call_is_rolled_back_for_all_mappings() {
         let is_mapped =
             addresses.map(|address| machine.simulation.page(0, address.get()).is_some());
         assert_eq!(is_mapped, [true, false, false, false], "generation {generation}");
-        assert_eq!(machine.vmm.quarantine(), []);
+        assert_eq!(machine.vmm.quarantined_ranges(), []);
         machine.vmm.check().unwrap();
         // Access to the first two mappings, which are valid, can be granted in one call.
         let before = grant_calls(&machine);

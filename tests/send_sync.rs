@@ -60,6 +60,7 @@ const _: () = {
     send_and_sync::<vmm::Probe>();
     send_and_sync::<vmm::Probing>();
     send_and_sync::<vmm::FabricHandle>();
+    send_and_sync::<vmm::ExportedSegment>();
     send_and_sync::<vmm::Quirk>();
     send_and_sync::<vmm::Quirks>();
     send_and_sync::<vmm::RetireQueue>();
@@ -84,7 +85,7 @@ const _: () = {
     send_and_sync::<buffer::DeviceBuffer>();
     send_and_sync::<buffer::RingBuffer>();
     send_and_sync::<buffer::PausableBuffer>();
-    send_and_sync::<buffer::Contents>();
+    send_and_sync::<buffer::PauseMode>();
     send_and_sync::<buffer::PagedBuffer>();
     send_and_sync::<buffer::PagedBuilder>();
     send_and_sync::<buffer::PagedStatistics>();
@@ -110,10 +111,10 @@ const _: () = {
     send_and_sync::<report::MappingEntry>();
     send_and_sync::<report::AccessEntry>();
     send_and_sync::<report::MemoryEntry>();
-    send_and_sync::<report::Run<'static>>();
+    send_and_sync::<report::MappingRun<'static>>();
     send_and_sync::<report::Size>();
-    send_and_sync::<report::Free>();
-    send_and_sync::<report::Idle<'static>>();
+    send_and_sync::<report::FreeSpace>();
+    send_and_sync::<report::IdleItem<'static>>();
     send_and_sync::<Ipc>();
     send_and_sync::<ipc::IpcHandle>();
     send_and_sync::<ipc::OpenedMemory>();

@@ -377,7 +377,7 @@ fn import_is_granted_to_several_gpus() {
                 [false, true, true],
                 "{release}, GPU {owner}'s memory"
             );
-            assert_eq!(machine.vmm.quarantine(), []);
+            assert_eq!(machine.vmm.quarantined_ranges(), []);
             machine.vmm.unmap(base, size).unwrap();
             machine.vmm.address_free(base, size).unwrap();
             machine.vmm.release(imported).unwrap();

@@ -14,7 +14,13 @@ static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
 fn look_up(_: log::Fields) {
     let Some((runtime, vmm)) = STATE.get() else { return };
-    let _ = (runtime.pool_memory(), vmm.mappings(), vmm.snapshot(), vmm.usage(), vmm.quarantine());
+    let _ = (
+        runtime.pool_memory(),
+        vmm.mappings(),
+        vmm.snapshot(),
+        vmm.usage(),
+        vmm.quarantined_ranges(),
+    );
     LOOK_UPS.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -9,7 +9,7 @@ use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Range;
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
@@ -269,7 +269,7 @@ unsafe extern "C" fn hsavmm_paged_place(
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe {
             write_range(ptr, page, (buffer.address(), buffer.page_size()))?;
-            if count.is_null() { Ok(()) } else { write_out("count", count, buffer.pages()) }
+            if count.is_null() { Ok(()) } else { write_out("count", count, buffer.page_count()) }
         }
     })
 }
@@ -297,8 +297,8 @@ unsafe extern "C" fn hsavmm_pausable_create(
 extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipError_t {
     run("hsavmm_pausable_pause", || {
         let buffer = process()?.objects.pausable(buffer)?;
-        let contents = if save != 0 { Contents::Save } else { Contents::Drop };
-        Ok(lock(&buffer).pause(contents)?)
+        let mode = if save != 0 { PauseMode::Save } else { PauseMode::Discard };
+        Ok(lock(&buffer).pause(mode)?)
     })
 }
 

@@ -173,7 +173,7 @@ unsafe extern "C" fn hsavmm_count(usage: *mut Usage) -> hipError_t {
             reservations: current.reservations,
             handles: current.handles,
             mappings: current.mappings,
-            quarantined: vmm.quarantine().len(),
+            quarantined: vmm.quarantined_ranges().len(),
         };
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("usage", usage, result) }
@@ -195,7 +195,7 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
         let process = process()?;
         // SAFETY: lib.rs states the rules for pointers.
         let capacity = unsafe { read("count", count) }?;
-        let all = process.vmm()?.quarantine();
+        let all = process.vmm()?.quarantined_ranges();
         for (index, entry) in all.iter().take(capacity).enumerate() {
             let reason = to_char_array(&format!("{}: {}", entry.operation, entry.reason()));
             let element = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };

@@ -6,7 +6,7 @@ const NAMES: [(&str, &str); 31] = [
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
     ("Vmm::export_to_shareable_handle", "hipMemExportToShareableHandle"),
-    ("Vmm::quarantine", "hsavmm_quarantine"),
+    ("Vmm::quarantined_ranges", "hsavmm_quarantine"),
     (" (Vmm::mapped_range_at)", ""),
     ("; for reservations, Vmm::reservation_granule", ""),
     (", or `grant` of the mapping or buffer", ""),

@@ -334,7 +334,7 @@ impl Context {
         let remaining = usage.reservations + usage.handles + usage.mappings;
         ensure!(remaining == 0, "left behind: {usage:?}");
         ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
-        let quarantine = vmm.quarantine();
+        let quarantine = vmm.quarantined_ranges();
         ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
         Ok(())
     }

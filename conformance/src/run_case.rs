@@ -146,7 +146,7 @@ fn run_body(
         Body::Runtime(run) => return run(runtime).map(|()| Vec::new()),
         Body::Vmm(run) => run,
     };
-    if runtime.info().without_virtual_memory.is_some() {
+    if runtime.info().virtual_memory_failure.is_some() {
         let why = "the runtime has no virtual memory management".to_owned();
         return Err(NotPassed::Skipped(why));
     }

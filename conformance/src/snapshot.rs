@@ -28,7 +28,7 @@ impl Snapshot {
             reservations: vmm.reservations(),
             contents,
             mappings,
-            quarantine: vmm.quarantine(),
+            quarantine: vmm.quarantined_ranges(),
             descriptors: count_descriptors.then(descriptors::count).flatten(),
         }
     }

@@ -57,7 +57,11 @@ fn unexpected(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, S
         let fixture = Fixture::new(runtime);
         let result = call(&fixture);
         assert_eq!(fixture.vmm.check(), Ok(()), "{name}");
-        assert!(fixture.vmm.quarantine().is_empty(), "{name}: {:?}", fixture.vmm.quarantine());
+        assert!(
+            fixture.vmm.quarantined_ranges().is_empty(),
+            "{name}: {:?}",
+            fixture.vmm.quarantined_ranges()
+        );
         let difference = DIFFERENCES.iter().find(|it| it.name == name && it.since <= generation);
         let expected = difference.map_or(recorded_verdicts[name], |difference| difference.result);
         if result != expected {

@@ -30,7 +30,7 @@ mod typed;
 
 pub use growable::{GrowableBuffer, GrowableBuilder};
 pub use paged::{PageState, PagedBuffer, PagedBuilder, PagedStatistics};
-pub use pausable::{Contents, PausableBuffer};
+pub use pausable::{PausableBuffer, PauseMode};
 pub use ring::RingBuffer;
 pub use typed::GrowableVec;
 

@@ -11,12 +11,12 @@ use derive_more::Debug;
 /// What happens to the contents while a [`PausableBuffer`] is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Contents {
+pub enum PauseMode {
     /// Copied to this process's memory, and copied back when the buffer resumes. A debug build of this crate copies
     /// about 20 times slower than a release build.
     Save,
     /// Lost: undefined after the buffer resumes.
-    Drop,
+    Discard,
 }
 
 /// A buffer that can release its physical memory and keep its addresses.
@@ -46,7 +46,7 @@ pub enum Contents {
 /// of a paused buffer with [`Vmm::address_free`].
 ///
 /// ```
-/// use hsa_vmm::buffer::{Contents, PausableBuffer};
+/// use hsa_vmm::buffer::{PauseMode, PausableBuffer};
 /// use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +59,7 @@ pub enum Contents {
 /// let address = weights.address();
 /// weights.write(100, b"kept")?;
 ///
-/// weights.pause(Contents::Save)?;
+/// weights.pause(PauseMode::Save)?;
 /// assert_eq!(vmm.usage().handles, 0);
 /// weights.resume()?;
 ///
@@ -135,7 +135,7 @@ impl PausableBuffer {
     /// again while the buffer is restored, the buffer is paused, and keeps its memory and contents until
     /// it resumes. If its addresses are then quarantined ([`ErrorKind::Quarantined`]), it can only resume at
     /// another address ([`resume_anywhere`](Self::resume_anywhere)).
-    pub fn pause(&mut self, contents: Contents) -> Result<(), Error> {
+    pub fn pause(&mut self, mode: PauseMode) -> Result<(), Error> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
@@ -144,9 +144,9 @@ impl PausableBuffer {
         {
             return Err(Error::new(Operation::Pause, error.into_kind()));
         }
-        let saved = match contents {
-            Contents::Save => Some(self.save(memory)?),
-            Contents::Drop => None,
+        let saved = match mode {
+            PauseMode::Save => Some(self.save(memory)?),
+            PauseMode::Discard => None,
         };
         self.buffer.paused = true;
         let result = self.release(Operation::Pause);

@@ -362,7 +362,7 @@ pub enum Problem {
     PageRetiring,
     /// A page that a retire queue could not unmap ([`PageState::Quarantined`](crate::buffer::PageState)).
     #[error(
-        "is quarantined, because a retire queue could not unmap it (Vmm::quarantine); use other pages"
+        "is quarantined, because a retire queue could not unmap it (Vmm::quarantined_ranges); use other pages"
     )]
     PageQuarantined,
     /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).

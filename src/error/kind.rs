@@ -84,7 +84,7 @@ pub enum ErrorKind {
         errno: Errno,
     },
     /// The range is quarantined: its state is unknown, and it is never used again.
-    #[error("the range is{} quarantined (Vmm::quarantine): {range}", if *.now { " now" } else { "" })]
+    #[error("the range is{} quarantined (Vmm::quarantined_ranges): {range}", if *.now { " now" } else { "" })]
     Quarantined {
         /// The range, and why it is quarantined.
         range: Arc<Quarantined>,

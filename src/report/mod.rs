@@ -17,10 +17,10 @@
 //!
 //! let report = vmm.report();
 //! assert_eq!(report.reservations[0].name.as_deref(), Some("kv cache"));
-//! assert_eq!(report.reservations[0].free().largest, 62 << 20);
+//! assert_eq!(report.reservations[0].free_space().largest, 62 << 20);
 //! assert!(report.to_string().contains("62 MiB free"));
 //! // Mapped, but no agent has access yet.
-//! assert!(matches!(report.idle()[..], [hsa_vmm::report::Idle::Mapping(_)]));
+//! assert!(matches!(report.idle()[..], [hsa_vmm::report::IdleItem::Mapping(_)]));
 //! # Ok(())
 //! # }
 //! ```
@@ -80,7 +80,7 @@ pub struct AgentEntry {
 /// The parts of a reservation in which nothing is mapped. These holes stay reserved, unlike address-space holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Free {
+pub struct FreeSpace {
     /// The size of all holes together.
     pub size: usize,
     /// The size of the largest hole.
@@ -92,7 +92,7 @@ pub struct Free {
 /// A part of a reservation: a hole, or adjacent mappings with the same size, owner, name and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Run<'a> {
+pub struct MappingRun<'a> {
     /// The offset from the start of the reservation.
     pub offset: usize,
     /// The size of the whole run.
@@ -106,7 +106,7 @@ pub struct Run<'a> {
 /// A reservation, mapping or memory that is not in use: a leak, or not used yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Idle<'a> {
+pub enum IdleItem<'a> {
     /// A reservation in which nothing is mapped.
     Reservation(&'a ReservationEntry),
     /// A mapping that no agent has access to.
@@ -133,7 +133,7 @@ impl Vmm {
             reservations,
             memory,
             pool_memory: runtime.pool_memory(),
-            quarantine: self.quarantine(),
+            quarantine: self.quarantined_ranges(),
         }
     }
 }
@@ -148,26 +148,27 @@ impl Report {
     }
 
     /// Lists what is allocated and not in use.
-    pub fn idle(&self) -> Vec<Idle<'_>> {
+    pub fn idle(&self) -> Vec<IdleItem<'_>> {
         let usable = self.reservations.iter().filter(|it| !it.quarantined);
-        let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(Idle::Reservation);
+        let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(IdleItem::Reservation);
         let has_no_access =
             |it: &&MappingEntry| it.access.iter().all(|it| it.access == Access::None);
-        let mappings = usable.flat_map(|it| &it.mappings).filter(has_no_access).map(Idle::Mapping);
-        let unmapped = self.memory.iter().filter(|it| it.mappings == 0).map(Idle::Memory);
+        let mappings =
+            usable.flat_map(|it| &it.mappings).filter(has_no_access).map(IdleItem::Mapping);
+        let unmapped = self.memory.iter().filter(|it| it.mappings == 0).map(IdleItem::Memory);
         empty.chain(mappings).chain(unmapped).collect()
     }
 }
 
 impl ReservationEntry {
     /// Returns the number of mapped bytes.
-    pub fn mapped(&self) -> usize {
+    pub fn mapped_size(&self) -> usize {
         self.mappings.iter().map(|mapping| mapping.size).sum()
     }
 
     /// Returns the number and sizes of the holes, in which nothing is mapped.
-    pub fn free(&self) -> Free {
-        let mut free = Free::default();
+    pub fn free_space(&self) -> FreeSpace {
+        let mut free = FreeSpace::default();
         for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
             free.size += run.size;
             free.largest = free.largest.max(run.size);
@@ -177,11 +178,15 @@ impl ReservationEntry {
     }
 
     /// Returns the holes and mappings by address, with similar adjacent mappings combined.
-    pub fn runs(&self) -> Vec<Run<'_>> {
-        let mut runs: Vec<Run<'_>> = Vec::new();
+    pub fn runs(&self) -> Vec<MappingRun<'_>> {
+        let mut runs: Vec<MappingRun<'_>> = Vec::new();
         let mut end = 0;
-        let hole =
-            |start, end: usize| Run { offset: start, size: end - start, count: 1, mapping: None };
+        let hole = |start, end: usize| MappingRun {
+            offset: start,
+            size: end - start,
+            count: 1,
+            mapping: None,
+        };
         for mapping in &self.mappings {
             let offset = mapping.address.get().saturating_sub(self.address.get());
             if offset > end {
@@ -192,9 +197,12 @@ impl ReservationEntry {
                     last.size += mapping.size;
                     last.count += 1;
                 }
-                _ => {
-                    runs.push(Run { offset, size: mapping.size, count: 1, mapping: Some(mapping) })
-                }
+                _ => runs.push(MappingRun {
+                    offset,
+                    size: mapping.size,
+                    count: 1,
+                    mapping: Some(mapping),
+                }),
             }
             end = offset + mapping.size;
         }
@@ -211,7 +219,7 @@ fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
         && first.access == second.access
 }
 
-impl Free {
+impl FreeSpace {
     /// Returns the percentage of the free bytes that is outside the largest hole; 0 if there is one hole.
     pub fn fragmentation(&self) -> u32 {
         // The fields are public, so a caller can set `largest` to more than `size`.

@@ -1,6 +1,6 @@
 //! Prints a report as text.
 
-use super::{Free, Idle, MemoryEntry, Report, ReservationEntry, Run};
+use super::{FreeSpace, IdleItem, MappingRun, MemoryEntry, Report, ReservationEntry};
 use crate::agent::AgentId;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ fn counted(number: usize, singular: &str, plural: &str) -> String {
 impl Report {
     fn write_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reserved = self.reservations.iter().map(|it| it.size).sum();
-        let mapped = self.reservations.iter().map(ReservationEntry::mapped).sum();
+        let mapped = self.reservations.iter().map(ReservationEntry::mapped_size).sum();
         let mappings = self.reservations.iter().map(|it| it.mappings.len()).sum();
         let held = self.memory.iter().map(|it| it.size).sum();
         let pool = self.pool_memory.iter().map(|it| it.size).sum();
@@ -69,8 +69,8 @@ impl Report {
     ) -> fmt::Result {
         let (address, size) = (reservation.address, Size(reservation.size));
         write!(f, "\n{address}  {size}{}  ", name_suffix(&reservation.name))?;
-        let free @ Free { holes, largest, .. } = reservation.free();
-        write!(f, "{} mapped", Size(reservation.mapped()))?;
+        let free @ FreeSpace { holes, largest, .. } = reservation.free_space();
+        write!(f, "{} mapped", Size(reservation.mapped_size()))?;
         match holes {
             0 => {}
             1 => write!(f, ", {} free", Size(free.size))?,
@@ -138,13 +138,13 @@ impl Report {
         let mut indices = BTreeMap::new();
         for idle in self.idle() {
             let (label, size, name, state) = match idle {
-                Idle::Reservation(it) => {
+                IdleItem::Reservation(it) => {
                     (it.address.to_string(), it.size, &it.name, "reservation without mappings")
                 }
-                Idle::Mapping(it) => {
+                IdleItem::Mapping(it) => {
                     (it.address.to_string(), it.size, &it.name, "mapping without access")
                 }
-                Idle::Memory(it) => {
+                IdleItem::Memory(it) => {
                     (it.handle.to_string(), it.size, &it.name, "memory that is not mapped")
                 }
             };
@@ -164,7 +164,7 @@ impl Report {
     }
 }
 
-fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
+fn write_run(f: &mut fmt::Formatter<'_>, run: &MappingRun<'_>) -> fmt::Result {
     write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
     let Some(mapping) = run.mapping else { return writeln!(f, "free") };
     let mapping_count =

@@ -42,7 +42,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR)?.unwrap_or(4),
     );
     let supported = flag(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED)?;
-    let without_virtual_memory = match native.vmem() {
+    let virtual_memory_failure = match native.vmem() {
         Err(missing) => Some(format!("the library does not export {missing}, which ROCm 6.0 added")),
         Ok(_) if !supported => Some(
             "the runtime reports that virtual memory is not supported: this needs the kernel's KFD \
@@ -77,7 +77,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         ),
         extension,
         build,
-        without_virtual_memory,
+        virtual_memory_failure,
         dmabuf: flag(sys::HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED)?,
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,
         xnack: flag(sys::HSA_AMD_SYSTEM_INFO_XNACK_ENABLED)?,

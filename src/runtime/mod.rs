@@ -62,7 +62,7 @@ pub struct RuntimeInfo {
     /// The runtime's build; empty if it is unknown.
     pub build: String,
     /// Why runtime and kernel driver do not support virtual memory management; `None` if they do.
-    pub without_virtual_memory: Option<String>,
+    pub virtual_memory_failure: Option<String>,
     /// Whether memory can be exported as dma-bufs.
     pub dmabuf: bool,
     /// Whether shared virtual memory is supported.
@@ -79,7 +79,7 @@ pub struct RuntimeInfo {
 ///
 /// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash the
 /// process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). It also stays
-/// started if memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
+/// started if memory that agents may use is still mapped ([`Vmm::quarantined_ranges`](crate::Vmm::quarantined_ranges)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};

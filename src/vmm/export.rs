@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Segment {
+pub struct ExportedSegment {
     /// The dma-buf. The descriptor is closed on exec.
     pub descriptor: OwnedFd,
     /// The start of the segment in the dma-buf, in bytes.
@@ -58,7 +58,7 @@ impl Vmm {
     /// memory need not be [shareable](super::AllocationProperties::shareable_as).
     ///
     /// Each segment has its own descriptor, which keeps the memory alive, even after the memory is unmapped or freed. A
-    /// descriptor gives access to the whole dma-buf ([`Segment`]). If the call fails, no descriptor stays open.
+    /// descriptor gives access to the whole dma-buf ([`ExportedSegment`]). If the call fails, no descriptor stays open.
     ///
     /// ```
     /// # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -88,7 +88,7 @@ impl Vmm {
         &self,
         address: Address,
         size: usize,
-    ) -> Result<Vec<Segment>, Error> {
+    ) -> Result<Vec<ExportedSegment>, Error> {
         self.run(Operation::ExportAddressRange, |shared| {
             let range = Range::new(address, size)?;
             match shared.runtime.attachment::<Registry>().containing(range.start) {
@@ -100,7 +100,7 @@ impl Vmm {
 }
 
 impl Shared {
-    fn export_mappings(&self, range: Range) -> Result<Vec<Segment>, ErrorKind> {
+    fn export_mappings(&self, range: Range) -> Result<Vec<ExportedSegment>, ErrorKind> {
         let parts = self.use_parts(range)?;
         let exported = parts.iter().map(|part| self.export_part(part)).collect();
         for part in parts {
@@ -142,13 +142,17 @@ impl Shared {
         parts.unwrap_or_else(|| Err(not_reserved()))
     }
 
-    fn export_part(&self, part: &Part) -> Result<Segment, ErrorKind> {
+    fn export_part(&self, part: &Part) -> Result<ExportedSegment, ErrorKind> {
         // SAFETY: `use_parts` has counted a use of the handle, which keeps the memory alive.
         let descriptor = unsafe { self.export_live(part.handle) }?;
         segment(descriptor, part.offset as u64, part.length)
     }
 
-    fn export_pool_memory(&self, range: Range, record: &Record) -> Result<Segment, ErrorKind> {
+    fn export_pool_memory(
+        &self,
+        range: Range,
+        record: &Record,
+    ) -> Result<ExportedSegment, ErrorKind> {
         let end = record.start + record.size;
         if range.end() > end {
             let problem = Problem::OutOfBounds { size: range.size, end };
@@ -171,13 +175,13 @@ impl Shared {
 }
 
 /// Returns the segment of a dma-buf. Fails if the dma-buf does not contain it.
-fn segment(descriptor: OwnedFd, offset: u64, length: usize) -> Result<Segment, ErrorKind> {
+fn segment(descriptor: OwnedFd, offset: u64, length: usize) -> Result<ExportedSegment, ErrorKind> {
     let size = size_of_buffer(descriptor.as_fd());
     let size = size.map_err(|errno| ErrorKind::of_system("fstat", errno))?;
     let inside = |&offset: &usize| offset.checked_add(length).is_some_and(|end| end <= size);
     let outside = || ErrorKind::OutsideDmaBuf { offset, length, size };
     let offset = usize::try_from(offset).ok().filter(inside).ok_or_else(outside)?;
-    Ok(Segment { descriptor, offset, length })
+    Ok(ExportedSegment { descriptor, offset, length })
 }
 
 #[cfg(test)]

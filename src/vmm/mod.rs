@@ -92,7 +92,7 @@ pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType};
 pub use crate::signal::SignalCondition;
-pub use export::Segment;
+pub use export::ExportedSegment;
 pub use fabric::FabricHandle;
 pub use map::NewMapping;
 pub use options::VmmOptions;
@@ -222,7 +222,7 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if the runtime has no GPU or more than 128 agents, or if runtime or driver do not
-    /// support virtual memory. [`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) contains the
+    /// support virtual memory. [`RuntimeInfo::virtual_memory_failure`](crate::runtime::RuntimeInfo) contains the
     /// reason.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         Self::open_with(runtime, VmmOptions::default())
@@ -322,7 +322,7 @@ impl Shared {
         if runtime.has_forked() {
             return Err(ErrorKind::Forked);
         }
-        if runtime.info().without_virtual_memory.is_some() {
+        if runtime.info().virtual_memory_failure.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
         if runtime.agents().len() > MAX_AGENTS {

@@ -41,7 +41,7 @@ impl Vmm {
 
     /// Lists the quarantined ranges and memory, with the reasons. The list is empty in a
     /// [forked child](crate::Runtime::has_forked).
-    pub fn quarantine(&self) -> Vec<Quarantined> {
+    pub fn quarantined_ranges(&self) -> Vec<Quarantined> {
         if self.runtime().has_forked() {
             return Vec::new();
         }

@@ -33,7 +33,7 @@ pub struct ReservationEntry {
     pub size: usize,
     /// Its name, if the caller has set one.
     pub name: Option<String>,
-    /// Whether the reservation is quarantined and never used again; [`Vmm::quarantine`] lists the reasons.
+    /// Whether the reservation is quarantined and never used again; [`Vmm::quarantined_ranges`] lists the reasons.
     pub quarantined: bool,
     /// The mappings in it, by address.
     pub mappings: Vec<MappingEntry>,

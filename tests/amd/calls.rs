@@ -155,6 +155,6 @@ fn memory_mapped_in_a_batch_is_usable() {
         }
         let usage = vmm.usage();
         assert_eq!((usage.mappings, usage.handles), (0, 2));
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
     });
 }

@@ -54,7 +54,7 @@ fn check_failure(fixture: &Fixture, operation: Operation, context: &str, plan: &
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
             vmm.check().unwrap();
-            let listed = vmm.quarantine();
+            let listed = vmm.quarantined_ranges();
             assert!(listed.iter().any(|entry| *entry == **range), "{context}: {listed:?}");
             return;
         }
@@ -74,7 +74,7 @@ fn check_failure(fixture: &Fixture, operation: Operation, context: &str, plan: &
         }
     }
     scenario.tear_down(context);
-    assert_eq!(vmm.quarantine(), [], "{context}");
+    assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
 
 /// Errors of the kernel. The first is tried at every call.

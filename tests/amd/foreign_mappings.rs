@@ -91,7 +91,7 @@ fn cpu_access_changes_make_no_hole() {
         assert!(parts.iter().all(|part| part.2.starts_with("r--")), "{parts:x?}");
         vmm.unmap(base, 2 * size).unwrap();
         assert_inaccessible(base.get(), 2 * size, "unmapped");
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
         vmm.check().unwrap();
         std::fs::remove_file(shim).unwrap();
     });

@@ -86,7 +86,7 @@ impl Machine {
             }
             vmm.address_free(address, SIZE).unwrap();
         }
-        assert!(vmm.quarantine().is_empty());
+        assert!(vmm.quarantined_ranges().is_empty());
     }
 }
 

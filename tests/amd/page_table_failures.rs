@@ -133,7 +133,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
             vmm.check().unwrap();
-            let listed = vmm.quarantine();
+            let listed = vmm.quarantined_ranges();
             assert!(listed.iter().any(|entry| *entry == **range), "{context}: {listed:?}");
             return;
         }
@@ -154,7 +154,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
     }
     machine.read_by_gpus();
     scenario.tear_down(context);
-    assert_eq!(vmm.quarantine(), [], "{context}");
+    assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
     library.vmm.release(handle).unwrap();
     library.vmm.address_free(base, granule).unwrap();
     library.vmm.check().unwrap();
-    assert_eq!(library.vmm.quarantine(), [], "{context}");
+    assert_eq!(library.vmm.quarantined_ranges(), [], "{context}");
     reasons
 }
 

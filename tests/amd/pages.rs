@@ -4,7 +4,7 @@ use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
-use hsa_vmm::buffer::{Contents, PageState, PagedBuffer, PausableBuffer};
+use hsa_vmm::buffer::{PageState, PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
 use hsa_vmm::{Access, Runtime};
@@ -38,13 +38,13 @@ fn pausable_buffer_resumes_at_its_address() {
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
             let (address, extent) = (buffer.address(), buffer.extent());
             // Copying three gibibytes would take too long.
-            let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
-            buffer.pause(contents).unwrap();
+            let mode = if size > 1 << 30 { PauseMode::Discard } else { PauseMode::Save };
+            buffer.pause(mode).unwrap();
             assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
             assert_inaccessible(address.get(), extent, "paused");
             buffer.resume().unwrap();
             assert_eq!(buffer.address(), address, "{size:#x}");
-            assert!(contents == Contents::Drop || has_test_bytes(&buffer), "{size:#x}");
+            assert!(mode == PauseMode::Discard || has_test_bytes(&buffer), "{size:#x}");
             for (agent, expected) in [
                 (library.cpu(0), Access::ReadWrite),
                 (library.gpu(0), Access::ReadWrite),
@@ -64,13 +64,13 @@ fn pause_in_turn(library: &Library) {
     let mut first = new_pausable(library, size);
     first.write(size - 4, b"last").unwrap();
     for round in 0..4 {
-        first.pause(Contents::Save).unwrap();
+        first.pause(PauseMode::Save).unwrap();
         let mut second = PausableBuffer::create(&library.vmm, size, &library.on(0))
             .unwrap_or_else(|error| panic!("{round}: the memory was not freed: {error}"));
         let error = first.resume().unwrap_err();
         let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
         assert!(is_out_of_memory && first.is_paused(), "{round}: {error}");
-        second.pause(Contents::Drop).unwrap();
+        second.pause(PauseMode::Discard).unwrap();
         first.resume().unwrap();
         let mut last = [0; 4];
         first.read(size - 4, &mut last).unwrap();
@@ -122,7 +122,7 @@ fn pause_rounds_keep_address_and_contents() {
         let before = (descriptors(), regions().len(), free_mebibytes(&library));
         for round in 0..rounds {
             let saved = round % 10 == 0;
-            buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
+            buffer.pause(if saved { PauseMode::Save } else { PauseMode::Discard }).unwrap();
             buffer.resume().unwrap();
             assert!(!saved || has_test_bytes(&buffer), "round {round}");
             buffer.write(0, &test_bytes(PAGE, 1)).unwrap();
@@ -280,7 +280,7 @@ impl Setup for Buffers {
             buffer
         });
         let (resident, mut paused) = (new_pausable(&library, PAGE), new_pausable(&library, PAGE));
-        paused.pause(Contents::Save).unwrap();
+        paused.pause(PauseMode::Save).unwrap();
         Self { plain, zero, resident, paused, library }
     }
 
@@ -290,8 +290,8 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let states = [&self.plain, &self.zero].into_iter();
-        let states =
-            states.flat_map(|buffer| (0..buffer.pages()).map(|page| buffer.state(page).unwrap()));
+        let states = states
+            .flat_map(|buffer| (0..buffer.page_count()).map(|page| buffer.state(page).unwrap()));
         let paused = [self.resident.is_paused(), self.paused.is_paused()];
         (states.collect(), paused, self.library.vmm.mappings())
     }
@@ -324,7 +324,7 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
     ("grant", "grant", |s| s.zero.grant(&[s.library.gpu(1)], Access::Read)),
     ("move", "grant", |s| s.plain.move_pages(1..3, &s.zero, 8)),
     ("exchange", "grant", |s| s.plain.exchange_pages(1..2, &s.zero, 2)),
-    ("pause", "grant", |s| s.resident.pause(Contents::Save)),
+    ("pause", "grant", |s| s.resident.pause(PauseMode::Save)),
     ("resume", "grant", |s| s.paused.resume()),
 ];
 

@@ -63,7 +63,7 @@ impl Machine {
         vmm.release(handle).unwrap();
         vmm.release(handle).unwrap();
         vmm.address_free(base, SIZE).unwrap();
-        assert!(vmm.quarantine().is_empty());
+        assert!(vmm.quarantined_ranges().is_empty());
         drop((vmm, runtime));
     }
 }

@@ -6,13 +6,13 @@ use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
 use hsa_vmm::error::{Feature, Problem};
-use hsa_vmm::vmm::{Segment, VmmOptions};
+use hsa_vmm::vmm::{ExportedSegment, VmmOptions};
 use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, PoolMemory, Runtime};
 
 /// The size of the smallest handle, a multiple of the granule.
 const SIZE: usize = 64 << 10;
 
-fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
+fn offsets_and_lengths(segments: &[ExportedSegment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 

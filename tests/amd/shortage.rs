@@ -98,7 +98,7 @@ fn calls_without_descriptors_change_nothing() {
 
         assert_eq!((vmm.usage(), vmm.mappings()), (before.0, before.1));
         vmm.check().unwrap();
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
         assert_inaccessible(base.get(), 2 * size, "after the shortage");
         vmm.set_access(base, 2 * size, &grants).unwrap();
         vmm.map(free_address, size, 0, third).unwrap();
@@ -153,7 +153,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(is_shortage, "{free_descriptors}: {result:?}");
             assert_eq!((vmm.usage(), vmm.mappings()), before, "{free_descriptors}");
-            assert_eq!(vmm.quarantine(), []);
+            assert_eq!(vmm.quarantined_ranges(), []);
             assert_inaccessible(base.get(), 4 * size, "half-way");
             assert!(free_descriptors < 100, "the call eventually succeeds");
         }
@@ -193,6 +193,6 @@ fn grant_to_gpu_needs_a_descriptor() {
         raise_limit();
         vmm.revoke(base, size, &[library.gpu(1)]).unwrap();
         vmm.check().unwrap();
-        assert_eq!(vmm.quarantine(), []);
+        assert_eq!(vmm.quarantined_ranges(), []);
     });
 }

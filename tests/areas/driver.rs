@@ -55,7 +55,7 @@ impl AreaSetup {
         // Virtual memory has a reservation, a handle and a mapping.
         let expected = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
         assert_eq!(resources, expected, "{context}: {usage:?}");
-        assert_eq!(self.vmm.quarantine(), [], "{context}");
+        assert_eq!(self.vmm.quarantined_ranges(), [], "{context}");
     }
 }
 

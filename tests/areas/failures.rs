@@ -78,7 +78,7 @@ impl Areas {
     }
 
     fn quarantined(&self) -> usize {
-        self.vmm.as_ref().map_or(0, |vmm| vmm.quarantine().len())
+        self.vmm.as_ref().map_or(0, |vmm| vmm.quarantined_ranges().len())
     }
 
     /// Fails unless all contents are intact.

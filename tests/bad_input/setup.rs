@@ -112,7 +112,7 @@ pub fn state(machine: &Machine) -> State {
         usage: machine.vmm.usage(),
         mappings: machine.vmm.mappings(),
         reservations: machine.vmm.reservations(),
-        quarantine: machine.vmm.quarantine().len(),
+        quarantine: machine.vmm.quarantined_ranges().len(),
         runtime: machine.simulation.usage(),
         calls: machine.simulation.all_calls(),
     }

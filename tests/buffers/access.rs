@@ -2,7 +2,7 @@
 
 use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AgentId, GrowableBuffer};
@@ -199,7 +199,7 @@ fn revoke_rejects_unknown_agents_without_memory() {
     let (vmm, properties) = (&machine.vmm, machine.on(0));
     let growable = new_buffer(&machine);
     let mut paused = PausableBuffer::create(vmm, STEP, &properties).unwrap();
-    paused.pause(Contents::Drop).unwrap();
+    paused.pause(PauseMode::Discard).unwrap();
     let paged = PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties);
     let paged = paged.unwrap();
     let revokes: [(&str, Revoke<'_>); 3] = [

@@ -51,7 +51,7 @@ impl RuntimeState {
                 .unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
             mappings,
             usage: machine.usage_without_lingering_memory(),
-            quarantined: machine.vmm.quarantine().len(),
+            quarantined: machine.vmm.quarantined_ranges().len(),
         }
     }
 }

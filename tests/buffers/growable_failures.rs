@@ -164,7 +164,7 @@ fn repeated_failures_lose_no_contents() {
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let context = failed.context.clone();
             let vmm = failed.setup.machine.vmm.clone();
-            if vmm.quarantine().is_empty() {
+            if vmm.quarantined_ranges().is_empty() {
                 failed.setup.assert_contents(&context);
                 if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.repeat();
@@ -184,7 +184,7 @@ fn repeated_failures_lose_no_contents() {
             }
             let Buffers { small, full, ring, machine } = failed.setup;
             drop((small, full, ring, vmm));
-            if machine.vmm.quarantine().is_empty() {
+            if machine.vmm.quarantined_ranges().is_empty() {
                 machine.close();
             }
         });

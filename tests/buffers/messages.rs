@@ -2,7 +2,7 @@
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation};
@@ -76,7 +76,7 @@ fn messages_say_what_to_do() {
 fn unmapped_address_is_named_once() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
-    buffer.pause(Contents::Drop).unwrap();
+    buffer.pause(PauseMode::Discard).unwrap();
     let error = Allocation::at(&machine.vmm, buffer.address()).unwrap_err();
     let address = buffer.address();
     let text = format!("cannot retain a handle: address {address} is not mapped; map it first");

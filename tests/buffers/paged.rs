@@ -36,7 +36,7 @@ fn paged_buffers_accept_any_size() {
                 assert_eq!(buffer.page_size(), page_size, "{context}");
                 let pages = (3 * size).div_ceil(page_size);
                 assert_eq!(
-                    (buffer.pages(), buffer.capacity()),
+                    (buffer.page_count(), buffer.capacity()),
                     (pages, pages * page_size),
                     "{context}"
                 );
@@ -73,7 +73,7 @@ fn buffer_of_three_gibibytes_maps_and_unmaps() {
             let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-            assert_eq!((buffer.page_size(), buffer.pages()), (2 * MIB, 1536), "{generation}");
+            assert_eq!((buffer.page_size(), buffer.page_count()), (2 * MIB, 1536), "{generation}");
             buffer.map(0..1536).unwrap();
             buffer.write((3 << 30) - 4, b"last").unwrap();
             buffer.unmap(0..1535).unwrap();
@@ -187,7 +187,7 @@ fn zero_page_backs_unmapped_pages() {
             (3 + ready) * PAGE,
             "{generation}: two pages and the zero page"
         );
-        assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{generation}");
+        assert_eq!(machine.used_by(0), buffer.statistics().memory_size(), "{generation}");
 
         // A GPU's store to the zero page is detected.
         assert!(buffer.zero_page_is_clean().unwrap(), "{generation}");

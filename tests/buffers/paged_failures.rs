@@ -162,7 +162,7 @@ fn repeated_failures_report_lost_pages() {
         let selected = configurations().into_iter().step_by(2);
         let runs = fail_all_calls_from(selected, OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
-            let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
+            let in_quarantine = !failed.setup.machine.vmm.quarantined_ranges().is_empty();
             quarantined += usize::from(in_quarantine);
             let lost_pages: usize =
                 failed.setup.buffers().iter().map(|buffer| buffer.statistics().lost).sum();

@@ -164,7 +164,7 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
     buffer.map(0..1).unwrap();
     wait_for(&buffer, |statistics| statistics.failures_ahead == 1);
     machine.simulation.set_faults(FaultPlan::none());
-    let quarantine = machine.vmm.quarantine();
+    let quarantine = machine.vmm.quarantined_ranges();
     let quarantine: Vec<_> = quarantine.iter().map(|entry| entry.address).collect();
     assert_eq!(quarantine, [buffer.address()]);
     assert_eq!((buffer.statistics().lost, buffer.state(1)), (0, Ok(PageState::Empty)));

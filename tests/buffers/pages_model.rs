@@ -6,7 +6,7 @@ use crate::machine::{KIB, Machine, generations};
 use crate::pausable::run_single_threaded;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::FaultPlan;
 use proptest::prelude::*;
@@ -336,7 +336,7 @@ fn paged_buffers_match_vectors() {
 
 #[derive(Clone, Debug)]
 enum PauseOperation {
-    Pause(Contents),
+    Pause(PauseMode),
     Resume,
     ResumeAnywhere,
     Write { offset: usize, size: usize, seed: u8 },
@@ -349,9 +349,9 @@ const SIZE: usize = 3 * PAGE - 100;
 fn pause_operation() -> impl Strategy<Value = PauseOperation> {
     let bytes = || (0..SIZE + 100, 0..SIZE);
     let access = prop_oneof![Just(Access::None), Just(Access::Read), Just(Access::ReadWrite)];
-    let contents = prop_oneof![3 => Just(Contents::Save), 1 => Just(Contents::Drop)];
+    let mode = prop_oneof![3 => Just(PauseMode::Save), 1 => Just(PauseMode::Discard)];
     prop_oneof![
-        3 => contents.prop_map(PauseOperation::Pause),
+        3 => mode.prop_map(PauseOperation::Pause),
         3 => Just(PauseOperation::Resume),
         1 => Just(PauseOperation::ResumeAnywhere),
         4 => (bytes(), any::<u8>())
@@ -374,11 +374,11 @@ impl PausableModel {
     fn apply(&mut self, operation: &PauseOperation) -> Option<Bytes> {
         let has_access = |size: usize, access| size == 0 || self.access[0] >= access;
         match *operation {
-            PauseOperation::Pause(contents) => {
+            PauseOperation::Pause(mode) => {
                 if std::mem::replace(&mut self.paused, true) {
                     return None;
                 }
-                if contents == Contents::Drop {
+                if mode == PauseMode::Discard {
                     self.bytes.fill(None);
                 }
             }
@@ -437,7 +437,7 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
         machine.simulation.set_faults(plan);
         let mut found = Vec::new();
         let result = match *operation {
-            PauseOperation::Pause(contents) => buffer.pause(contents),
+            PauseOperation::Pause(mode) => buffer.pause(mode),
             PauseOperation::Resume => buffer.resume(),
             PauseOperation::ResumeAnywhere => buffer.resume_anywhere().map(drop),
             PauseOperation::Write { offset, size, seed } => {

@@ -8,7 +8,7 @@ use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::Location;
@@ -57,7 +57,7 @@ fn resume_restores_contents_and_address() {
                 assert!(extent >= size && extent - size < machine.granule(), "{context}");
                 assert_eq!(used_vram(&machine), extent as u64, "{context}");
 
-                buffer.pause(Contents::Save).unwrap();
+                buffer.pause(PauseMode::Save).unwrap();
                 assert!(buffer.is_paused() && buffer.holds_addresses(), "{context}");
                 assert_eq!((buffer.address(), buffer.saved_size()), (address, size), "{context}");
                 assert_eq!(used_vram(&machine), 0, "{context}: the memory is freed");
@@ -74,7 +74,7 @@ fn resume_restores_contents_and_address() {
                     assert_eq!(machine.vmm.get_access(agent, address), Ok(expected), "{context}");
                 }
 
-                buffer.pause(Contents::Drop).unwrap();
+                buffer.pause(PauseMode::Discard).unwrap();
                 assert_eq!((buffer.saved_size(), used_vram(&machine)), (0, 0), "{context}");
                 buffer.resume().unwrap();
                 buffer.write(size - 1, &[7]).unwrap();
@@ -108,7 +108,7 @@ fn pause_releases_three_gibibytes() {
             for _ in 0..3 {
                 buffer.write(size - 5, b"there").unwrap();
                 assert_eq!(used_vram(&machine), size as u64, "{generation}");
-                buffer.pause(Contents::Drop).unwrap();
+                buffer.pause(PauseMode::Discard).unwrap();
                 assert_eq!(used_vram(&machine), 0, "{generation}");
                 buffer.resume().unwrap();
                 assert_eq!(buffer.address(), address, "{generation}");
@@ -141,7 +141,7 @@ fn many_pauses_change_nothing() {
                 if saved {
                     buffer.write(0, &round.to_ne_bytes()).unwrap();
                 }
-                buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
+                buffer.pause(if saved { PauseMode::Save } else { PauseMode::Discard }).unwrap();
                 buffer.resume().unwrap();
                 if saved {
                     let mut bytes = [0; 4];
@@ -185,9 +185,9 @@ fn paused_buffer_rejects_all_but_resume() {
                 Err(ErrorKind::NotPaused),
                 "{generation}"
             );
-            buffer.pause(Contents::Save).unwrap();
+            buffer.pause(PauseMode::Save).unwrap();
             let calls = machine.simulation.all_calls();
-            for mode in [Contents::Save, Contents::Drop] {
+            for mode in [PauseMode::Save, PauseMode::Discard] {
                 assert_eq!(
                     buffer.pause(mode).map_err(Error::into_kind),
                     Err(ErrorKind::Paused),
@@ -219,7 +219,7 @@ fn paused_buffer_rejects_all_but_resume() {
             drop(buffer);
             // Dropping a paused buffer leaves nothing behind.
             let mut buffer = filled_buffer(&machine, 100);
-            buffer.pause(Contents::Save).unwrap();
+            buffer.pause(PauseMode::Save).unwrap();
             drop(buffer);
             machine.assert_empty();
         }
@@ -233,7 +233,7 @@ fn grants_while_paused_apply_on_resume() {
             let machine = Machine::new(with_two_cpus(config));
             let other_machine = Machine::new(Config::mi300x(1));
             let mut buffer = filled_buffer(&machine, 100);
-            buffer.pause(Contents::Save).unwrap();
+            buffer.pause(PauseMode::Save).unwrap();
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
             buffer.revoke(&[machine.cpu(0)]).unwrap();
@@ -275,7 +275,7 @@ fn pause_saves_without_owner_access() {
                     page.map(|page| (page.readable, page.writable))
                 };
                 let before = page();
-                buffer.pause(Contents::Save).unwrap();
+                buffer.pause(PauseMode::Save).unwrap();
                 buffer.resume().unwrap();
                 assert_eq!(
                     page(),
@@ -303,7 +303,7 @@ fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
     // The first reservation is for a second mapping of the memory, from which the contents are saved.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, OUT_OF_RESOURCES));
-    let error = buffer.pause(Contents::Save).unwrap_err();
+    let error = buffer.pause(PauseMode::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     let (address, size) = (buffer.address(), buffer.extent());
     let ErrorKind::AddressLost { address: lost_address, size: lost_size, cause } = error.kind()
@@ -365,7 +365,7 @@ fn buffer_without_addresses_resumes_anywhere() {
         assert!(contents(&buffer) == pattern(5000, 1));
         assert_eq!(machine.vmm.get_access(machine.gpu(0), new_address), Ok(Access::ReadWrite));
         // The buffer keeps the new address.
-        buffer.pause(Contents::Save).unwrap();
+        buffer.pause(PauseMode::Save).unwrap();
         assert_eq!(buffer.resume_anywhere(), Ok(new_address));
         drop((buffer, taken));
         machine.assert_empty();
@@ -380,7 +380,7 @@ fn freed_addresses_of_a_paused_buffer_are_lost() {
             let mut buffer = filled_buffer(&machine, 5000);
             let (address, extent) = (buffer.address(), buffer.extent());
             let free_paused = |buffer: &mut PausableBuffer| {
-                buffer.pause(Contents::Save).unwrap();
+                buffer.pause(PauseMode::Save).unwrap();
                 assert!(buffer.holds_addresses(), "{generation}");
                 machine.vmm.address_free(address, extent).unwrap();
                 assert!(!buffer.holds_addresses(), "{generation}");
@@ -430,7 +430,7 @@ fn forked_child_cannot_use_the_buffer() {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) =
             (filled_buffer(&machine, 5000), filled_buffer(&machine, 5000));
-        paused.pause(Contents::Save).unwrap();
+        paused.pause(PauseMode::Save).unwrap();
         let mut buffers = Some((resident, paused));
         let end = in_child(|| {
             let (mut resident, mut paused) = buffers.take().unwrap();
@@ -441,10 +441,10 @@ fn forked_child_cannot_use_the_buffer() {
                 resident.revoke(&[machine.gpu(0)]),
                 resident.access(machine.gpu(0)).map(drop),
                 resident.fill(0, 0, 4),
-                resident.pause(Contents::Save),
+                resident.pause(PauseMode::Save),
                 paused.resume(),
                 paused.resume_anywhere().map(drop),
-                resident.pause(Contents::Drop),
+                resident.pause(PauseMode::Discard),
             ];
             for (number, result) in results.into_iter().enumerate() {
                 let forked = |error: &Error| matches!(error.kind(), ErrorKind::Forked);

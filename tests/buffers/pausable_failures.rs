@@ -7,7 +7,7 @@ use crate::fault_injection::{
 use crate::machine::Machine;
 use crate::pausable::{contents, filled_buffer, pattern, run_single_threaded};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address};
@@ -28,7 +28,7 @@ impl Setup for Buffers {
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
         let (resident, mut paused) = (filled_buffer(&machine, SIZE), filled_buffer(&machine, SIZE));
-        paused.pause(Contents::Save).unwrap();
+        paused.pause(PauseMode::Save).unwrap();
         Self { resident, paused, machine }
     }
 
@@ -45,9 +45,9 @@ impl Setup for Buffers {
 }
 
 impl Buffers {
-    /// Resumes both buffers, and checks the contents unless they were dropped.
-    fn assert_contents(&mut self, dropped: bool, context: &str) {
-        for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
+    /// Resumes both buffers, and checks the contents unless they were discarded.
+    fn assert_contents(&mut self, discarded: bool, context: &str) {
+        for (buffer, kept) in [(&mut self.resident, !discarded), (&mut self.paused, true)] {
             if buffer.is_paused() {
                 buffer.resume().unwrap_or_else(|error| panic!("{context}, and then: {error}"));
             }
@@ -60,11 +60,11 @@ impl Buffers {
     }
 
     /// Resumes paused buffers, whose addresses may be quarantined, and checks the contents unless they were
-    /// dropped. Returns the number of buffers that have another address now.
-    fn resume_anywhere(&mut self, dropped: bool, context: &str) -> usize {
+    /// discarded. Returns the number of buffers that have another address now.
+    fn resume_anywhere(&mut self, discarded: bool, context: &str) -> usize {
         let (agents, vmm) = ([self.machine.cpu(0), self.machine.gpu(0)], &self.machine.vmm);
         let mut moved = 0;
-        for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
+        for (buffer, kept) in [(&mut self.resident, !discarded), (&mut self.paused, true)] {
             if !buffer.is_paused() {
                 continue;
             }
@@ -77,7 +77,7 @@ impl Buffers {
             for agent in agents {
                 assert_eq!(vmm.get_access(agent, after), buffer.access(agent), "{context}");
             }
-            buffer.pause(Contents::Save).unwrap();
+            buffer.pause(PauseMode::Save).unwrap();
             buffer.resume().unwrap();
             assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{context}: again");
         }
@@ -87,17 +87,17 @@ impl Buffers {
     fn close(self, context: &str) {
         let Self { resident, paused, machine } = self;
         drop((resident, paused));
-        assert_eq!(machine.vmm.quarantine(), [], "{context}");
+        assert_eq!(machine.vmm.quarantined_ranges(), [], "{context}");
         machine.close();
     }
 }
 
-const PAUSE_AND_DROP: &str = "pause and drop";
+const PAUSE_AND_DISCARD: &str = "pause and discard";
 const RESUME_ANYWHERE: &str = "resume anywhere";
 
 const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
-    ("pause and save", |s| s.resident.pause(Contents::Save)),
-    (PAUSE_AND_DROP, |s| s.resident.pause(Contents::Drop)),
+    ("pause and save", |s| s.resident.pause(PauseMode::Save)),
+    (PAUSE_AND_DISCARD, |s| s.resident.pause(PauseMode::Discard)),
     ("resume", |s| s.paused.resume()),
     (RESUME_ANYWHERE, |s| s.paused.resume_anywhere().map(drop)),
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
@@ -138,13 +138,13 @@ fn one_failure_changes_nothing() {
                     assert!(function.contains("address_reserve"), "{context}");
                     assert!(!failed.setup.resident.holds_addresses(), "{context}");
                     assert_eq!(failed.setup.machine.used_by(0), 0, "{context}");
-                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &context);
+                    failed.setup.assert_contents(name == PAUSE_AND_DISCARD, &context);
                     losses += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
                     failed.repeat();
-                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &context);
+                    failed.setup.assert_contents(name == PAUSE_AND_DISCARD, &context);
                 }
             }
             failed.setup.close(&context);
@@ -162,14 +162,14 @@ fn repeated_failures_lose_no_contents() {
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let quarantined = |result: &Result<(), Error>| matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
-            let quarantine = failed.setup.machine.vmm.quarantine();
+            let quarantine = failed.setup.machine.vmm.quarantined_ranges();
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
                 // A buffer that is paused after a failed rollback still has its memory and contents.
                 let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
-                failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, context);
+                failed.setup.assert_contents(name == PAUSE_AND_DISCARD && !fails, context);
                 // The second mapping, from which the contents are copied, may be quarantined.
                 if quarantine.is_empty() {
                     failed.setup.close(context);
@@ -185,7 +185,7 @@ fn repeated_failures_lose_no_contents() {
                 );
                 let is_kept = || contents(&failed.setup.paused) == pattern(SIZE, 1);
                 assert!(!resumed || is_kept(), "{context}: the contents");
-                moved += failed.setup.resume_anywhere(name == PAUSE_AND_DROP, context);
+                moved += failed.setup.resume_anywhere(name == PAUSE_AND_DISCARD, context);
             }
         });
         println!(

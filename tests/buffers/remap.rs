@@ -3,7 +3,7 @@
 use crate::machine::{Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::run_single_threaded;
 use crate::process::assert_inaccessible;
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
@@ -340,7 +340,7 @@ fn exchange_by_address_makes_owned_values_stale() {
             mapping.check_mapped(),
             mapping.write(0, &[1]),
             buffer.write(0, &[1]),
-            buffer.pause(Contents::Save),
+            buffer.pause(PauseMode::Save),
         ];
         for error in errors.map(Result::unwrap_err) {
             let problem = error.problem();

@@ -47,7 +47,11 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert_eq!(buffer.state(1).unwrap(), PageState::Retiring, "{generation}");
         let statistics = buffer.statistics();
         assert_eq!((statistics.mapped, statistics.retiring, statistics.unmaps), (2, 2, 0));
-        assert_eq!(statistics.memory(), 4 * PAGE, "{generation}: a kernel uses retiring pages");
+        assert_eq!(
+            statistics.memory_size(),
+            4 * PAGE,
+            "{generation}: a kernel uses retiring pages"
+        );
         assert!(statistics.to_string().contains("2 retiring"), "{statistics}");
         // A kernel can still read the pages.
         assert_eq!(queue.poll().unwrap().pending, 2);
@@ -72,7 +76,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         let statistics = buffer.statistics();
         assert_eq!((statistics.retiring, statistics.unmaps), (0, 2), "{generation}");
         let kept = if machine.vmm.quirks().memory_returns_with_addresses { 2 } else { 0 };
-        assert_eq!((statistics.ready, statistics.memory()), (kept, (2 + kept) * PAGE));
+        assert_eq!((statistics.ready, statistics.memory_size()), (kept, (2 + kept) * PAGE));
         let problem = buffer.read(PAGE, &mut [0]).unwrap_err().problem();
         assert_eq!(problem, Some(Problem::PageNotMapped), "{generation}");
         assert_eq!(buffer.state(1).unwrap(), PageState::Empty, "{generation}");
@@ -212,7 +216,11 @@ fn late_signal_quarantines_the_page() {
     assert_eq!(buffer.state(0).unwrap(), PageState::Quarantined);
     let statistics = buffer.statistics();
     assert_eq!((statistics.retiring, statistics.quarantined, statistics.unmaps), (0, 1, 0));
-    assert_eq!((statistics.repeated, statistics.memory()), (1, 2 * PAGE), "shared with page 2");
+    assert_eq!(
+        (statistics.repeated, statistics.memory_size()),
+        (1, 2 * PAGE),
+        "shared with page 2"
+    );
     let problems = [
         buffer.map(0..1).unwrap_err().problem(),
         buffer.unmap(0..1).unwrap_err().problem(),
@@ -222,7 +230,7 @@ fn late_signal_quarantines_the_page() {
     // Other pages can be used.
     buffer.unmap(1..3).unwrap();
     buffer.map(1..4).unwrap();
-    assert_eq!(buffer.statistics().memory(), 4 * PAGE);
+    assert_eq!(buffer.statistics().memory_size(), 4 * PAGE);
     let address = buffer.address();
     drop((buffer, queue));
     assert!(machine.simulation.page(0, address.get()).is_some());

@@ -45,7 +45,7 @@ fn shared_memory_is_released_with_its_last_page() {
             (3, 3, 1),
             "{generation}"
         );
-        assert_eq!(statistics.memory(), (2 + statistics.ready) * PAGE, "{generation}");
+        assert_eq!(statistics.memory_size(), (2 + statistics.ready) * PAGE, "{generation}");
 
         source.unmap(0..2).unwrap();
         assert_eq!(machine.vmm.usage().handles, 2, "{generation}: all memory is still used");
@@ -172,7 +172,7 @@ fn lost_pages_name_their_cause() {
     assert_eq!((error.operation(), cause.operation()), (Operation::MapPages, Operation::Map));
     assert_eq!(buffer.statistics().lost, 2);
     drop(buffer);
-    assert_eq!(machine.vmm.quarantine().len(), 1);
+    assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
 }
 
 #[track_caller]

@@ -78,7 +78,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     }
     assert_inaccessible(base.get(), SIZE, "after a failure");
     library.vmm.check().unwrap();
-    assert_eq!(library.vmm.quarantine(), []);
+    assert_eq!(library.vmm.quarantined_ranges(), []);
     let raw = RawRuntime::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
     // The kernel refuses no further call.

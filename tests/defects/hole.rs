@@ -84,7 +84,7 @@ fn no_hole_appears_through_the_library() {
         });
         assert!(attempts.into_inner() > MIN_ROUNDS, "the thread maps often enough");
         assert_eq!(overlapping.into_inner(), 0, "no foreign mapping in the reservation");
-        assert_eq!(library.vmm.quarantine(), []);
+        assert_eq!(library.vmm.quarantined_ranges(), []);
         library.vmm.check().unwrap();
     });
 }

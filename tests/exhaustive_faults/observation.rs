@@ -67,7 +67,7 @@ impl Observation {
             process: process_access(executor, &vmm.reservations())?,
             reservations: vmm.reservations(),
             usage: vmm.usage(),
-            quarantine: vmm.quarantine(),
+            quarantine: vmm.quarantined_ranges(),
             access,
             pages,
             entries,
@@ -265,7 +265,7 @@ pub fn check_quarantine(
 ) -> Result<(), String> {
     let vmm = &executor.machine.vmm;
     vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
-    let listed = vmm.quarantine();
+    let listed = vmm.quarantined_ranges();
     if listed.len() <= before.quarantine.len() {
         return Err("nothing is in quarantine".to_owned());
     }

@@ -34,7 +34,7 @@ fn retire(
     simulation.set_faults(FaultPlan::none());
     let context = format!("{name}, call {nth} ({failed:?}) returns {status:#x}");
     vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
-    let quarantined = vmm.quarantine();
+    let quarantined = vmm.quarantined_ranges();
     match report.failures.as_slice() {
         [] => {
             assert_eq!((report.retired, report.pending), (1, 0), "{context}");

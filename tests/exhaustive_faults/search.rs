@@ -314,7 +314,7 @@ impl Trial<'_> {
         failed: &[&'static str],
     ) -> Result<State, String> {
         let PreparedMachine { executor, model, before } = prepared;
-        if executor.machine.vmm.quarantine().len() > before.quarantined() {
+        if executor.machine.vmm.quarantined_ranges().len() > before.quarantined() {
             if matches!(
                 result.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
@@ -453,7 +453,7 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     let Executor { machine, descriptor, .. } = executor;
     drop(descriptor);
     let Machine { simulation, library } = machine;
-    let listed = library.vmm.quarantine();
+    let listed = library.vmm.quarantined_ranges();
     drop(library.vmm);
     let usage = simulation.usage();
     let lost_memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();

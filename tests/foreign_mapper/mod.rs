@@ -119,7 +119,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
     assert!(attempts > 100, "{name}: too few attempts");
     assert_eq!(outcomes.inside.into_inner(), 0, "{name}: foreign mappings in the reservation");
     assert_eq!(outcomes.damaged.into_inner(), 0, "{name}: foreign mappings changed");
-    assert_eq!(library.vmm.quarantine(), [], "{name}");
+    assert_eq!(library.vmm.quarantined_ranges(), [], "{name}");
     library.vmm.address_free(base, size).expect("nothing is mapped in the reservation");
     library.assert_everything_freed();
 }

@@ -214,7 +214,7 @@ fn waiting_threads_reject_quarantined_ranges() {
                 &|m| assert_ok_unmapped_or_quarantined(m.vmm.address_free(base, 2 * granule)),
             ],
         );
-        let quarantined_ranges = machine.vmm.quarantine();
+        let quarantined_ranges = machine.vmm.quarantined_ranges();
         assert!(quarantined_ranges.len() <= 1, "{quarantined_ranges:?}");
         let is_freed = machine.vmm.reservations().is_empty();
         if let [entry] = &*quarantined_ranges {

@@ -163,6 +163,6 @@ impl Library {
         self.vmm.check().expect("the ledger is consistent");
         let usage = self.vmm.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");
-        assert_eq!(self.vmm.quarantine(), []);
+        assert_eq!(self.vmm.quarantined_ranges(), []);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use hsa_vmm::AllocationProperties;
-use hsa_vmm::buffer::{Contents, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::buffer::{GrowableBuffer, PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::simulation::Generation;
 
 #[test]
@@ -35,13 +35,13 @@ fn report_lists_named_buffers() {
         let report = vmm.report();
         let named = report.reservations.iter().find(|entry| entry.name.as_deref() == Some(name));
         let named = named.unwrap_or_else(|| panic!("no {name} in {report}"));
-        (named.mappings.len(), named.mapped() / GRANULE, named.free().holes)
+        (named.mappings.len(), named.mapped_size() / GRANULE, named.free_space().holes)
     };
     assert_eq!(numbers_of("growable"), (3, 3, 1));
     assert_eq!(numbers_of("paged"), (3, 3, 3));
     assert_eq!(numbers_of("pausable"), (1, 1, 0));
     assert_eq!(numbers_of("ring"), (2, 2, 0));
-    pausable.pause(Contents::Drop).unwrap();
+    pausable.pause(PauseMode::Discard).unwrap();
     assert_eq!(numbers_of("pausable"), (0, 0, 1));
     drop((growable, paged, pausable, ring));
     assert!(vmm.report().is_empty(), "{}", vmm.report());

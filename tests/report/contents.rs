@@ -2,7 +2,7 @@
 
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
-use hsa_vmm::report::{AccessEntry, Free, Idle, Report};
+use hsa_vmm::report::{AccessEntry, FreeSpace, IdleItem, Report};
 use hsa_vmm::simulation::FaultPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,7 +57,7 @@ fn fragmentation_excludes_the_largest_hole() {
             machine.vmm.release(handle).unwrap();
         }
         machine.vmm.address_free(base, granules * GRANULE).unwrap();
-        let free = entry.unwrap().free();
+        let free = entry.unwrap().free_space();
         (free.size / GRANULE, free.largest / GRANULE, free.holes, free.fragmentation())
     };
     assert_eq!(numbers(10, &[]), (10, 10, 1, 0));
@@ -65,10 +65,10 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(numbers(10, &[0, 9]), (8, 8, 1, 0));
     assert_eq!(numbers(10, &[5]), (9, 5, 2, 44));
     assert_eq!(numbers(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
-    let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
+    let largest = FreeSpace { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
     // An inconsistent value must not panic.
-    assert_eq!(Free { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
+    assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
 /// AMD's user-space driver grants a GPU read and write access with any grant.
@@ -101,7 +101,8 @@ fn idle_lists_unused_memory() {
     let unused = machine.create(0, GRANULE);
     let report = machine.vmm.report();
     let idle = report.idle();
-    let [Idle::Reservation(reservation), Idle::Mapping(mapping), Idle::Memory(memory)] = idle[..]
+    let [IdleItem::Reservation(reservation), IdleItem::Mapping(mapping), IdleItem::Memory(memory)] =
+        idle[..]
     else {
         panic!("{idle:?}")
     };
@@ -121,7 +122,7 @@ fn quarantine_is_reported_with_its_reason() {
     grant_both_gpus(&machine, base, GRANULE);
     machine.vmm.name_reservation(base, "lost").unwrap();
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    let [quarantined] = &machine.vmm.quarantine()[..] else { panic!("expected one entry") };
+    let [quarantined] = &machine.vmm.quarantined_ranges()[..] else { panic!("expected one entry") };
     let report = machine.vmm.report();
     let [entry] = &report.quarantine[..] else { panic!("{report}") };
     assert_eq!((entry.address, entry.size, entry.reason()), (base, GRANULE, quarantined.reason()));

@@ -24,7 +24,7 @@ fn late_signal_quarantines_and_never_unmaps() {
         };
         assert_eq!((failure.error.kind(), failure.quarantined), (&expected, true), "{generation}");
         assert_eq!((failure.address, failure.size), (address, SIZE), "{generation}");
-        let listed = machine.vmm.quarantine();
+        let listed = machine.vmm.quarantined_ranges();
         assert_eq!((listed.len(), listed[0].address, listed[0].size), (1, address, SIZE));
         assert_eq!(listed[0].failure, expected, "{generation}");
 
@@ -93,7 +93,7 @@ fn failed_unmap_quarantines() {
     let failure = &report.failures[0];
     assert_eq!((failure.address, failure.quarantined), (address, true));
     assert_eq!(failure.error.call().map(|(call, _)| call), Some("hsa_amd_vmem_unmap"));
-    assert_eq!(machine.vmm.quarantine().len(), 1);
+    assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
     assert_eq!(machine.vmm.usage().mappings, 1);
     machine.vmm.check().unwrap();
 }
@@ -114,7 +114,7 @@ fn drop_waits_at_most_the_limit() {
         assert!(begun.elapsed() >= 9 * SHORT_TIME, "not before the limit");
         assert!(begun.elapsed() < LONG_TIMEOUT);
         assert_readable(&machine, address);
-        assert_eq!(machine.vmm.quarantine().len(), 1);
+        assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
     }
 }
 
@@ -151,7 +151,7 @@ fn unmapped_mapping_is_reported_without_its_signal() {
     let report = queue.drain(LONG_TIMEOUT).unwrap();
     let [failure] = &report.failures[..] else { panic!("{report:?}") };
     assert_eq!(failure.error.problem(), Some(Problem::NotMapped(address)), "{failure:?}");
-    assert_eq!((failure.quarantined, machine.vmm.quarantine()), (false, vec![]));
+    assert_eq!((failure.quarantined, machine.vmm.quarantined_ranges()), (false, vec![]));
 }
 
 #[test]

@@ -136,7 +136,10 @@ impl Load<'_> {
         });
         let left_addresses = sorted(&mut left_addresses.into_iter());
         assert_eq!(left_addresses.len(), outcome.quarantined);
-        assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left_addresses);
+        assert_eq!(
+            sorted(&mut vmm.quarantined_ranges().iter().map(|it| it.address)),
+            left_addresses
+        );
         assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left_addresses);
         assert_eq!(vmm.usage().handles, left_addresses.len(), "only their memory is left");
         outcome

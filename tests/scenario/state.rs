@@ -41,7 +41,7 @@ impl StateSnapshot {
             access,
             process,
             descriptors: process::descriptors(),
-            quarantined: vmm.quarantine().len(),
+            quarantined: vmm.quarantined_ranges().len(),
             mappings,
         }
     }

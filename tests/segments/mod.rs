@@ -4,7 +4,7 @@
 
 use crate::process::handover::{receive, send};
 use crate::process::{Child, End};
-use hsa_vmm::vmm::Segment;
+use hsa_vmm::vmm::ExportedSegment;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -32,7 +32,7 @@ impl Reader {
     }
 
     /// Returns the bytes of a segment as the other process reads them.
-    pub fn read(&mut self, segment: &Segment) -> Vec<u8> {
+    pub fn read(&mut self, segment: &ExportedSegment) -> Vec<u8> {
         self.socket.write_all(&(segment.offset as u64).to_ne_bytes()).unwrap();
         self.socket.write_all(&(segment.length as u64).to_ne_bytes()).unwrap();
         send(&self.socket, &segment.descriptor);
@@ -42,7 +42,7 @@ impl Reader {
     }
 
     /// Returns the bytes of all segments, one after the other.
-    pub fn read_all(&mut self, segments: &[Segment]) -> Vec<u8> {
+    pub fn read_all(&mut self, segments: &[ExportedSegment]) -> Vec<u8> {
         segments.iter().flat_map(|segment| self.read(segment)).collect()
     }
 

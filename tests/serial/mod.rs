@@ -189,7 +189,7 @@ pub fn run_round(library: &Library, threads: usize, steps: usize, random: &mut R
         (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();
     let histories = run_programs(&executor, &programs);
     library.vmm.check().expect("the ledger is consistent");
-    assert_eq!(library.vmm.quarantine(), []);
+    assert_eq!(library.vmm.quarantined_ranges(), []);
     let after = executor.observe_and_release();
     if !order::serial_order_exists(&state, &histories, &after) {
         for (number, history) in histories.iter().enumerate() {

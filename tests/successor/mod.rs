@@ -3,7 +3,7 @@
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
-use hsa_vmm::buffer::{Contents, GrowableVec, PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::buffer::{GrowableVec, PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::vmm::MappingInfo;
 use hsa_vmm::{
@@ -201,8 +201,8 @@ pub fn check_pausable_buffer(library: &Library) {
     successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
     successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
     successor.assert_rejected("access", buffer.access(gpu));
-    for contents in [Contents::Save, Contents::Drop] {
-        successor.assert_rejected("pause", buffer.pause(contents));
+    for mode in [PauseMode::Save, PauseMode::Discard] {
+        successor.assert_rejected("pause", buffer.pause(mode));
         assert!(!buffer.is_paused());
     }
     drop(buffer);

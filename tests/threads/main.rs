@@ -86,7 +86,7 @@ fn threads_run_full_cycles_on_one_vmm() {
                         scope.spawn(move || (0..20).for_each(|_| run_full_cycle(machine, number)));
                     }
                 });
-                assert_eq!(machine.vmm.quarantine(), [], "{generation}");
+                assert_eq!(machine.vmm.quarantined_ranges(), [], "{generation}");
                 machine.assert_empty();
             }
         }

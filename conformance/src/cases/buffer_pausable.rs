@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
-use hsa_vmm::buffer::{Contents, PausableBuffer};
+use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::hip::HipError;
 use hsa_vmm::{Access, ErrorKind};
 
@@ -72,8 +72,8 @@ const LOST: &str = "another thread of this process reserved the addresses in eac
 /// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
 /// which a runtime may release together with the memory. In a process without other threads, lost
 /// addresses are a failure.
-fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
-    match buffer.pause(contents) {
+fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Verdict {
+    match buffer.pause(mode) {
         Err(error)
             if matches!(error.kind(), ErrorKind::AddressLost { .. })
                 && !context.counts_descriptors() =>
@@ -95,7 +95,7 @@ fn resumes_with_contents(context: &Context) -> Verdict {
     let at = buffer.address();
     context.fill(context.granule_at(at, 1), 1, 0xd901)?;
     for _ in 0..3 {
-        pause(context, &mut buffer, Contents::Save)?;
+        pause(context, &mut buffer, PauseMode::Save)?;
         buffer.resume()?;
         ensure_eq!(buffer.address(), at, "the address");
         context.check_contents(at, 1, 0xd900)?;
@@ -108,7 +108,7 @@ fn resumes_with_contents(context: &Context) -> Verdict {
 fn pausing_releases_memory(context: &Context) -> Verdict {
     let mut buffer = create_pausable(context, 2, 0xda00)?;
     let at = buffer.address();
-    pause(context, &mut buffer, Contents::Save)?;
+    pause(context, &mut buffer, PauseMode::Save)?;
     ensure!(
         buffer.is_paused() && buffer.holds_addresses(),
         "the buffer is not paused, or has lost its addresses"
@@ -137,7 +137,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;
         let before = available()?;
-        pause(context, &mut buffer, Contents::Drop)?;
+        pause(context, &mut buffer, PauseMode::Discard)?;
         let after = available()?;
         if after >= before.saturating_add(size / 2) {
             return Ok(());
@@ -152,7 +152,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
 fn pausing_keeps_addresses(context: &Context) -> Verdict {
     let mut buffer = create_pausable(context, 4, 0xdb00)?;
     let at = buffer.address();
-    pause(context, &mut buffer, Contents::Drop)?;
+    pause(context, &mut buffer, PauseMode::Discard)?;
     let size = 4 * context.granule();
     for _ in 0..8 {
         let other = context.vmm().address_reserve(size, 0, Some(at))?;
@@ -167,7 +167,7 @@ fn pausing_keeps_addresses(context: &Context) -> Verdict {
 
 fn resumes_without_contents(context: &Context) -> Verdict {
     let mut buffer = create_pausable(context, 1, 0xdc00)?;
-    pause(context, &mut buffer, Contents::Drop)?;
+    pause(context, &mut buffer, PauseMode::Discard)?;
     ensure_eq!(buffer.saved_size(), 0, "saved bytes");
     buffer.resume()?;
     context.fill(buffer.address(), 1, 0xdc01)?;
@@ -177,7 +177,7 @@ fn resumes_without_contents(context: &Context) -> Verdict {
 fn resumes_with_access(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let mut buffer = create_pausable(context, 1, 0xdd00)?;
-    pause(context, &mut buffer, Contents::Save)?;
+    pause(context, &mut buffer, PauseMode::Save)?;
     buffer.grant(&[other], Access::Read)?;
     buffer.resume()?;
     for agent in context.default_agents() {
@@ -195,9 +195,9 @@ fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
     let expected = HipError::InvalidValue;
     let error = context.expect_error(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
-    pause(context, &mut buffer, Contents::Save)?;
-    for contents in [Contents::Save, Contents::Drop] {
-        let error = context.expect_error(expected, || buffer.pause(contents))?;
+    pause(context, &mut buffer, PauseMode::Save)?;
+    for mode in [PauseMode::Save, PauseMode::Discard] {
+        let error = context.expect_error(expected, || buffer.pause(mode))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;
@@ -213,7 +213,7 @@ fn accepts_any_size(context: &Context) -> Verdict {
         ensure_eq!((buffer.size(), buffer.extent()), (size, granules * context.granule()), "sizes");
         buffer.write(size - 1, &[0xdf])?;
         context.expect_error(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
-        pause(context, &mut buffer, Contents::Save)?;
+        pause(context, &mut buffer, PauseMode::Save)?;
         buffer.resume()?;
         let mut last = [0];
         buffer.read(size - 1, &mut last)?;

@@ -199,7 +199,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     other.unmap(imported_at, size)?;
     other.release(imported)?;
     other.address_free(imported_at, size)?;
-    let quarantine = other.quarantine();
+    let quarantine = other.quarantined_ranges();
     ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
     Ok(())
 }

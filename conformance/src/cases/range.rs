@@ -5,7 +5,7 @@ use crate::Context;
 use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::error::Argument;
-use hsa_vmm::vmm::Segment;
+use hsa_vmm::vmm::ExportedSegment;
 use hsa_vmm::{Access, Address, PoolMemory};
 
 pub(super) const CASES: &[Case] = &[
@@ -65,7 +65,7 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Reads a segment through a new mapping of its dma-buf.
-fn read_segment(context: &Context, segment: &Segment) -> Verdict<Vec<u8>> {
+fn read_segment(context: &Context, segment: &ExportedSegment) -> Verdict<Vec<u8>> {
     let imported = import(context, &segment.descriptor)?;
     let size = context.vmm().allocation_size(imported)?;
     let at = map_for_default_agents(context, imported, size / context.granule())?;

@@ -103,13 +103,13 @@ fn reports_versions(runtime: &Runtime) -> Verdict {
 
 fn supports_virtual_memory(runtime: &Runtime) -> Verdict {
     let info = runtime.info();
-    let reason = info.without_virtual_memory.as_deref();
+    let reason = info.virtual_memory_failure.as_deref();
     ensure!(reason.is_none(), "no virtual memory management: {}", reason.unwrap_or_default());
     Ok(())
 }
 
 fn open_fails_without_support(runtime: &Runtime) -> Verdict {
-    if runtime.info().without_virtual_memory.is_none() {
+    if runtime.info().virtual_memory_failure.is_none() {
         return Err(NotPassed::Skipped(
             "the runtime supports virtual memory management".to_owned(),
         ));

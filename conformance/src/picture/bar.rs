@@ -2,7 +2,7 @@
 
 use super::svg::{self, LEFT, RIGHT, Svg, owner_class, text_width};
 use hsa_vmm::memory::PoolMemoryInfo;
-use hsa_vmm::report::{MemoryEntry, Report, ReservationEntry, Run, Size};
+use hsa_vmm::report::{MappingRun, MemoryEntry, Report, ReservationEntry, Size};
 use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
@@ -45,8 +45,8 @@ struct Part {
 
 impl Bar {
     pub fn of_reservation(report: &Report, reservation: &ReservationEntry) -> Self {
-        let mapped = reservation.mapped();
-        let part = |run: &Run<'_>| {
+        let mapped = reservation.mapped_size();
+        let part = |run: &MappingRun<'_>| {
             let mut part = match run.mapping {
                 Some(it) => {
                     let part = Part::of_memory(report, &it.name, it.agent, run.size, run.count);

@@ -125,8 +125,8 @@ fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
 }
 
 fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, entry: &ReservationEntry) -> f64 {
-    let free = entry.free();
-    let mut facts = format!("{} mapped", Size(entry.mapped()));
+    let free = entry.free_space();
+    let mut facts = format!("{} mapped", Size(entry.mapped_size()));
     if free.holes > 0 {
         facts += &format!(", {} free", Size(free.size));
     }

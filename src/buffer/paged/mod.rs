@@ -62,7 +62,7 @@ use crate::vmm::Vmm;
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
 /// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped.
 #[derive(Debug)]
-#[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.pages(), self.page_size(), self.address())]
+#[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {
     core: Arc<PagedCore>,
     /// The thread that maps ahead.
@@ -91,7 +91,7 @@ impl PagedBuffer {
     }
 
     /// Returns the number of pages.
-    pub fn pages(&self) -> usize {
+    pub fn page_count(&self) -> usize {
         self.core.page_count
     }
 
@@ -309,7 +309,7 @@ impl PagedBuffer {
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mappings()))
+        Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mapping_count()))
     }
 
     /// Exchanges the memory of pages with that of as many pages of this or another buffer, from page `first` on,

@@ -214,7 +214,7 @@ pub struct PagedStatistics {
 impl PagedStatistics {
     /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory shared with
     /// another buffer counts in both.
-    pub fn memory(&self) -> usize {
+    pub fn memory_size(&self) -> usize {
         let zero_page = usize::from(self.zero > 0);
         let retired = self.retiring + self.quarantined;
         let distinct = self.mapped + retired - self.repeated;
@@ -251,7 +251,7 @@ impl fmt::Display for PagedStatistics {
         write!(f, "{shared} shared, {repeated} repeated, {ahead} ahead, {zero} zero, ")?;
         write!(f, "{retiring} retiring, {quarantined} quarantined, {lost} lost, {ready} ready; ")?;
         write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
-        write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory())?;
+        write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory_size())?;
         if let Some(error) = &self.last_failure_ahead {
             write!(f, "; mapping ahead failed {} times, last: {error}", self.failures_ahead)?;
         }

@@ -272,7 +272,7 @@ impl LockedTable<'_> {
         let count = |state| pages.values().filter(|page| page.state == state).count();
         let memory = pages.values().filter(|page| page.state == PageState::Mapped);
         let memory = memory.filter_map(|page| page.memory.as_ref());
-        let shared: Vec<_> = memory.filter(|memory| memory.mappings() > 1).collect();
+        let shared: Vec<_> = memory.filter(|memory| memory.mapping_count() > 1).collect();
         let retired = &self.table.retired;
         let handles = shared.iter().map(|memory| memory.handle());
         let distinct: HashSet<_> = handles.chain(retired.values().map(|it| it.handle)).collect();

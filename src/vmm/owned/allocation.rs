@@ -136,7 +136,7 @@ impl Allocation {
     }
 
     /// Returns the number of mappings of the memory, including those that are being created.
-    pub(crate) fn mappings(&self) -> usize {
+    pub(crate) fn mapping_count(&self) -> usize {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
     }
 

@@ -62,9 +62,9 @@ pub struct RetireFailure {
     pub size: usize,
     /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
-    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. Otherwise the
-    /// mapping does not exist any more. A call by address unmapped it first, or the queue unmapped it and its addresses
-    /// were lost.
+    /// Whether the mapping is quarantined ([`Vmm::quarantined_ranges`]): it stays mapped and is never used again.
+    /// Otherwise the mapping does not exist any more. A call by address unmapped it first, or the queue unmapped it and
+    /// its addresses were lost.
     pub quarantined: bool,
 }
 
@@ -143,8 +143,8 @@ impl RetireQueueBuilder {
 ///   signals of an earlier mapping. A range can only be mapped and submitted again after it was unmapped, so the
 ///   retirements of a range keep their order.
 /// * A mapping whose signals do not fire within the time limit, or that the runtime cannot unmap, is quarantined
-///   ([`Vmm::quarantine`]). The mapping stays mapped until the process ends, and its reservation is not freed. Its
-///   bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm` frees
+///   ([`Vmm::quarantined_ranges`]). The mapping stays mapped until the process ends, and its reservation is not freed.
+///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm` frees
 ///   everything else, and the runtime stays started.
 /// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.
 /// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.

@@ -48,7 +48,7 @@ impl ResourceCounts {
         counts.add("reservations (library)", usage.reservations as i64, 0);
         counts.add("handles (library)", usage.handles as i64, 0);
         counts.add("mappings (library)", usage.mappings as i64, 0);
-        counts.add("quarantined ranges (library)", vmm.quarantine().len() as i64, 0);
+        counts.add("quarantined ranges (library)", vmm.quarantined_ranges().len() as i64, 0);
         counts
     }
 

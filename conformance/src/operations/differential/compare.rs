@@ -48,7 +48,7 @@ impl DifferentialTest {
         if self.has_quarantine() {
             return Ok(());
         }
-        let quarantine = self.vmm.quarantine();
+        let quarantine = self.vmm.quarantined_ranges();
         if !quarantine.is_empty() {
             return Err(Difference::Broken(quarantined(&quarantine)));
         }

@@ -10,7 +10,7 @@ impl DifferentialTest {
     /// effect on other runtimes.
     ///
     /// If the library then returns an error, it must have changed nothing. If its rollback fails, the
-    /// [quarantine](hsa_vmm::Vmm::quarantine) lists the range, and the comparison
+    /// [quarantine](hsa_vmm::Vmm::quarantined_ranges) lists the range, and the comparison
     /// [ends](Self::has_quarantine).
     pub fn plan_faults(&mut self, plan: FaultPlan) {
         if let Some(simulation) = self.runtime.simulation() {
@@ -32,7 +32,7 @@ impl DifferentialTest {
     /// after that.
     #[must_use]
     pub fn has_quarantine(&self) -> bool {
-        self.faults_seen.is_some() && !self.vmm.quarantine().is_empty()
+        self.faults_seen.is_some() && !self.vmm.quarantined_ranges().is_empty()
     }
 
     pub(super) fn has_planned_faults(&self) -> bool {
