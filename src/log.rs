@@ -19,21 +19,21 @@ macro_rules! event {
 pub(crate) use event;
 
 thread_local! {
-    static EXPECTS_FAILURES: Cell<bool> = const { Cell::new(false) };
+    static FAILURES_ARE_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs a query or a probe, in which failed calls of the runtime are logged as traces, not as warnings.
-pub(crate) fn expect_failures<T>(run: impl FnOnce() -> T) -> T {
-    let previous = EXPECTS_FAILURES.replace(true);
+pub(crate) fn with_expected_failures<T>(run: impl FnOnce() -> T) -> T {
+    let previous = FAILURES_ARE_EXPECTED.replace(true);
     let result = run();
-    EXPECTS_FAILURES.set(previous);
+    FAILURES_ARE_EXPECTED.set(previous);
     result
 }
 
-/// Returns whether this thread runs inside [`expect_failures`].
+/// Returns whether this thread runs inside [`with_expected_failures`].
 #[cold]
-pub(crate) fn expects_failures() -> bool {
-    EXPECTS_FAILURES.get()
+pub(crate) fn failures_are_expected() -> bool {
+    FAILURES_ARE_EXPECTED.get()
 }
 
 /// Runs `send` and catches a panic in it. Cold: few programs have a subscriber for these events.

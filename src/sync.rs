@@ -36,7 +36,7 @@
 //! page of a barrier and held during that wait.
 //!
 //! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
-//! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
+//! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/submission_queue.rs`: a
 //! queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the table of exports; `src/runtime/mod.rs`:
 //! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the
 //! host memory that areas have locked. A thread that forks locks `REGISTRY` first, then `LOCKED_RANGES`.

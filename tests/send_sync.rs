@@ -49,7 +49,7 @@ const _: () = {
     send_and_sync::<hip::UnknownProfile>();
     send_and_sync::<transport::Channel>();
     send_and_sync::<transport::Description>();
-    send_and_sync::<error::Malformed>();
+    send_and_sync::<error::MalformedMessage>();
     send_and_sync::<transport::Offer>();
     send_and_sync::<transport::UntrustedUser>();
     send_and_sync::<transport::Ticket>();
@@ -119,7 +119,7 @@ const _: () = {
     send_and_sync::<ipc::IpcHandle>();
     send_and_sync::<ipc::OpenedMemory>();
     send_and_sync::<error::Rejected<ipc::OpenedMemory>>();
-    send_and_sync::<error::Unavailable>();
+    send_and_sync::<error::UnavailableReason>();
     send_and_sync::<error::Value>();
     send_and_sync::<Area>();
     send_and_sync::<area::Backing>();

@@ -3,8 +3,8 @@
 
 use crate::clock::Clock;
 use crate::level::hip::CInterface;
-use crate::level::owned::Owned;
-use crate::level::raw::Raw;
+use crate::level::owned::OwnedCalls;
+use crate::level::raw::RawCalls;
 use crate::level::vmm::VmmCalls;
 use crate::level::{Caller, Layout};
 use crate::runtime::{BenchRuntime, LibraryFile};
@@ -193,9 +193,9 @@ impl Runner {
             }};
         }
         let (caller, layout) = match level {
-            Level::Raw => runner!(Raw::new(target, calls)?),
+            Level::Raw => runner!(RawCalls::new(target, calls)?),
             Level::Vmm => runner!(VmmCalls::new(target, properties, calls)),
-            Level::Owned => runner!(Owned::new(target, properties, calls)),
+            Level::Owned => runner!(OwnedCalls::new(target, properties, calls)),
             Level::C => runner!(CInterface::linked(target, calls)?),
             Level::Hip => {
                 let file = options

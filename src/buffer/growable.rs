@@ -25,7 +25,7 @@ use derive_more::Debug;
 pub struct GrowableBuilder {
     maximum: usize,
     step: Option<usize>,
-    pool_size: usize,
+    pooled_handles: usize,
     address: Option<Address>,
 }
 
@@ -43,7 +43,7 @@ impl GrowableBuilder {
     /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
     /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
-        self.pool_size = handles;
+        self.pooled_handles = handles;
         self
     }
 
@@ -71,7 +71,7 @@ impl GrowableBuilder {
             Some(address) => builder.exactly_at(address),
         };
         let reservation = builder.reserve(vmm)?;
-        let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
+        let pool = HandlePool::new(vmm, properties, step, self.pooled_handles, false);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
         Ok(GrowableBuffer { buffer, pool, reservations: vec![reservation] })
     }
@@ -118,7 +118,7 @@ pub struct GrowableBuffer {
 impl GrowableBuffer {
     /// Returns a builder for an empty buffer that can grow to `maximum` bytes.
     pub fn builder(maximum: usize) -> GrowableBuilder {
-        GrowableBuilder { maximum, step: None, pool_size: 0, address: None }
+        GrowableBuilder { maximum, step: None, pooled_handles: 0, address: None }
     }
 
     /// Returns the number of mapped bytes: the size in whole steps.

@@ -159,7 +159,7 @@ pub enum ErrorKind {
         /// The number of the process, from the handle or ticket.
         process: i32,
         /// Why the memory is not available.
-        reason: Unavailable,
+        reason: UnavailableReason,
     },
     /// The runtime did not share the memory, although IPC can share memory of this kind.
     #[error(
@@ -193,7 +193,7 @@ pub enum ErrorKind {
     Disconnected(usize),
     /// A message that cannot be decoded.
     #[error("the message {0}")]
-    Malformed(Malformed),
+    Malformed(MalformedMessage),
     /// A message with too few or too many descriptors.
     #[error("the message has {0} file descriptors; it must have one")]
     UnexpectedDescriptors(usize),
@@ -261,7 +261,7 @@ pub enum ErrorKind {
 /// Why the memory of another process is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unavailable {
+pub enum UnavailableReason {
     /// The process has ended, or no process of this PID namespace has this number.
     #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
     NoProcess,
@@ -319,14 +319,14 @@ pub enum Unavailable {
 /// Why the bytes of a message are not a valid [`Description`](crate::transport::Description).
 ///
 /// ```
-/// use hsa_vmm::error::Malformed;
+/// use hsa_vmm::error::MalformedMessage;
 /// use hsa_vmm::transport::Description;
 ///
-/// assert_eq!(Description::decode(b"hello"), Err(Malformed::Truncated { length: 64, found: 5 }));
+/// assert_eq!(Description::decode(b"hello"), Err(MalformedMessage::Truncated { length: 64, found: 5 }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Malformed {
+pub enum MalformedMessage {
     /// The first bytes are not those of a message of this library.
     #[error("is not a message of hsa-vmm")]
     WrongMagic,

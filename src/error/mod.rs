@@ -30,7 +30,7 @@ mod operation;
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};
 pub use feature::Feature;
-pub use kind::{ErrorKind, Malformed, Unavailable};
+pub use kind::{ErrorKind, MalformedMessage, UnavailableReason};
 pub use operation::Operation;
 pub use rustix::io::Errno;
 

@@ -115,7 +115,7 @@ fn create_native(
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();
-    let has_server = server_client::is_used(runtime);
+    let has_server = server_client::uses_server(runtime);
     let creating = has_server.then(|| lock(&exports.creating));
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
     if has_server && server_client::is_socket_taken(process) {
@@ -135,7 +135,7 @@ fn create_native(
         } => ErrorKind::NotShared { call, status },
         kind => kind,
     })?;
-    if quirks.ipc_server_outlives_stop && server_client::serves(native, process as i32) {
+    if quirks.ipc_server_outlives_stop && server_client::is_served_by(native, process as i32) {
         runtime.stay_started();
     }
     Ok(native)

@@ -2,7 +2,7 @@
 
 use super::table::while_exported;
 use super::unavailable;
-use crate::error::Unavailable;
+use crate::error::UnavailableReason;
 use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
 use derive_more::Debug;
@@ -130,7 +130,7 @@ impl IpcHandle {
     /// # }
     /// ```
     pub fn is_freed(&self) -> bool {
-        let freed = unavailable(self.process, Unavailable::Freed);
+        let freed = unavailable(self.process, UnavailableReason::Freed);
         self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
     }
 

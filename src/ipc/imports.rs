@@ -6,7 +6,9 @@ use super::{
     Ipc, LAZY_ENABLE_PEER_ACCESS, of_failure, own_namespace, server_client, system, unavailable,
 };
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
+use crate::error::{
+    Argument, Error, ErrorKind, Operation, Problem, Rejected, UnavailableReason, Value,
+};
 use crate::memory::{Registry, Span};
 use crate::native::{Native, NativeIpc};
 use crate::runtime::{Attachment, Runtime};
@@ -195,7 +197,7 @@ impl Ipc {
                 return invalid(Problem::UnknownFormat);
             }
             if handle.registration.namespace != own_namespace(handle.process)? {
-                return Err(unavailable(handle.process, Unavailable::OtherNamespace));
+                return Err(unavailable(handle.process, UnavailableReason::OtherNamespace));
             }
         }
         if handle.process == std::process::id() as i32 {
@@ -207,13 +209,13 @@ impl Ipc {
     fn try_open(&self, holder: Holder, handle: &IpcHandle) -> Result<usize, ErrorKind> {
         let IpcHandle { native, process, .. } = *handle;
         let runtime = self.runtime();
-        let is_served = server_client::serves(native, process);
+        let is_served = server_client::is_served_by(native, process);
         let exporter = self.find_exporter(process)?;
         // Rejects a handle that does not name the exporter's own server: the runtime would connect to any
         // server that the handle names. Checks registered handles too: the exporter controls the table
         // that confirms them.
-        if server_client::is_used(runtime) && runtime.info().path.is_some() && !is_served {
-            return Err(unavailable(process, Unavailable::Freed));
+        if server_client::uses_server(runtime) && runtime.info().path.is_some() && !is_served {
+            return Err(unavailable(process, UnavailableReason::Freed));
         }
         let open_export = |export| {
             let imports = runtime.attachment::<Imports>();
@@ -225,7 +227,7 @@ impl Ipc {
             let dma_buf = is_served.then(fetch).transpose()?;
             // The exporter can have ended, or changed its user IDs, during the wait.
             if !self.find_exporter(process)?.is_same_process(exporter) {
-                return Err(unavailable(process, Unavailable::NoProcess));
+                return Err(unavailable(process, UnavailableReason::NoProcess));
             }
             let mut list = lock(&imports.0);
             // Another thread can have opened the memory during the wait.
@@ -249,11 +251,11 @@ impl Ipc {
 
     /// Looks up the exporting process, and rejects it if one of its user IDs is not trusted.
     fn find_exporter(&self, process: i32) -> Result<Process, ErrorKind> {
-        let no_process = || unavailable(process, Unavailable::NoProcess);
+        let no_process = || unavailable(process, UnavailableReason::NoProcess);
         let pid = Pid::from_raw(process.max(0)).ok_or_else(no_process)?;
         let found = Process::find(pid).map_err(system("read"))?.ok_or_else(no_process)?;
         let trusted = self.trust.check_all(found.users);
-        trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
+        trusted.map_err(|user| unavailable(process, UnavailableReason::Untrusted(user)))?;
         Ok(found)
     }
 
@@ -278,7 +280,7 @@ impl Ipc {
         // AMD's runtime accepts any size, and a copy past the end of the memory is a GPU page fault.
         let kind = match runtime.native().ipc_is_attached(start, size) {
             Ok(true) => return Ok((start, size)),
-            Ok(false) => unavailable(handle.process, Unavailable::TooLarge),
+            Ok(false) => unavailable(handle.process, UnavailableReason::TooLarge),
             Err(failure) => of_failure(failure),
         };
         // The runtime can return the address of an earlier attach, which must stay attached.

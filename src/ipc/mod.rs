@@ -57,7 +57,7 @@ pub use handle::IpcHandle;
 pub use imports::OpenedMemory;
 
 use crate::agent::{Agent, AgentId, AgentKind};
-use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Unavailable};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, UnavailableReason};
 use crate::native::{Failure, Status, out_of_descriptors};
 use crate::runtime::Runtime;
 use crate::trust::{Trust, pid_namespace};
@@ -231,11 +231,11 @@ impl Ipc {
 /// Returns the low bits of the inode number of this process's PID namespace. Only the error contains `process`.
 fn own_namespace(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
-    let namespace = namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))?;
+    let namespace = namespace.ok_or(unavailable(process, UnavailableReason::OtherNamespace))?;
     Ok((namespace as u16).to_le_bytes())
 }
 
-fn unavailable(process: i32, reason: Unavailable) -> ErrorKind {
+fn unavailable(process: i32, reason: UnavailableReason) -> ErrorKind {
     ErrorKind::Unavailable { process, reason }
 }
 

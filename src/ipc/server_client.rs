@@ -11,7 +11,7 @@
 
 use super::table::random;
 use super::{system, unavailable};
-use crate::error::{ErrorKind, Unavailable};
+use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{NativeIpc, listens_at, peer_has_ended, peer_of, receive, send, wait};
 use crate::runtime::Runtime;
 use crate::trust::Trust;
@@ -46,7 +46,7 @@ const BACKLOG: i32 = 128;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns whether the exporter's server sends the memory of a handle.
-pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
+pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
     // The third word is the server's process; in a handle of the kernel driver it is a random number.
     process > 0 && native[2] == process as u32
 }
@@ -57,7 +57,7 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 ///
 /// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier and changed the variable since.
-pub(super) fn is_used(runtime: &Runtime) -> bool {
+pub(super) fn uses_server(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
 }
 
@@ -114,7 +114,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all
     // addresses from 2^63 on as negative numbers. No memory has such an address, so all of them are rejected.
     if i64::try_from(pointer).is_err() {
-        return Err(unavailable(process, Unavailable::Freed));
+        return Err(unavailable(process, UnavailableReason::Freed));
     }
     let failed = |call| move |errno| of_server(process, call, errno);
     let deadline = Instant::now() + TIMEOUT;
@@ -128,14 +128,14 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     retry(should_retry, || connect(&stream, &address)).map_err(failed("connect"))?;
     let peer = peer_of(&stream).map_err(failed("getsockopt"))?;
     if peer.process.map(NonZero::get) != Some(process) {
-        return Err(unavailable(process, Unavailable::Impostor));
+        return Err(unavailable(process, UnavailableReason::Impostor));
     }
     let trusted = trust.check(peer.user);
-    trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
+    trusted.map_err(|user| unavailable(process, UnavailableReason::Untrusted(user)))?;
     // After a process has ended, its child can still have the listening socket, and another process can have the same
     // process number.
     if peer_has_ended(&stream).map_err(failed("getsockopt"))? == Some(true) {
-        return Err(unavailable(process, Unavailable::NoServer));
+        return Err(unavailable(process, UnavailableReason::NoServer));
     }
     let mut request = [0; REQUEST_SIZE];
     let text = pointer.to_string();
@@ -150,9 +150,9 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
 /// Returns the error for a failed call on the connection to a process's server.
 fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     match errno {
-        Errno::CONNREFUSED | Errno::NOENT => unavailable(process, Unavailable::NoServer),
-        Errno::CONNRESET | Errno::PIPE => unavailable(process, Unavailable::Freed),
-        Errno::AGAIN | Errno::INTR => unavailable(process, Unavailable::NoAnswer),
+        Errno::CONNREFUSED | Errno::NOENT => unavailable(process, UnavailableReason::NoServer),
+        Errno::CONNRESET | Errno::PIPE => unavailable(process, UnavailableReason::Freed),
+        Errno::AGAIN | Errno::INTR => unavailable(process, UnavailableReason::NoAnswer),
         errno => ErrorKind::of_system(call, errno),
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn retry<T>(
 fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<OwnedFd, ErrorKind> {
     loop {
         if !wait(stream.as_fd(), PollFlags::IN, deadline).map_err(system("poll"))? {
-            return Err(unavailable(process, Unavailable::NoAnswer));
+            return Err(unavailable(process, UnavailableReason::NoAnswer));
         }
         let received = match receive(stream.as_fd(), &mut [0]) {
             Ok(received) => received,
@@ -185,7 +185,7 @@ fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<Owned
             Ok([descriptor]) if !received.truncated => Ok(descriptor),
             // The kernel drops descriptors for which this process has no room.
             Err(none) if received.truncated && none.is_empty() => Err(ErrorKind::OutOfDescriptors),
-            _ => Err(unavailable(process, Unavailable::Freed)),
+            _ => Err(unavailable(process, UnavailableReason::Freed)),
         };
     }
 }
@@ -300,7 +300,7 @@ mod tests {
         std::process::id() as i32
     }
 
-    fn reason(fetched: Result<OwnedFd, ErrorKind>) -> Unavailable {
+    fn reason(fetched: Result<OwnedFd, ErrorKind>) -> UnavailableReason {
         match fetched.unwrap_err() {
             ErrorKind::Unavailable { reason, .. } => reason,
             other => panic!("{other}"),
@@ -334,12 +334,12 @@ mod tests {
     fn fetch_rejects_another_process_and_another_user() {
         let (number, _listener) = listen_for_relay().unwrap();
         let denied = |process, trust| reason(fetch_from(number, process, trust));
-        assert_eq!(denied(this_process() + 1, Trust::Anyone), Unavailable::Impostor);
+        assert_eq!(denied(this_process() + 1, Trust::Anyone), UnavailableReason::Impostor);
         let user = geteuid().as_raw();
         let untrusted = UntrustedUser { user: Some(user), trusted: user + 1 };
         assert_eq!(
             denied(this_process(), Trust::User(user + 1)),
-            Unavailable::Untrusted(untrusted)
+            UnavailableReason::Untrusted(untrusted)
         );
     }
 
@@ -369,10 +369,10 @@ mod tests {
             shutdown(&stream, Shutdown::Both).unwrap();
         });
         let fetched = fetch_from(number, this_process(), Trust::SameUser);
-        assert_eq!(reason(fetched), Unavailable::Freed);
+        assert_eq!(reason(fetched), UnavailableReason::Freed);
         server.join().unwrap();
         let fetched = fetch_from(number, this_process(), Trust::SameUser);
-        assert_eq!(reason(fetched), Unavailable::NoServer);
+        assert_eq!(reason(fetched), UnavailableReason::NoServer);
         assert!(number >= PROCESS_NUMBER_LIMIT, "{number} may be a process");
     }
 
@@ -380,7 +380,7 @@ mod tests {
     fn fetch_rejects_addresses_that_end_amds_server() {
         let greatest_address = [u32::MAX, u32::MAX, PROCESS_NUMBER_LIMIT, 0, 0, 0, 0, 0];
         let fetched = fetch(greatest_address, this_process(), Trust::SameUser);
-        assert_eq!(reason(fetched), Unavailable::Freed);
+        assert_eq!(reason(fetched), UnavailableReason::Freed);
     }
 
     const NATIVE: NativeIpc = [0x2000, 0x7f00, 77, 0, 3, 0, 5, 6];

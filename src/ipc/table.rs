@@ -8,7 +8,7 @@
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
 use super::{system, unavailable};
-use crate::error::{ErrorKind, Unavailable};
+use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{ByteLock, NativeIpc, lock_byte};
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
@@ -222,7 +222,7 @@ pub(super) fn while_exported<T>(
     let file = open_table(handle)?;
     let locked = SlotLock::take(file.as_fd(), offset, ByteLock::Shared);
     let _locked = locked.map_err(|errno| match errno {
-        Errno::AGAIN | Errno::ACCESS => unavailable(process, Unavailable::BeingFreed),
+        Errno::AGAIN | Errno::ACCESS => unavailable(process, UnavailableReason::BeingFreed),
         errno => ErrorKind::of_system("fcntl", errno),
     })?;
     let mut entry = Entry::zeroed();
@@ -232,7 +232,7 @@ pub(super) fn while_exported<T>(
         && entry == Entry::of(handle, generation)
         && handle.matches_generation(generation);
     if read < size_of::<Entry>() || !matches {
-        return Err(unavailable(process, Unavailable::Freed));
+        return Err(unavailable(process, UnavailableReason::Freed));
     }
     act(generation)
 }
@@ -243,11 +243,11 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     let [low, middle, high] = registration.descriptor;
     let descriptor = u32::from_le_bytes([low, middle, high, 0]);
     let path = format!("/proc/{process}/fd/{descriptor}");
-    let not_exported = || unavailable(process, Unavailable::Freed);
+    let not_exported = || unavailable(process, UnavailableReason::Freed);
     let failed = |call| {
         move |errno| match errno {
-            Errno::NOENT | Errno::SRCH => unavailable(process, Unavailable::Freed),
-            Errno::ACCESS | Errno::PERM => unavailable(process, Unavailable::Forbidden),
+            Errno::NOENT | Errno::SRCH => unavailable(process, UnavailableReason::Freed),
+            Errno::ACCESS | Errno::PERM => unavailable(process, UnavailableReason::Forbidden),
             errno => ErrorKind::of_system(call, errno),
         }
     };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn freed<T>(process: i32) -> Result<T, ErrorKind> {
-        Err(unavailable(process, Unavailable::Freed))
+        Err(unavailable(process, UnavailableReason::Freed))
     }
 
     /// Looks up an export of this generation. Returns 7 if it exists.

@@ -1,7 +1,7 @@
 //! Queries the attributes of the runtime, its agents and their pools.
 
 use super::{Failure, Native, call, call_optional, hex};
-use crate::log::expect_failures;
+use crate::log::with_expected_failures;
 use bytemuck::Pod;
 use core::ffi::{CStr, c_char, c_void};
 use hsa_sys as sys;
@@ -63,7 +63,7 @@ impl AttributeValue {
     fn of(query: impl FnOnce(*mut c_void) -> Result<(), Failure>) -> Result<Self, Failure> {
         let mut value = Self::default();
         // Older releases do not know every attribute.
-        expect_failures(|| query((&raw mut value).cast()))?;
+        with_expected_failures(|| query((&raw mut value).cast()))?;
         Ok(value)
     }
 
@@ -116,7 +116,7 @@ impl Native {
         let data = (&raw mut isas).cast();
         // SAFETY: the agent comes from the runtime. `data` is a vector of the type that `collect` expects, and
         // outlives the call.
-        expect_failures(|| unsafe {
+        with_expected_failures(|| unsafe {
             call_optional!(
                 self.hsa_agent_iterate_isas(agent.0, Some(collect), data),
                 { agent = %self.show_agent(agent) },

@@ -98,7 +98,7 @@ extern "C" fn unlock_after_fork() {
 }
 
 /// Counts the fork, and unlocks the registry and the list in the child.
-extern "C" fn in_child() {
+extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     unlock_after_fork();
 }
@@ -111,7 +111,7 @@ impl ForkCount {
             // change one atomic and unlock mutexes that the same thread has locked. If the call fails (out
             // of memory), forks are not noticed.
             unsafe {
-                libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(in_child))
+                libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(count_fork))
             };
         });
         Self(FORKS.load(Ordering::Relaxed))

@@ -74,7 +74,7 @@ impl Failure {
 
 /// Calls a function, logs the call, and converts the status to a `Result`. Also logs before the call, so that the log
 /// shows a call that never returns. Logs a failure as a warning, unless failures are
-/// [expected](crate::log::expect_failures).
+/// [expected](crate::log::with_expected_failures).
 ///
 /// The first braces contain the event's fields for the inputs, the second braces the fields for the outputs.
 macro_rules! logged {
@@ -87,7 +87,7 @@ macro_rules! logged {
         let result = status.check(stringify!($name));
         if result.is_ok() {
             $crate::log::event!(TRACE, call = stringify!($name), %status, $($outputs)*);
-        } else if $crate::log::expects_failures() {
+        } else if $crate::log::failures_are_expected() {
             $crate::log::event!(TRACE, call = stringify!($name), %status);
         } else {
             $crate::log::event!(WARN, call = stringify!($name), %status, $($inputs)*);

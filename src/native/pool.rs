@@ -2,7 +2,7 @@
 //! queries about an address.
 
 use super::{Failure, Native, NativeAgent, NativePool, call_optional, hex};
-use crate::log::expect_failures;
+use crate::log::with_expected_failures;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
@@ -219,7 +219,7 @@ impl Native {
         let (pointer, count, list) = (address as *const c_void, null_mut(), null_mut());
         // SAFETY: any address can be queried; `info` is writable and has its size, and no list of agents
         // is requested.
-        expect_failures(|| unsafe {
+        with_expected_failures(|| unsafe {
             call_optional!(
                 self.hsa_amd_pointer_info(pointer, &mut info, None, count, list),
                 { address = %hex(address) },

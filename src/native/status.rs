@@ -114,10 +114,10 @@ pub enum DriverState {
     )]
     Missing,
     /// This user may not open `/dev/kfd`.
-    #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
+    #[display("permission denied for /dev/kfd: add this user to the groups `render` and `video`")]
     Forbidden,
     /// `/dev/kfd` exists, and permission to open it was not denied.
-    #[display("/dev/kfd is there; the kernel's log may say more (`dmesg`)")]
+    #[display("/dev/kfd exists; the kernel's log may say more (`dmesg`)")]
     Present,
 }
 

@@ -1,7 +1,7 @@
 //! `hsa_amd_vmem_*`: one function for each call.
 
 use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, hex, logged};
-use crate::log::expect_failures;
+use crate::log::with_expected_failures;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
@@ -174,7 +174,7 @@ impl Native {
 
     /// Returns whether anything is mapped at an address. The call queries the access of `agent`, a GPU.
     pub fn is_mapped(&self, address: usize, agent: NativeAgent) -> Result<bool, Failure> {
-        match expect_failures(|| self.access_of(address, agent)) {
+        match with_expected_failures(|| self.access_of(address, agent)) {
             Ok(_) => Ok(true),
             Err(failure) if failure.status == Status::INVALID_ALLOCATION => Ok(false),
             Err(failure) => Err(failure),

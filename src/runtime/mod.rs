@@ -442,7 +442,7 @@ impl Drop for Inner {
         if *self.stays_started.get_mut() {
             crate::log::event!(
                 DEBUG,
-                "the runtime has exported or quarantined memory, and stays started"
+                "the runtime stays started, because stopping it could crash the process or unmap memory in use"
             );
         } else {
             stop(&self.native, self.forks);

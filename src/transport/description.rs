@@ -3,7 +3,7 @@
 //! The message consists of a [`Header`] and the name as UTF-8.
 
 use crate::agent::PciAddress;
-use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
+use crate::error::{Argument, Error, ErrorKind, MalformedMessage, Operation, Problem};
 use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
 use bytemuck::{Pod, Zeroable};
 
@@ -104,48 +104,49 @@ impl Description {
     /// Decodes a whole message.
     ///
     /// # Errors
-    /// [`Malformed`] if the bytes are not a valid message.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// [`MalformedMessage`] if the bytes are not a valid message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
         let header = Header::decode(bytes)?;
         let Header { handle_type, size, granule, domain, pci_numbers, .. } = header;
         let (length, found) = (header.length as usize, bytes.len());
         if length != found {
-            return Err(Malformed::Truncated { length, found });
+            return Err(MalformedMessage::Truncated { length, found });
         }
         if handle_type != FILE_DESCRIPTOR.bits() {
-            return Err(Malformed::HandleType(handle_type));
+            return Err(MalformedMessage::HandleType(handle_type));
         }
         if size == 0 {
-            return Err(Malformed::ZeroSize);
+            return Err(MalformedMessage::ZeroSize);
         }
         let owner = match pci_numbers {
             [0, 0, 0, 0] if domain == 0 => None,
             [bus, device, function, 1] => Some(PciAddress { domain, bus, device, function }),
-            _ => return Err(Malformed::Reserved),
+            _ => return Err(MalformedMessage::Reserved),
         };
         if header.zeros != [0; 24] {
-            return Err(Malformed::Reserved);
+            return Err(MalformedMessage::Reserved);
         }
-        let name = core::str::from_utf8(&bytes[HEADER_SIZE..]).map_err(|_| Malformed::NotUtf8)?;
+        let name =
+            core::str::from_utf8(&bytes[HEADER_SIZE..]).map_err(|_| MalformedMessage::NotUtf8)?;
         Ok(Self { name: name.to_owned(), size, granule, owner })
     }
 }
 
 impl Header {
     /// Decodes the header of a message, and checks its first three fields.
-    pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
-        let truncated = Malformed::Truncated { length: HEADER_SIZE, found: message.len() };
+    pub fn decode(message: &[u8]) -> Result<Self, MalformedMessage> {
+        let truncated = MalformedMessage::Truncated { length: HEADER_SIZE, found: message.len() };
         let header: Self =
             bytemuck::pod_read_unaligned(message.get(..HEADER_SIZE).ok_or(truncated)?);
         if header.magic != MAGIC {
-            return Err(Malformed::WrongMagic);
+            return Err(MalformedMessage::WrongMagic);
         }
         if header.version != VERSION {
-            return Err(Malformed::Version(header.version));
+            return Err(MalformedMessage::Version(header.version));
         }
         let valid_lengths = HEADER_SIZE..=HEADER_SIZE + MAX_NAME;
         if !valid_lengths.contains(&(header.length as usize)) {
-            return Err(Malformed::Length(header.length));
+            return Err(MalformedMessage::Length(header.length));
         }
         Ok(header)
     }
@@ -153,7 +154,7 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use super::{Description, HEADER_SIZE, Malformed, Problem};
+    use super::{Description, HEADER_SIZE, MalformedMessage, Problem};
     use crate::agent::PciAddress;
 
     fn example() -> Description {
@@ -189,11 +190,11 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(matches!(
                 Description::decode(&bytes[..end]),
-                Err(Malformed::Truncated { found, .. }) if found == end
+                Err(MalformedMessage::Truncated { found, .. }) if found == end
             ));
         }
         bytes.push(b'!');
-        assert!(matches!(Description::decode(&bytes), Err(Malformed::Truncated { .. })));
+        assert!(matches!(Description::decode(&bytes), Err(MalformedMessage::Truncated { .. })));
     }
 
     #[test]
@@ -210,9 +211,9 @@ mod tests {
             }
         }
         let mut header = [0; HEADER_SIZE];
-        assert_eq!(Description::decode(&header), Err(Malformed::WrongMagic));
+        assert_eq!(Description::decode(&header), Err(MalformedMessage::WrongMagic));
         header[..7].copy_from_slice(b"hsavmm\0");
         header[7] = 2;
-        assert_eq!(Description::decode(&header), Err(Malformed::Version(2)));
+        assert_eq!(Description::decode(&header), Err(MalformedMessage::Version(2)));
     }
 }

@@ -15,8 +15,8 @@
 //! memory. Every wait has a time limit.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace; fetching it in another fails
-//! with [`Unavailable::OtherNamespace`](crate::error::Unavailable::OtherNamespace). A user who has no number in this
-//! process's user namespace is trusted only by [`Trust::Anyone`].
+//! with [`UnavailableReason::OtherNamespace`](crate::error::UnavailableReason::OtherNamespace). A user who has no number
+//! in this process's user namespace is trusted only by [`Trust::Anyone`].
 //!
 //! AMD's own IPC sends memory to every process that connects to an abstract socket named after the
 //! exporter. This module uses no named sockets.
@@ -24,7 +24,7 @@
 mod description;
 mod ticket;
 
-pub use crate::error::Malformed;
+pub use crate::error::MalformedMessage;
 pub use crate::trust::{Trust, UntrustedUser};
 pub use description::Description;
 pub use ticket::{Offer, Ticket, UnknownTicket};

@@ -2,7 +2,7 @@
 
 use super::{import_foreign, with_operation};
 use crate::Vmm;
-use crate::error::{Error, ErrorKind, Operation, Unavailable};
+use crate::error::{Error, ErrorKind, Operation, UnavailableReason};
 use crate::trust::{Process, Trust, pid_namespace};
 use crate::vmm::Allocation;
 use core::str::FromStr;
@@ -68,7 +68,7 @@ impl Offer {
     /// Offers any descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] with [`Unavailable::OtherNamespace`] if `/proc` does not show this
+    /// [`ErrorKind::Unavailable`] with [`UnavailableReason::OtherNamespace`] if `/proc` does not show this
     /// process under its number; [`ErrorKind::System`].
     pub fn of_descriptor(descriptor: OwnedFd) -> Result<Self, Error> {
         let ticket = Ticket::of(&descriptor);
@@ -95,7 +95,7 @@ impl Ticket {
         let pid = getpid();
         let number = pid.as_raw_nonzero().get();
         let not_found =
-            ErrorKind::Unavailable { process: number, reason: Unavailable::OtherNamespace };
+            ErrorKind::Unavailable { process: number, reason: UnavailableReason::OtherNamespace };
         let namespace = pid_namespace().map_err(system("read"))?.ok_or(not_found.clone())?;
         let this = Process::find(pid).map_err(system("read"))?.ok_or(not_found)?;
         let (device, inode) = identity(descriptor).map_err(system("fstat"))?;
@@ -131,18 +131,18 @@ impl Ticket {
     fn try_fetch(&self, trust: Trust) -> Result<OwnedFd, ErrorKind> {
         let unavailable =
             |reason| ErrorKind::Unavailable { process: self.process.cast_signed(), reason };
-        let withdrawn = || unavailable(Unavailable::Withdrawn);
-        let no_process = || unavailable(Unavailable::NoProcess);
+        let withdrawn = || unavailable(UnavailableReason::Withdrawn);
+        let no_process = || unavailable(UnavailableReason::NoProcess);
         let failed = |call| {
             move |errno| match errno {
                 Errno::SRCH => no_process(),
                 Errno::BADF | Errno::INVAL => withdrawn(),
-                Errno::PERM | Errno::ACCESS => unavailable(Unavailable::NotPermitted),
+                Errno::PERM | Errno::ACCESS => unavailable(UnavailableReason::NotPermitted),
                 errno => ErrorKind::of_system(call, errno),
             }
         };
         if pid_namespace().map_err(failed("read"))? != Some(self.namespace) {
-            return Err(unavailable(Unavailable::OtherNamespace));
+            return Err(unavailable(UnavailableReason::OtherNamespace));
         }
         // A negative number is never a descriptor.
         if self.descriptor < 0 {
@@ -156,7 +156,7 @@ impl Ticket {
             let process = Process::find(pid).map_err(failed("read"))?;
             let process = process.filter(|process| process.start_time == self.start_time);
             let users = process.ok_or_else(no_process)?.users;
-            trust.check_all(users).map_err(|user| unavailable(Unavailable::Untrusted(user)))
+            trust.check_all(users).map_err(|user| unavailable(UnavailableReason::Untrusted(user)))
         };
         check_process()?;
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
@@ -215,7 +215,7 @@ impl FromStr for Ticket {
 #[cfg(test)]
 mod tests {
     use super::{Offer, Ticket, UnknownTicket};
-    use crate::error::{ErrorKind, Unavailable};
+    use crate::error::{ErrorKind, UnavailableReason};
     use crate::trust::Trust;
     use std::fs::File;
     use std::os::fd::OwnedFd;
@@ -259,17 +259,17 @@ mod tests {
         for other in
             [Ticket { inode: ticket.inode + 1, ..ticket }, Ticket { descriptor: -1, ..ticket }]
         {
-            assert_eq!(reason(other), Unavailable::Withdrawn, "{other}");
+            assert_eq!(reason(other), UnavailableReason::Withdrawn, "{other}");
         }
         for other in [
             Ticket { start_time: ticket.start_time + 1, ..ticket },
             Ticket { process: u32::MAX, ..ticket },
         ] {
-            assert_eq!(reason(other), Unavailable::NoProcess, "{other}");
+            assert_eq!(reason(other), UnavailableReason::NoProcess, "{other}");
         }
         let foreign = Ticket { namespace: ticket.namespace + 1, ..ticket };
-        assert_eq!(reason(foreign), Unavailable::OtherNamespace);
+        assert_eq!(reason(foreign), UnavailableReason::OtherNamespace);
         drop(offer);
-        assert_eq!(reason(ticket), Unavailable::Withdrawn);
+        assert_eq!(reason(ticket), UnavailableReason::Withdrawn);
     }
 }

@@ -6,8 +6,8 @@
 
 use super::Shared;
 use super::journal::Journal;
-use super::ledger::{MappedRange, Range};
-use super::mapped_range::hole_not_filled;
+use super::ledger::{AddressRange, MappedRange};
+use super::runtime_mapping::hole_not_filled;
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::{NativeAccess, fill_possible_hole};
@@ -156,7 +156,7 @@ impl Journal<'_, '_> {
         }
         group.iter_mut().for_each(|it| it.attempted = it.attempted.union(request.agents));
         // SAFETY: the targets are locked, and mapped.
-        unsafe { shared.set_access_in_runtime(Range { start, size }, request) }?;
+        unsafe { shared.set_access_in_runtime(AddressRange { start, size }, request) }?;
         for target in group {
             let granted = &mut target.now.access.runtime_granted;
             *granted = granted.union(request.agents);
@@ -237,7 +237,7 @@ impl Shared {
     /// if a later grant fails.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and was just mapped.
+    /// The mapping is [locked](super::runtime_mapping), and was just mapped.
     pub(super) unsafe fn grant(
         &self,
         mapping: &MappedRange,
@@ -285,7 +285,7 @@ impl Shared {
     /// access.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and mapped.
+    /// The mapping is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn restore_access(
         &self,
         now: &MappedRange,
@@ -317,10 +317,10 @@ impl Shared {
     /// Sends a request for adjacent whole mappings.
     ///
     /// # Safety
-    /// The range is [locked](super::mapped_range), and mapped.
+    /// The range is [locked](super::runtime_mapping), and mapped.
     unsafe fn set_access_in_runtime(
         &self,
-        range: Range,
+        range: AddressRange,
         request: &Request,
     ) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
@@ -345,7 +345,7 @@ impl Shared {
     /// As for [`set_access_in_runtime`](Self::set_access_in_runtime).
     unsafe fn grant_gpus_in_runtime(
         &self,
-        range: Range,
+        range: AddressRange,
         request: &Request,
     ) -> Result<(), ErrorKind> {
         if request.list.is_empty() {

@@ -12,8 +12,8 @@
 //! mapping the first dma-buf fails, the runtime maps all memory for the CPU from then on.
 
 use super::Shared;
-use super::ledger::{MappedRange, Range};
-use super::mapped_range::hole_not_filled;
+use super::ledger::{AddressRange, MappedRange};
+use super::runtime_mapping::hole_not_filled;
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
@@ -65,7 +65,7 @@ impl Shared {
     /// Returns `false` if the runtime has to map the memory for the CPU.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and mapped.
+    /// The mapping is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn change_view(
         &self,
         mapping: &MappedRange,
@@ -92,10 +92,10 @@ impl Shared {
     /// Changes the protection of the view, if the CPU has one.
     ///
     /// # Safety
-    /// The range is [locked](super::mapped_range), and mapped.
+    /// The range is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn protect_view(
         &self,
-        range: Range,
+        range: AddressRange,
         access: Access,
     ) -> Result<(), ErrorKind> {
         // SAFETY: the caller guarantees that the range is locked and mapped. Faults are intended: the user of the
@@ -107,10 +107,10 @@ impl Shared {
     /// Limits the view to the CPU's access. The runtime has just mapped the memory for the CPU, readable and writable.
     ///
     /// # Safety
-    /// The range is [locked](super::mapped_range), and mapped.
+    /// The range is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn limit_view(
         &self,
-        range: Range,
+        range: AddressRange,
         access: &AccessState,
     ) -> Result<(), ErrorKind> {
         match self.cpu_access(access) {
@@ -124,7 +124,7 @@ impl Shared {
     /// cannot remove the view, the view stays, without access.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and mapped.
+    /// The mapping is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
@@ -153,10 +153,10 @@ impl Shared {
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and mapped. The CPU has no view of it.
+    /// The mapping is [locked](super::runtime_mapping), and mapped. The CPU has no view of it.
     unsafe fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
-        let Range { start, size } = mapping.range();
+        let AddressRange { start, size } = mapping.range();
         let memory = handles.with_live(mapping.handle, |it| {
             let is_remote = it.imported && it.properties.handle_types == HandleType::FABRIC;
             let is_imported_or_host = it.imported || it.properties.is_on_host();

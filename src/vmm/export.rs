@@ -1,6 +1,6 @@
 //! Exports ranges of addresses as dma-bufs.
 
-use super::ledger::Range;
+use super::ledger::AddressRange;
 use super::shareable::size_of_buffer;
 use super::{Address, Handle, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
@@ -90,7 +90,7 @@ impl Vmm {
         size: usize,
     ) -> Result<Vec<ExportedSegment>, Error> {
         self.run(Operation::ExportAddressRange, |shared| {
-            let range = Range::new(address, size)?;
+            let range = AddressRange::new(address, size)?;
             match shared.runtime.attachment::<Registry>().containing(range.start) {
                 Some(record) => shared.export_pool_memory(range, &record).map(|it| vec![it]),
                 None => shared.export_mappings(range),
@@ -100,7 +100,7 @@ impl Vmm {
 }
 
 impl Shared {
-    fn export_mappings(&self, range: Range) -> Result<Vec<ExportedSegment>, ErrorKind> {
+    fn export_mappings(&self, range: AddressRange) -> Result<Vec<ExportedSegment>, ErrorKind> {
         let parts = self.use_parts(range)?;
         let exported = parts.iter().map(|part| self.export_part(part)).collect();
         for part in parts {
@@ -111,7 +111,7 @@ impl Shared {
 
     /// Returns the parts of a mapped range, and counts a use of each part's handle, which keeps the memory
     /// alive.
-    fn use_parts(&self, range: Range) -> Result<Vec<Part>, ErrorKind> {
+    fn use_parts(&self, range: AddressRange) -> Result<Vec<Part>, ErrorKind> {
         let not_reserved = || range.invalid(Problem::NotReserved);
         let parts = self.ledger.reservations.at(range.start, |reservation| {
             self.check_usable(reservation)?;
@@ -150,7 +150,7 @@ impl Shared {
 
     fn export_pool_memory(
         &self,
-        range: Range,
+        range: AddressRange,
         record: &Record,
     ) -> Result<ExportedSegment, ErrorKind> {
         let end = record.start + record.size;

@@ -10,7 +10,7 @@ use super::{Handle, Shared};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
 use crate::handle::HandleType;
-use crate::log::expect_failures;
+use crate::log::with_expected_failures;
 use crate::native::{DriverError, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
@@ -68,7 +68,7 @@ impl Shared {
         let create = || {
             self.call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0))
         };
-        match expect_failures(create) {
+        match with_expected_failures(create) {
             Ok(native) => Ok(Some(native)),
             // ROCm 6.1 to 7.2 return this status.
             Err(failure) if failure.status == Status::INVALID_ARGUMENT => {

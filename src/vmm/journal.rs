@@ -24,7 +24,7 @@
 
 use super::Shared;
 use super::access_change::AccessChange;
-use super::ledger::{MappedRange, Range, Reservation, ReservationGuard, guard_index};
+use super::ledger::{AddressRange, MappedRange, ReservationGuard, ReservationRecord, guard_index};
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
 use core::ops::Range as Indexes;
@@ -96,12 +96,19 @@ pub(super) struct Journal<'a, 'c> {
 
 impl<'a, 'c> Journal<'a, 'c> {
     /// Returns the index of the locked reservation that contains all of a range, and the reservation.
-    pub fn containing(&self, range: Range) -> Result<(usize, &'a Reservation), ErrorKind> {
+    pub fn containing(
+        &self,
+        range: AddressRange,
+    ) -> Result<(usize, &'a ReservationRecord), ErrorKind> {
         guard_index(self.guards, range).map(|index| (index, self.guards[index].reservation))
     }
 
     /// Adds the mappings of a range as targets. Rejects quarantined mappings.
-    pub fn add_targets(&mut self, range: Range, change: &'c AccessChange) -> Result<(), ErrorKind> {
+    pub fn add_targets(
+        &mut self,
+        range: AddressRange,
+        change: &'c AccessChange,
+    ) -> Result<(), ErrorKind> {
         let (guard, reservation) = self.containing(range)?;
         let mappings = reservation.mappings();
         let first = self.targets.len();
@@ -348,7 +355,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let start = group.first().map_or(0, |target| target.now.start);
         let size = group.iter().map(|target| target.now.size).sum();
         // SAFETY: the targets are locked, and mapped.
-        unsafe { self.shared.unmap_in_runtime(Range { start, size }) }?;
+        unsafe { self.shared.unmap_in_runtime(AddressRange { start, size }) }?;
         let mut not_kept = None;
         for target in group {
             target.state = State::Unmapped;
@@ -358,7 +365,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         Ok(not_kept)
     }
 
-    fn reservation_of(&self, index: usize) -> &'a Reservation {
+    fn reservation_of(&self, index: usize) -> &'a ReservationRecord {
         self.guards[self.targets[index].guard].reservation
     }
 
@@ -451,7 +458,7 @@ impl Shared {
     pub(super) fn transact<'c, T>(
         &self,
         operation: Operation,
-        ranges: &[Range],
+        ranges: &[AddressRange],
         act: impl FnOnce(&mut Journal<'_, 'c>) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         if ranges.is_empty() {

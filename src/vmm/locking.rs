@@ -1,7 +1,7 @@
 //! Locks the reservations that an operation changes.
 
 use super::Shared;
-use super::ledger::{Guards, Range, Reservation, ReservationGuard, cache};
+use super::ledger::{AddressRange, Guards, ReservationGuard, ReservationRecord, cache};
 use crate::error::ErrorKind;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ impl Shared {
     /// Locks the reservations that contain the ranges, and calls `act` with their guards.
     pub(super) fn with_locked<T>(
         &self,
-        ranges: &[Range],
+        ranges: &[AddressRange],
         act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         loop {
@@ -28,9 +28,9 @@ impl Shared {
     /// Returns the reservations that contain the ranges, by address.
     fn reservations_of(
         &self,
-        ranges: &[Range],
-    ) -> Result<SmallVec<[Arc<Reservation>; 1]>, ErrorKind> {
-        let mut reservations: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
+        ranges: &[AddressRange],
+    ) -> Result<SmallVec<[Arc<ReservationRecord>; 1]>, ErrorKind> {
+        let mut reservations: SmallVec<[Arc<ReservationRecord>; 1]> = SmallVec::new();
         for &range in ranges {
             if reservations.last().is_some_and(|last| last.contains_range(range)) {
                 continue;
@@ -48,7 +48,7 @@ impl Shared {
 }
 
 /// Locks reservations, which are sorted by address. Returns `None` if any of them was freed or quarantined before.
-fn lock_all(reservations: &[Arc<Reservation>]) -> Option<Guards<'_>> {
+fn lock_all(reservations: &[Arc<ReservationRecord>]) -> Option<Guards<'_>> {
     let mut guards = Guards::new();
     for reservation in reservations {
         guards.push(reservation.lock()?);

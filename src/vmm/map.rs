@@ -2,9 +2,9 @@
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
-use super::ledger::{MAX_OFFSET, MappedRange, OFFSET_UNIT, Range};
+use super::ledger::{AddressRange, MAX_OFFSET, MappedRange, OFFSET_UNIT};
 use super::permission::{check_disjoint, sorted_ranges};
-use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
+use super::{AccessDescriptor, Address, ExpectedMappings, Handle, Shared, Vmm};
 use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use smallvec::SmallVec;
@@ -57,8 +57,8 @@ impl Vmm {
         handle: Handle,
     ) -> Result<(), Error> {
         self.run(Operation::Map, |shared| {
-            let new = NewRange::new(Range::new(address, size)?, offset, handle, None);
-            shared.replace(Operation::Map, &[], Expected::Any, &mut [new])
+            let new = NewRange::new(AddressRange::new(address, size)?, offset, handle, None);
+            shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut [new])
         })
     }
 
@@ -82,14 +82,14 @@ impl Vmm {
         self.run(Operation::Map, |shared| {
             let mut new = Vec::with_capacity(mappings.len());
             for it in mappings {
-                let range = Range::new(it.address, it.size)?;
+                let range = AddressRange::new(it.address, it.size)?;
                 new.push(NewRange::new(range, it.offset, it.handle, None));
             }
             if !descriptors.is_empty() {
                 let change = shared.access_change(descriptors)?;
                 new.iter_mut().for_each(|it| it.change = change);
             }
-            shared.replace(Operation::Map, &[], Expected::Any, &mut new)
+            shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut new)
         })
     }
 
@@ -108,8 +108,8 @@ impl Vmm {
     /// past the reservation; [`ErrorKind::Quarantined`] if the addresses could not be kept reserved.
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
-            let range = Range::new(address, size)?;
-            shared.replace(Operation::Unmap, &[range], Expected::Any, &mut [])
+            let range = AddressRange::new(address, size)?;
+            shared.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut [])
         })
     }
 
@@ -123,7 +123,7 @@ impl Vmm {
     pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let ranges = sorted_ranges(ranges)?;
-            shared.replace(Operation::Unmap, &ranges, Expected::Any, &mut [])
+            shared.replace(Operation::Unmap, &ranges, ExpectedMappings::Any, &mut [])
         })
     }
 }
@@ -131,7 +131,7 @@ impl Vmm {
 /// A mapping to create.
 #[derive(Clone, Debug)]
 pub(super) struct NewRange {
-    pub range: Range,
+    pub range: AddressRange,
     pub handle: Handle,
     /// Where the part to map begins in the memory.
     pub offset: usize,
@@ -145,7 +145,12 @@ pub(super) struct NewRange {
 
 impl NewRange {
     /// Describes a mapping to which no agent has access.
-    pub fn new(range: Range, offset: usize, handle: Handle, reservation: Option<u64>) -> Self {
+    pub fn new(
+        range: AddressRange,
+        offset: usize,
+        handle: Handle,
+        reservation: Option<u64>,
+    ) -> Self {
         Self {
             range,
             handle,
@@ -164,13 +169,13 @@ impl Shared {
     pub(super) fn replace(
         &self,
         operation: Operation,
-        old: &[Range],
-        expected: Expected<'_>,
+        old: &[AddressRange],
+        expected: ExpectedMappings<'_>,
         new: &mut [NewRange],
     ) -> Result<(), ErrorKind> {
         new.sort_by_key(|it| it.range.start);
         let new = &*new;
-        let mut ranges: SmallVec<[Range; 1]> = SmallVec::new();
+        let mut ranges: SmallVec<[AddressRange; 1]> = SmallVec::new();
         for it in new {
             ranges.push(it.range);
         }
@@ -252,7 +257,7 @@ impl Shared {
             record.mappings += 1;
             Ok((record.native, record.owner))
         })??;
-        let (Range { start, size }, access) = (range, AccessState::default());
+        let (AddressRange { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();
         new.serial.set(serial);
         let it = MappedRange { start, size, handle, offset, serial, native, owner, access };

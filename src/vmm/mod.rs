@@ -70,7 +70,6 @@ mod journal;
 mod ledger;
 mod locking;
 mod map;
-mod mapped_range;
 mod options;
 mod owned;
 mod page_table;
@@ -83,6 +82,7 @@ mod quirks;
 mod remap;
 mod reserve;
 mod retire;
+mod runtime_mapping;
 mod shareable;
 mod snapshot;
 mod transfer;
@@ -114,7 +114,7 @@ use crate::sync::{Mutex, lock};
 use cpu_view::CpuAccess;
 use derive_more::Debug;
 use journal::Journal;
-use ledger::{Ledger, MappedRange, Range, Reservation as Reserved};
+use ledger::{AddressRange, Ledger, MappedRange, ReservationRecord};
 use page_table::PageTables;
 use std::sync::Arc;
 
@@ -286,19 +286,19 @@ impl Vmm {
 /// The mappings that an operation may change. An owned value expects its own mappings, because a call by
 /// address can have replaced them.
 #[derive(Clone, Copy, Debug)]
-enum Expected<'a> {
+enum ExpectedMappings<'a> {
     /// Any mappings: the caller has passed addresses.
     Any,
     /// Exactly the mappings with these serials, by address.
     Only(&'a [u64]),
 }
 
-impl Expected<'_> {
+impl ExpectedMappings<'_> {
     /// Rejects the mappings found in a range if they are not the expected ones. The reservation is locked, so
     /// the result stays valid.
     fn check(
         self,
-        range: Range,
+        range: AddressRange,
         mut found: impl Iterator<Item = MappedRange>,
     ) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
@@ -391,7 +391,7 @@ impl Shared {
     }
 
     /// Rejects a quarantined reservation.
-    fn check_usable(&self, reservation: &Reserved) -> Result<(), ErrorKind> {
+    fn check_usable(&self, reservation: &ReservationRecord) -> Result<(), ErrorKind> {
         match reservation.quarantined() {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
             None => Ok(()),
@@ -402,7 +402,7 @@ impl Shared {
     fn quarantine(
         &self,
         operation: Operation,
-        range: Range,
+        range: AddressRange,
         failure: ErrorKind,
         rollback: Option<ErrorKind>,
     ) -> Arc<Quarantined> {
@@ -436,7 +436,7 @@ impl Drop for Shared {
             self.runtime.stay_started();
         }
         for range in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it.range()) {
-            let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
+            let unmapped = self.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
                 // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
@@ -446,16 +446,16 @@ impl Drop for Shared {
                     self.runtime.stay_started();
                 }
                 self.set_wait_due();
-                crate::log::event!(WARN, %error, ?result, "unmapped a range in an unknown state, if result is Ok");
+                crate::log::event!(WARN, %error, ?result, "tried to unmap a range in an unknown state");
             }
         }
         if let Err(error) = self.wait_for_gpus_if_due() {
             crate::log::event!(WARN, %error, "memory that a GPU may still use is kept until the process ends");
             self.runtime.stay_started();
         }
-        let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
+        let reservations: Vec<Arc<ReservationRecord>> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().map(|it| it.reservation);
-            let has_kept = |it: &Reserved| kept.iter().any(|kept| it.contains(kept.start));
+            let has_kept = |it: &ReservationRecord| kept.iter().any(|kept| it.contains(kept.start));
             all.filter(|it| it.quarantined().is_none() && !has_kept(it)).cloned().collect()
         });
         for reservation in reservations {

@@ -1,8 +1,8 @@
 //! Sets, gets and revokes access to mapped memory.
 
 use super::access_change::AccessChange;
-use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing, not_mapped};
-use super::{AllocationProperties, Expected, Shared, Vmm};
+use super::ledger::{AddressRange, MappedRange, ReservationGuard, locked_containing, not_mapped};
+use super::{AllocationProperties, ExpectedMappings, Shared, Vmm};
 use crate::access::{Access, AccessDescriptor};
 use crate::address::Address;
 use crate::agent::AgentId;
@@ -34,8 +34,8 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            let range = Range::new(address, size)?;
-            shared.set_access(&[(range, shared.access_change(descriptors)?)], Expected::Any)
+            let range = AddressRange::new(address, size)?;
+            shared.set_access(&[(range, shared.access_change(descriptors)?)], ExpectedMappings::Any)
         })
     }
 
@@ -57,7 +57,7 @@ impl Vmm {
             let ranges = sorted_ranges(ranges)?;
             let change = shared.access_change(descriptors)?;
             let changes: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
-            shared.set_access(&changes, Expected::Any)
+            shared.set_access(&changes, ExpectedMappings::Any)
         })
     }
 
@@ -84,7 +84,7 @@ impl Vmm {
     /// As for [`set_access`](Vmm::set_access).
     pub fn revoke(&self, address: Address, size: usize, agents: &[AgentId]) -> Result<(), Error> {
         self.run(Operation::Revoke, |shared| {
-            shared.revoke(&[Range::new(address, size)?], agents, Expected::Any)
+            shared.revoke(&[AddressRange::new(address, size)?], agents, ExpectedMappings::Any)
         })
     }
 
@@ -109,10 +109,10 @@ impl Shared {
     /// mappings.
     pub(super) fn set_access(
         &self,
-        changes: &[(Range, AccessChange)],
-        expected: Expected<'_>,
+        changes: &[(AddressRange, AccessChange)],
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
-        let ranges: SmallVec<[Range; 1]> = changes.iter().map(|it| it.0).collect();
+        let ranges: SmallVec<[AddressRange; 1]> = changes.iter().map(|it| it.0).collect();
         check_disjoint(&ranges)?;
         self.transact(Operation::SetAccess, &ranges, |journal| {
             for (range, change) in changes {
@@ -129,9 +129,9 @@ impl Shared {
     /// Revokes all access of agents to ranges, if these consist of the expected whole mappings.
     pub(super) fn revoke(
         &self,
-        ranges: &[Range],
+        ranges: &[AddressRange],
         agents: &[AgentId],
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         check_disjoint(ranges)?;
         let revoked = self.access_change(&AccessDescriptor::of_each(agents, Access::None))?;
@@ -190,8 +190,8 @@ impl Shared {
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
-        range: Range,
-        expected: Expected<'_>,
+        range: AddressRange,
+        expected: ExpectedMappings<'_>,
         agent: Option<AgentId>,
         access: Access,
     ) -> Result<(), ErrorKind> {
@@ -211,15 +211,18 @@ impl Shared {
 }
 
 /// Checks the ranges of a list, and sorts them by address.
-pub(super) fn sorted_ranges(list: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
-    let range = |&(address, size): &_| Range::new(address, size);
-    let mut ranges: SmallVec<[Range; 1]> = list.iter().map(range).collect::<Result<_, _>>()?;
+pub(super) fn sorted_ranges(
+    list: &[(Address, usize)],
+) -> Result<SmallVec<[AddressRange; 1]>, ErrorKind> {
+    let range = |&(address, size): &_| AddressRange::new(address, size);
+    let mut ranges: SmallVec<[AddressRange; 1]> =
+        list.iter().map(range).collect::<Result<_, _>>()?;
     ranges.sort_by_key(|range| range.start);
     Ok(ranges)
 }
 
 /// Rejects overlapping ranges in a list that is sorted by address.
-pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
+pub(super) fn check_disjoint(ranges: &[AddressRange]) -> Result<(), ErrorKind> {
     match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
         Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! Creates, references and releases physical memory, and returns its properties.
 
-use super::ledger::{HandleRecord, Range};
+use super::ledger::{AddressRange, HandleRecord};
 use super::properties::{AllocationKind, AllocationProperties, Granularity, Location};
 use super::{Address, Handle, Shared, Vmm};
 use crate::agent::AgentKind;
@@ -193,7 +193,7 @@ impl Shared {
             released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
         });
         if let Err(failure) = released {
-            let range = Range { start: 0, size: memory.size };
+            let range = AddressRange { start: 0, size: memory.size };
             self.quarantine(operation, range, failure, None);
         }
     }

@@ -126,7 +126,7 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindin
         crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
         return findings;
     }
-    match crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings)) {
+    match crate::log::with_expected_failures(|| Prober::run(runtime, granule, &mut findings)) {
         // If another thread has probed at the same time, the findings of one of the two are kept.
         Ok(()) => drop(kept_findings.0.set(findings)),
         Err(failure) => {

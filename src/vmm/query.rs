@@ -1,8 +1,10 @@
 //! Queries by address, lists, and names. In a forked child, queries and lists return nothing, because
 //! threads of the parent may have held the locks.
 
-use super::ledger::{Ledger, MappedRange, Range, not_mapped};
-use super::{Access, Address, Handle, Location, MappingInfo, Reserved, Shared, Usage, Vmm};
+use super::ledger::{AddressRange, Ledger, MappedRange, not_mapped};
+use super::{
+    Access, Address, Handle, Location, MappingInfo, ReservationRecord, Shared, Usage, Vmm,
+};
 use crate::error::{Argument, BrokenInvariant, Error, ErrorKind, Operation, Problem, Quarantined};
 use crate::sync::lock;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ impl Vmm {
 
     /// Returns start and size in bytes of the reservation that contains an address, if any.
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
-        let range = |it: &Reserved| (it.range().address(), it.size);
+        let range = |it: &ReservationRecord| (it.range().address(), it.size);
         self.ledger()?.reservations.at(address.get(), range)
     }
 
@@ -84,7 +86,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the address is not reserved.
     pub fn name_reservation(&self, address: Address, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| {
-            let set_name = |it: &Reserved| it.mappings_mut().name = name_of(name);
+            let set_name = |it: &ReservationRecord| it.mappings_mut().name = stored_name(name);
             let named = shared.ledger.reservations.at(address.get(), set_name);
             named.ok_or(ErrorKind::invalid(Argument::Address, address, Problem::NotReserved))
         })
@@ -104,7 +106,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
     pub fn name_handle(&self, handle: Handle, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| {
-            shared.ledger.handles.with(handle, |record| record.name = name_of(name))
+            shared.ledger.handles.with(handle, |record| record.name = stored_name(name))
         })
     }
 
@@ -152,7 +154,7 @@ impl Shared {
         name: &str,
     ) -> Result<(), ErrorKind> {
         let named = self.ledger.reservations.at(address.get(), |reservation| {
-            reservation.mappings_mut().set_name(address.get(), serial, name_of(name))
+            reservation.mappings_mut().set_name(address.get(), serial, stored_name(name))
         });
         named.unwrap_or_else(|| Err(not_mapped(address.get())))
     }
@@ -160,8 +162,8 @@ impl Shared {
     /// Checks that the mappings of a range are the expected ones.
     pub(super) fn check_mapped(
         &self,
-        range: Range,
-        expected: super::Expected<'_>,
+        range: AddressRange,
+        expected: super::ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         let checked = self.ledger.reservations.at(range.start, |reservation| {
             self.check_usable(reservation)?;
@@ -172,6 +174,6 @@ impl Shared {
 }
 
 /// Returns the name to store; `None` for an empty text, which removes a name.
-pub(super) fn name_of(text: &str) -> Option<Arc<str>> {
+pub(super) fn stored_name(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }

@@ -98,60 +98,59 @@ macro_rules! quirks {
 }
 
 quirks! {
-    /// `set_access` revokes the access of agents that it does not list: all agents are listed.
+    /// `set_access` revokes the access of agents that it does not list. Workaround: the library lists all agents.
     set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6, probed;
 
-    /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list
-    /// contains a CPU (until 6.3): it is called once for each mapping.
+    /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list contains a CPU (until 6.3).
+    /// Workaround: the library calls it once for each mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6, if_unknown;
 
-    /// `unmap` of several mappings fails (until ROCm 6.4): it is called once for each mapping.
+    /// `unmap` of several mappings fails (until ROCm 6.4). Workaround: the library calls it once for each mapping.
     unmap_of_several_fails, "ROCR-Runtime#285", 0..=8, probed;
 
-    /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
-    /// mapping can be created (`RemoveAccess` calls `munmap`): the hole is filled at once.
+    /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign mapping can be
+    /// created (`RemoveAccess` calls `munmap`). Workaround: the library fills the hole at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11, probed;
 
-    /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
-    /// only with them (since ROCm 7.2): another mapping is placed over it.
+    /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed only with them (since
+    /// ROCm 7.2). Workaround: the library places another mapping over the old memory.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST, probed;
 
-    /// Unmapped and released memory is freed only with the reservation in which it was mapped
-    /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
-    /// reserves the same addresses again, and [`PagedBuffer`](crate::buffer::PagedBuffer) keeps
-    /// pages for reuse. On an unknown runtime, this is done if `unmap_keeps_memory` is found.
+    /// Unmapped and released memory is freed only with the reservation in which it was mapped (ROCm 7.2). Workaround:
+    /// [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and reserves the same addresses again;
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for reuse. On an unknown runtime, the workaround is
+    /// enabled if the probe finds `unmap_keeps_memory`.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
-    /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
-    /// export, seen in ROCm 6.1, 6.4 and 7.2): a free descriptor is checked for first.
+    /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the export, seen in
+    /// ROCm 6.1, 6.4 and 7.2). Workaround: the library checks for a free descriptor first.
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15, if_unknown;
 
-    /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
-    /// the memory is mapped again, and the owner is granted access last. The probe can only find the failure.
+    /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14). Workaround: the
+    /// library maps the memory again, and grants the owner access last. The probe can only find the failure.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
-    /// Export, import and properties take no lock in the runtime and race with every other call on
-    /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all
-    /// `Vmm`s and `Runtime`s of this process share.
+    /// Export, import and properties take no lock in the runtime, and race with every other call on handles (before
+    /// ROCm 10). Workaround: each of these calls holds a lock of the loaded library exclusively. All `Vmm`s and
+    /// `Runtime`s of this process share this lock.
     some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20, if_unknown;
 
-    /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm
-    /// 7.14; fixed by #7786): a duplicate is returned.
+    /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm 7.14; fixed by #7786).
+    /// Workaround: the library returns a duplicate.
     export_keeps_descriptor, "rocm-systems#10604", 16..=20, probed;
 
-    /// An import is checked only when access is granted (since ROCm 7.14, and in rocddi): until then, a
-    /// descriptor that is not memory is accepted, and the owner is unknown.
+    /// The runtime checks an import only when access is granted (since ROCm 7.14, and in rocddi), and accepts any
+    /// descriptor until then. Workaround: the library reports the owner of imported memory as unknown.
     import_is_lazy, "rocm-systems#6471, #11606, #12228", 16..=NEWEST, rocddi, probed;
 
-    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and ROCm since 10.0 and
-    /// rocddi do not export imports. A duplicate stays open, and is used for exports and for
-    /// mappings for the CPU.
+    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later; ROCm since 10.0 and rocddi do not export
+    /// imports. Workaround: the library keeps a duplicate, and uses it for exports and for mappings for the CPU.
     import_needs_descriptor, "rocm-systems#8440, #12228", 16..=NEWEST, rocddi, probed;
 
-    /// When the runtime stops, it does not wait for the thread that sends exported memory to other
-    /// processes, and this thread then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
-    /// that has exported memory this way stays started until the process ends. Enabled by
-    /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
+    /// When the runtime stops, it does not wait for the thread that sends exported memory to other processes. This
+    /// thread then frees memory twice (until ROCm 7.2, with sharing by dma-buf). Workaround: a runtime that has
+    /// exported memory this way stays started until the process ends. [`Ipc::with_quirks`](crate::Ipc::with_quirks)
+    /// enables this quirk, because no `Vmm` is involved.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15, if_unknown;
 }
 

@@ -2,9 +2,9 @@
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
-use super::ledger::{MappedRange, Range};
+use super::ledger::{AddressRange, MappedRange};
 use super::transfer::{for_operand, two_ranges};
-use super::{Expected, Shared, Vmm};
+use super::{ExpectedMappings, Shared, Vmm};
 use crate::access::AccessState;
 use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
@@ -35,7 +35,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::Exchange, |shared| {
             let (to, from) = two_ranges(destination, source, size)?;
-            shared.exchange(to, from, (Expected::Any, Expected::Any))
+            shared.exchange(to, from, (ExpectedMappings::Any, ExpectedMappings::Any))
         })
     }
 
@@ -57,7 +57,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::Relocate, |shared| {
             let (to, from) = two_ranges(destination, source, size)?;
-            shared.relocate(to, from, None, Expected::Any).map(drop)
+            shared.relocate(to, from, None, ExpectedMappings::Any).map(drop)
         })
     }
 }
@@ -66,9 +66,9 @@ impl Shared {
     /// Exchanges the memory of two ranges, if both consist of the expected mappings.
     pub(super) fn exchange(
         &self,
-        to: Range,
-        from: Range,
-        (expected_to, expected_from): (Expected<'_>, Expected<'_>),
+        to: AddressRange,
+        from: AddressRange,
+        (expected_to, expected_from): (ExpectedMappings<'_>, ExpectedMappings<'_>),
     ) -> Result<(), ErrorKind> {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
@@ -82,7 +82,7 @@ impl Shared {
             }
             let mappings = old_to.iter().chain(&old_from);
             let memory = old_from.iter().chain(&old_to);
-            let by_address = matches!(expected_to, Expected::Any);
+            let by_address = matches!(expected_to, ExpectedMappings::Any);
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, offset, native, owner, .. } = *memory;
                 let serial = match by_address {
@@ -110,10 +110,10 @@ impl Shared {
     /// must be in the reservation with this serial. Returns the serials of the moved mappings.
     pub(super) fn relocate(
         &self,
-        to: Range,
-        from: Range,
+        to: AddressRange,
+        from: AddressRange,
         reservation: Option<u64>,
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
@@ -189,9 +189,9 @@ impl Shared {
 /// Adds the mappings of a range as targets, if they are the expected ones, and returns them.
 fn add_expected(
     journal: &mut Journal<'_, '_>,
-    range: Range,
+    range: AddressRange,
     argument: Argument,
-    expected: Expected<'_>,
+    expected: ExpectedMappings<'_>,
 ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
     let first = journal.targets.len();
     let added = journal.add_targets(range, &AccessChange::NONE);

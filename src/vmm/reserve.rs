@@ -1,6 +1,6 @@
 //! Reserves and frees addresses.
 
-use super::ledger::{Range, Reservation};
+use super::ledger::{AddressRange, ReservationRecord};
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, block_access};
@@ -55,7 +55,7 @@ impl Vmm {
     /// freed.
     pub fn address_free(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::AddressFree, |shared| {
-            let range = Range::new(address, size)?;
+            let range = AddressRange::new(address, size)?;
             let found = shared.ledger.reservations.find(range.start);
             let found = found.filter(|it| it.base == range.start);
             shared.free(&found.ok_or_else(|| not_a_reservation(range))?, range)
@@ -71,7 +71,7 @@ impl Shared {
         alignment: usize,
         preferred: Address,
         exact: bool,
-    ) -> Result<Arc<Reservation>, ErrorKind> {
+    ) -> Result<Arc<ReservationRecord>, ErrorKind> {
         let granule = self.granule;
         Argument::Size.check_not_zero(size)?;
         Argument::Size.check_multiple(size, granule)?;
@@ -82,7 +82,7 @@ impl Shared {
         let hint = if preferred.get() < MIN_ADDRESS { 0 } else { preferred.get() };
         let address_taken = ErrorKind::invalid(Argument::Address, preferred, Problem::AddressTaken);
         if exact {
-            Range::new(preferred, size)?;
+            AddressRange::new(preferred, size)?;
             if hint == 0 || hint % alignment != 0 {
                 return Err(address_taken);
             }
@@ -101,14 +101,17 @@ impl Shared {
             start = self.reserve_near(0, size, alignment).map_err(failed)?;
         }
         // SAFETY: the range was just reserved.
-        unsafe { self.insert_reservation(Range { start, size }) }
+        unsafe { self.insert_reservation(AddressRange { start, size }) }
     }
 
     /// Adds a range that the runtime has reserved to the ledger.
     ///
     /// # Safety
     /// The runtime has just reserved the range, and nothing is mapped in it.
-    unsafe fn insert_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+    unsafe fn insert_reservation(
+        &self,
+        range: AddressRange,
+    ) -> Result<Arc<ReservationRecord>, ErrorKind> {
         // A runtime that cannot align reservations (ROCm 6.1) also leaves reserved addresses writable. A
         // reservation must not be accessible.
         if !self.native().reserves_aligned() {
@@ -181,15 +184,15 @@ impl Shared {
         let freed = unsafe { self.native().address_free(start, size) };
         freed.inspect_err(|failure| {
             let failure = ErrorKind::of_call(*failure, size);
-            self.quarantine(Operation::AddressReserve, Range { start, size }, failure, None);
+            self.quarantine(Operation::AddressReserve, AddressRange { start, size }, failure, None);
         })
     }
 
     /// Frees a reservation, whose range must be exactly `range`.
     pub(super) fn free(
         &self,
-        reservation: &Arc<Reservation>,
-        range: Range,
+        reservation: &Arc<ReservationRecord>,
+        range: AddressRange,
     ) -> Result<(), ErrorKind> {
         let guard = reservation.lock();
         self.check_usable(reservation)?;
@@ -209,6 +212,6 @@ impl Shared {
     }
 }
 
-fn not_a_reservation(range: Range) -> ErrorKind {
+fn not_a_reservation(range: AddressRange) -> ErrorKind {
     ErrorKind::invalid(Argument::Address, range.address(), Problem::NotAReservation)
 }

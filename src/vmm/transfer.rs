@@ -3,8 +3,8 @@
 //! Each call first locks the reservation and checks the ledger, so that an invalid address is an error and never a
 //! fault.
 
-use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
-use super::{Access, Address, Expected, Shared, Vmm};
+use super::ledger::{AddressRange, MappedRange, ReservationGuard, locked_containing};
+use super::{Access, Address, ExpectedMappings, Shared, Vmm};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::native::{CopyEngine, Failure, read_memory, write_memory};
@@ -17,7 +17,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// read access.
     pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Error> {
-        self.run(Operation::Read, |shared| shared.read(address, bytes, Expected::Any))
+        self.run(Operation::Read, |shared| shared.read(address, bytes, ExpectedMappings::Any))
     }
 
     /// Copies to mapped memory, by this process's own stores.
@@ -26,7 +26,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// write access.
     pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Error> {
-        self.run(Operation::Write, |shared| shared.write(address, bytes, Expected::Any))
+        self.run(Operation::Write, |shared| shared.write(address, bytes, ExpectedMappings::Any))
     }
 
     /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`).
@@ -48,10 +48,16 @@ impl Vmm {
             let (to, from) = two_ranges(destination, source, size)?;
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
-                    .check_granted(guards, to, Expected::Any, Some(agent), Access::ReadWrite)
+                    .check_granted(
+                        guards,
+                        to,
+                        ExpectedMappings::Any,
+                        Some(agent),
+                        Access::ReadWrite,
+                    )
                     .map_err(|kind| kind.for_argument(Argument::Destination))?;
                 shared
-                    .check_granted(guards, from, Expected::Any, Some(agent), Access::Read)
+                    .check_granted(guards, from, ExpectedMappings::Any, Some(agent), Access::Read)
                     .map_err(|kind| kind.for_argument(Argument::Source))?;
                 let engine = copier.copy_engine();
                 // SAFETY: both reservations are locked. The checks above ensure that both ranges are mapped,
@@ -76,7 +82,7 @@ impl Vmm {
         source: Address,
     ) -> Result<(), Error> {
         self.run(Operation::CopyToHost, |shared| {
-            shared.copy_to_host(agent, bytes, source, Expected::Any)
+            shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any)
         })
     }
 
@@ -93,7 +99,7 @@ impl Vmm {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.run(Operation::CopyFromHost, |shared| {
-            shared.copy_from_host(agent, destination, bytes, Expected::Any)
+            shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
         })
     }
 
@@ -107,7 +113,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
     /// access, or address or size are not multiples of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
-        self.run(Operation::Fill, |shared| shared.fill(address, value, size, Expected::Any))
+        self.run(Operation::Fill, |shared| shared.fill(address, value, size, ExpectedMappings::Any))
     }
 }
 
@@ -116,7 +122,7 @@ impl Shared {
         &self,
         address: Address,
         bytes: &mut [u8],
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         self.with_access(None, (address, bytes.len()), (Access::Read, expected), |start| {
             // SAFETY: the reservation is locked, and the CPU may read the range.
@@ -129,7 +135,7 @@ impl Shared {
         &self,
         address: Address,
         bytes: &[u8],
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         self.with_access(None, (address, bytes.len()), (Access::ReadWrite, expected), |start| {
             // SAFETY: the reservation is locked, and the CPU may write the range.
@@ -143,7 +149,7 @@ impl Shared {
         agent: AgentId,
         bytes: &mut [u8],
         source: Address,
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         let engine = self.agent(agent, Argument::Agent)?.copy_engine();
         let (range, conditions) = ((source, bytes.len()), (Access::Read, expected));
@@ -158,7 +164,7 @@ impl Shared {
         agent: AgentId,
         destination: Address,
         bytes: &[u8],
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         let engine = self.agent(agent, Argument::Agent)?.copy_engine();
         let (range, conditions) = ((destination, bytes.len()), (Access::ReadWrite, expected));
@@ -173,9 +179,9 @@ impl Shared {
         address: Address,
         value: u32,
         size: usize,
-        expected: Expected<'_>,
+        expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
-        let range = Range::new(address, size)?;
+        let range = AddressRange::new(address, size)?;
         if range.start % 4 != 0 {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::NotMultipleOfFour));
         }
@@ -187,7 +193,7 @@ impl Shared {
             expected.check(range, mappings.overlapping(range))?;
             let part = |it: MappedRange| {
                 let start = it.start.max(range.start);
-                let part = Range { start, size: it.range().end().min(range.end()) - start };
+                let part = AddressRange { start, size: it.range().end().min(range.end()) - start };
                 Ok((part, self.filler(&it, part)?))
             };
             let parts = mappings.covering(range)?.map(part);
@@ -205,7 +211,7 @@ impl Shared {
 
     /// Returns the agent that fills a part of a mapping: the memory's owner. If the owner is unknown, or a CPU without
     /// write access, returns the first GPU with write access. A CPU fills only its own memory.
-    fn filler(&self, mapping: &MappedRange, part: Range) -> Result<CopyEngine, ErrorKind> {
+    fn filler(&self, mapping: &MappedRange, part: AddressRange) -> Result<CopyEngine, ErrorKind> {
         let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
         let owner = mapping.owner.map(usize::from);
         let is_owner = |agent: &&Agent| owner == Some(agent.id().index());
@@ -229,13 +235,13 @@ impl Shared {
         &self,
         agent: Option<AgentId>,
         (address, size): (Address, usize),
-        (needed, expected): (Access, Expected<'_>),
+        (needed, expected): (Access, ExpectedMappings<'_>),
         act: impl FnOnce(usize) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
         if size == 0 {
             return Ok(());
         }
-        let range = Range::new(address, size)?;
+        let range = AddressRange::new(address, size)?;
         self.with_locked(&[range], |guards| {
             self.check_granted(guards, range, expected, agent, needed)?;
             act(range.start).map_err(|failure| ErrorKind::of_call(failure, size))
@@ -244,7 +250,7 @@ impl Shared {
 }
 
 /// Names the destination in an error about the range `to`, and the source in other errors about an address.
-pub(super) fn for_operand(kind: ErrorKind, to: Range) -> ErrorKind {
+pub(super) fn for_operand(kind: ErrorKind, to: AddressRange) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }
             if *value == Value::Range(to.address(), to.size) =>
@@ -261,9 +267,9 @@ pub(super) fn two_ranges(
     destination: Address,
     source: Address,
     size: usize,
-) -> Result<(Range, Range), ErrorKind> {
+) -> Result<(AddressRange, AddressRange), ErrorKind> {
     let range = |address, argument| {
-        Range::new(address, size).map_err(|kind: ErrorKind| kind.for_argument(argument))
+        AddressRange::new(address, size).map_err(|kind: ErrorKind| kind.for_argument(argument))
     };
     Ok((range(destination, Argument::Destination)?, range(source, Argument::Source)?))
 }

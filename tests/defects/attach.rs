@@ -7,7 +7,7 @@ use crate::table::{
     ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_BLOCKS, FREED_MEMORY_OPENED, IPC_LENGTH_NOT_CHECKED,
 };
 use hsa_rocr::test::Fixture;
-use hsa_vmm::error::{ErrorKind, Unavailable};
+use hsa_vmm::error::{ErrorKind, UnavailableReason};
 use hsa_vmm::ipc::IpcHandle;
 use hsa_vmm::{Ipc, PoolMemory, Runtime};
 use std::io::{Read, Write};
@@ -179,7 +179,7 @@ fn forged_length_is_rejected_through_the_library() {
             let (_runtime, ipc) = open(fixture);
             report_ready();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
-            assert_unavailable(&error, Unavailable::TooLarge);
+            assert_unavailable(&error, UnavailableReason::TooLarge);
             0
         };
         assert_eq!(share_between_processes(LONG_TIMEOUT, export, import), End::Success);
@@ -187,7 +187,7 @@ fn forged_length_is_rejected_through_the_library() {
 }
 
 #[track_caller]
-fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
+fn assert_unavailable(error: &hsa_vmm::Error, expected: UnavailableReason) {
     let ErrorKind::Unavailable { reason, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(*reason, expected);
 }
@@ -217,7 +217,7 @@ fn freed_memory_is_rejected_through_the_library() {
             for handle in bytes.chunks_exact(IpcHandle::SIZE) {
                 let handle = IpcHandle::from_bytes(handle.try_into().unwrap());
                 let error = ipc.open_mem_handle(&handle, 0).unwrap_err();
-                assert_unavailable(&error, Unavailable::Freed);
+                assert_unavailable(&error, UnavailableReason::Freed);
             }
             0
         };

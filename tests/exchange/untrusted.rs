@@ -4,7 +4,7 @@ use super::{MappedMemory, OpenLibrary, expect_word, send_word};
 use crate::process::namespaces::{NOBODY_UID, become_user, mount_own_proc, new_pid_namespace};
 use crate::process::{Child, End, in_child};
 use hsa_vmm::Error;
-use hsa_vmm::error::{ErrorKind, Unavailable};
+use hsa_vmm::error::{ErrorKind, UnavailableReason};
 use hsa_vmm::transport::{Channel, Offer, Ticket, Trust, UntrustedUser};
 use rustix::process::geteuid;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -73,7 +73,7 @@ fn with_trust(socket: UnixStream, trust: Trust) -> Channel {
 fn assert_untrusted<T>(result: Result<T, Error>, user: u32, trusted: u32) {
     let Err(error) = result else { panic!("another user was trusted") };
     let (ErrorKind::Untrusted(found)
-    | ErrorKind::Unavailable { reason: Unavailable::Untrusted(found), .. }) = *error.kind()
+    | ErrorKind::Unavailable { reason: UnavailableReason::Untrusted(found), .. }) = *error.kind()
     else {
         panic!("{error}")
     };
@@ -84,7 +84,7 @@ fn assert_untrusted<T>(result: Result<T, Error>, user: u32, trusted: u32) {
 #[track_caller]
 fn assert_other_namespace<T>(result: Result<T, Error>) {
     let Err(error) = result else { panic!("a ticket of another namespace was accepted") };
-    let kind = ErrorKind::Unavailable { process: 1, reason: Unavailable::OtherNamespace };
+    let kind = ErrorKind::Unavailable { process: 1, reason: UnavailableReason::OtherNamespace };
     assert_eq!(*error.kind(), kind);
 }
 

@@ -10,7 +10,7 @@ mod process;
 mod processes;
 
 use exchange::Role;
-use hsa_vmm::error::{Argument, Malformed, Operation, Problem, Unavailable};
+use hsa_vmm::error::{Argument, MalformedMessage, Operation, Problem, UnavailableReason};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
@@ -147,13 +147,16 @@ fn malformed_messages_are_rejected_and_closed() {
         error.into_kind()
     };
     let malformed = ErrorKind::Malformed;
-    assert_eq!(receive_error(&with_byte(0, b'H'), 1), malformed(Malformed::WrongMagic));
-    assert_eq!(receive_error(&with_byte(7, 9), 1), malformed(Malformed::Version(9)));
-    assert_eq!(receive_error(&with_byte(8, 63), 1), malformed(Malformed::Length(63)));
-    assert_eq!(receive_error(&with_byte(10, 1), 1), malformed(Malformed::Length(65 + (1 << 16))));
-    assert_eq!(receive_error(&with_byte(12, 2), 1), malformed(Malformed::HandleType(2)));
-    assert_eq!(receive_error(&with_byte(50, 1), 1), malformed(Malformed::Reserved));
-    assert_eq!(receive_error(&with_byte(64, 0xff), 1), malformed(Malformed::NotUtf8));
+    assert_eq!(receive_error(&with_byte(0, b'H'), 1), malformed(MalformedMessage::WrongMagic));
+    assert_eq!(receive_error(&with_byte(7, 9), 1), malformed(MalformedMessage::Version(9)));
+    assert_eq!(receive_error(&with_byte(8, 63), 1), malformed(MalformedMessage::Length(63)));
+    assert_eq!(
+        receive_error(&with_byte(10, 1), 1),
+        malformed(MalformedMessage::Length(65 + (1 << 16)))
+    );
+    assert_eq!(receive_error(&with_byte(12, 2), 1), malformed(MalformedMessage::HandleType(2)));
+    assert_eq!(receive_error(&with_byte(50, 1), 1), malformed(MalformedMessage::Reserved));
+    assert_eq!(receive_error(&with_byte(64, 0xff), 1), malformed(MalformedMessage::NotUtf8));
     for count in [0, 2, 3, 4] {
         assert_eq!(receive_error(&valid, count), ErrorKind::UnexpectedDescriptors(count));
     }

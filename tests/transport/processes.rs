@@ -24,7 +24,7 @@ fn untrusted_users_are_rejected() {
     assert_eq!(trusting.receive_descriptor().unwrap().1, example_description());
     let offer = Offer::of_descriptor(null.into()).unwrap();
     let result = offer.ticket().fetch_descriptor(Trust::User(own_user + 1));
-    let reason = Unavailable::Untrusted(user);
+    let reason = UnavailableReason::Untrusted(user);
     let process = std::process::id() as i32;
     assert_eq!(error_kind(result), ErrorKind::Unavailable { process, reason });
 }
@@ -55,7 +55,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     for (trust, user, trusted) in
         [(Trust::SameUser, NOBODY_UID, own_user), (Trust::User(NOBODY_UID), own_user, NOBODY_UID)]
     {
-        let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
+        let reason = UnavailableReason::Untrusted(UntrustedUser { user: Some(user), trusted });
         let process = ticket.process as i32;
         assert_eq!(error_kind(fetch(trust)), ErrorKind::Unavailable { process, reason });
     }
@@ -165,11 +165,11 @@ fn ticket_is_valid_while_the_offer_lives() {
     parent_socket.write_all(b"!").unwrap();
     parent_socket.read_exact(&mut byte).unwrap();
     let process = ticket.process as i32;
-    let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
+    let withdrawn = ErrorKind::Unavailable { process, reason: UnavailableReason::Withdrawn };
     assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     parent_socket.write_all(b"!").unwrap();
     assert_eq!(child.wait(), End::Success);
-    let ended = ErrorKind::Unavailable { process, reason: Unavailable::NoProcess };
+    let ended = ErrorKind::Unavailable { process, reason: UnavailableReason::NoProcess };
     assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), ended);
     // The memory outlives the process that has created it.
     assert_eq!(&first_bytes(&mapping), b"back");

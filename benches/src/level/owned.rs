@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 /// The owned types' calls, and the objects of a round.
 #[derive(Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedCalls {
     vmm: Vmm,
     gpus: Vec<AgentId>,
     properties: AllocationProperties,
@@ -28,7 +28,7 @@ fn missing_value() -> Box<dyn std::error::Error> {
     "a value that the round needs is missing".into()
 }
 
-impl Owned {
+impl OwnedCalls {
     pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
         Self {
             vmm: target.vmm.clone(),
@@ -72,7 +72,7 @@ impl Owned {
     }
 }
 
-impl Caller for Owned {
+impl Caller for OwnedCalls {
     fn reserve(&mut self, index: usize) -> Outcome {
         self.reserved[index] =
             Some(Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);

@@ -9,7 +9,7 @@ use hsa_sys::*;
 
 /// The runtime's own functions, and the objects of a round.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawCalls {
     vmem: Vmem,
     pool: hsa_amd_memory_pool_t,
     gpu: hsa_agent_t,
@@ -81,7 +81,7 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     (agents, pool)
 }
 
-impl Raw {
+impl RawCalls {
     pub fn new(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         let missing = |name: &str| BenchError::Configuration(format!("the runtime has no {name}"));
         let vmem = target.table.vmem.map_err(|function| missing(function.0))?;
@@ -145,7 +145,7 @@ impl Raw {
     }
 }
 
-impl Caller for Raw {
+impl Caller for RawCalls {
     fn reserve(&mut self, index: usize) -> Outcome {
         let mut address = null_mut();
         self.reserve_one(&mut address, SIZE)?;
@@ -240,7 +240,7 @@ impl Caller for Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawCalls {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.live.take() else { return };
         // Ignore failures: the measurement is over.

@@ -204,7 +204,7 @@ impl PeerDescription {
     }
 
     pub(crate) fn facts(&self) -> Vec<Fact> {
-        let sum = |value: fn(&super::LinkDescription) -> u32| {
+        let joined = |value: fn(&super::LinkDescription) -> u32| {
             self.links
                 .iter()
                 .map(value)
@@ -214,9 +214,9 @@ impl PeerDescription {
         };
         let mut facts = vec![Fact::new("hops", self.links_text())];
         if !self.links.is_empty() {
-            facts.push(Fact::new("least MB/s", sum(|link| link.min_bandwidth)));
-            facts.push(Fact::new("most MB/s", sum(|link| link.max_bandwidth)));
-            facts.push(Fact::new("distance", sum(|link| link.numa_distance)));
+            facts.push(Fact::new("least MB/s", joined(|link| link.min_bandwidth)));
+            facts.push(Fact::new("most MB/s", joined(|link| link.max_bandwidth)));
+            facts.push(Fact::new("distance", joined(|link| link.numa_distance)));
         }
         facts
     }

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::plan::Calls;
 
-    fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
+    fn injector_of(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
         let plan = Plan::default();
         Injector::new(rules.iter().fold(plan, |plan, rule| plan.with_rule(rule.0, rule.1, rule.2)))
     }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn each_rule_counts_its_own_calls() {
         let second_and_third = Calls { first: 2, last: 3 };
-        let injector = rules(&[
+        let injector = injector_of(&[
             (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
             (Some("MAP"), second_and_third, Effect::Fail(7)),
             (Some("FREE"), Calls::starting_at(2), Effect::Misbehave(FaultKind::Leak)),
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn rule_for_call_applies_to_its_operations() {
         let rule = |call, code| (Some(call), Calls::starting_at(2), Effect::Fail(code));
-        let injector = rules(&[rule("VA.MAP", 1), rule("VA", 2)]);
+        let injector = injector_of(&[rule("VA.MAP", 1), rule("VA", 2)]);
         let calls = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"];
         let results = calls.map(|call| injector.count_call(call).apply());
         assert_eq!(results, [Ok(None), Err(2), Ok(None), Err(1)]);
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn each_effective_rule_is_reported_once() {
         let fail = Effect::Fail(5);
-        let injector = rules(&[
+        let injector = injector_of(&[
             (Some("FREE"), Calls::ALL, fail),
             (Some("MAP"), Calls::starting_at(2), fail),
             (Some("MAP"), Calls::starting_at(2), Effect::Fail(6)),
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn delays_add_up() {
         let delay = |micros| Effect::Delay(Duration::from_micros(micros));
-        let injector = rules(&[
+        let injector = injector_of(&[
             (Some("MAP"), Calls::single(2), delay(20_000)),
             (None, Calls::starting_at(2), delay(5)),
         ]);
@@ -208,12 +208,15 @@ mod tests {
         assert_eq!([(); 3].map(|()| injector.count_call("MAP").delay), delays);
         let longest = (None, Calls::ALL, Effect::Delay(Duration::MAX));
         assert_eq!(
-            rules(&[longest, longest]).count_call("MAP").delay,
+            injector_of(&[longest, longest]).count_call("MAP").delay,
             Duration::MAX,
             "no overflow"
         );
         let began = std::time::Instant::now();
-        assert_eq!(rules(&[(None, Calls::ALL, delay(20_000))]).count_call("MAP").apply(), Ok(None));
+        assert_eq!(
+            injector_of(&[(None, Calls::ALL, delay(20_000))]).count_call("MAP").apply(),
+            Ok(None)
+        );
         assert!(began.elapsed() >= Duration::from_millis(20));
     }
 }

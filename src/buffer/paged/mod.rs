@@ -72,7 +72,13 @@ pub struct PagedBuffer {
 impl PagedBuffer {
     /// Returns a builder for a buffer with addresses for `capacity` bytes.
     pub fn builder(capacity: usize) -> PagedBuilder {
-        PagedBuilder { capacity, page_size: None, zero_page: false, pages_ahead: 0, pool_size: 0 }
+        PagedBuilder {
+            capacity,
+            page_size: None,
+            zero_page: false,
+            pages_ahead: 0,
+            pooled_pages: 0,
+        }
     }
 
     /// Returns the address of the buffer.

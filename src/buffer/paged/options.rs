@@ -27,7 +27,7 @@ pub struct PagedBuilder {
     pub(super) page_size: Option<usize>,
     pub(super) zero_page: bool,
     pub(super) pages_ahead: usize,
-    pub(super) pool_size: usize,
+    pub(super) pooled_pages: usize,
 }
 
 impl PagedBuilder {
@@ -65,7 +65,7 @@ impl PagedBuilder {
     /// wait for the runtime to create memory. The ready memory counts as used. More pages than the buffer has are
     /// never kept ready.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
-        self.pool_size = pages;
+        self.pooled_pages = pages;
         self
     }
 
@@ -91,7 +91,7 @@ impl PagedBuilder {
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
         // More memory could never be mapped, and would be missing elsewhere.
-        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead).min(page_count);
+        let pooled_pages = self.pooled_pages.max(self.pages_ahead - pages_ahead).min(page_count);
         let zero_page = if self.zero_page {
             let zero_page = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
@@ -111,7 +111,7 @@ impl PagedBuilder {
             pages_ahead,
             page_size,
             page_count,
-            pool: HandlePool::new(vmm, properties, page_size, pool_size, keeps_all),
+            pool: HandlePool::new(vmm, properties, page_size, pooled_pages, keeps_all),
             reservation,
             properties: *properties,
             vmm: vmm.clone(),

@@ -27,10 +27,10 @@
 //! | 19 | the order of release and unmap does not matter | `Handles::decrement`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never causes an error; the start has the requested alignment | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every case that expects an error |
-//! | 22 | operations of threads on different reservations have a serial order | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
+//! | 22 | operations of threads on different reservations have a serial order | [`ReservationRecord::lock`] and `native`'s library lock | `tests/threads` |
 
 use super::mappings::AccessStates;
-use super::{Ledger, MappedRange, Mappings, Range, Reservation};
+use super::{AddressRange, Ledger, MappedRange, Mappings, ReservationRecord};
 use crate::handle::Handle;
 use std::collections::{BTreeSet, HashMap};
 
@@ -62,8 +62,12 @@ impl Ledger {
     }
 
     /// Checks invariants 1 and 8 for one mapping.
-    fn check_mapping(&self, reservation: &Reservation, it: &MappedRange) -> Result<(), String> {
-        let Range { start, size } = it.range();
+    fn check_mapping(
+        &self,
+        reservation: &ReservationRecord,
+        it: &MappedRange,
+    ) -> Result<(), String> {
+        let AddressRange { start, size } = it.range();
         let broken = |problem: &str| Err(format!("the mapping at {start:#x} {problem}"));
         if !reservation.contains_range(it.range()) {
             return broken("is not in its reservation");

@@ -1,6 +1,6 @@
 //! The mappings in one reservation: address, physical memory, and access.
 
-use super::{Range, not_mapped};
+use super::{AddressRange, not_mapped};
 use crate::access::{Access, AccessState};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Quarantined};
@@ -29,8 +29,8 @@ pub(crate) struct MappedRange {
 }
 
 impl MappedRange {
-    pub fn range(&self) -> Range {
-        Range { start: self.start, size: self.size }
+    pub fn range(&self) -> AddressRange {
+        AddressRange { start: self.start, size: self.size }
     }
 }
 
@@ -150,13 +150,16 @@ impl Mappings {
     }
 
     /// Returns the mapping of exactly a range, the usual case; `None` if there is no such mapping.
-    pub fn exact(&self, range: Range) -> Option<MappedRange> {
+    pub fn exact(&self, range: AddressRange) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(self.mapped_range(range.start, entry))
     }
 
     /// Returns the mappings of a range, which must consist of adjacent whole mappings.
-    pub fn adjacent(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
+    pub fn adjacent(
+        &self,
+        range: AddressRange,
+    ) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         if let Some((start, _)) = self.entry_at(range.start)
             && start != range.start
         {
@@ -180,7 +183,7 @@ impl Mappings {
     }
 
     /// Returns the mappings that overlap a range, by address.
-    pub fn overlapping(&self, range: Range) -> impl Iterator<Item = MappedRange> {
+    pub fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = MappedRange> {
         let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
         self.entries
             .range(first..range.end())
@@ -189,7 +192,10 @@ impl Mappings {
 
     /// Returns the mappings that overlap a range, which must be mapped completely. Unlike for
     /// [`adjacent`](Self::adjacent), the range may begin and end inside mappings.
-    pub fn covering(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
+    pub fn covering(
+        &self,
+        range: AddressRange,
+    ) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         let mut next = range.start;
         for it in self.overlapping(range) {
             if it.start > next {
@@ -206,7 +212,7 @@ impl Mappings {
     /// Checks that nothing is mapped in a range except mappings whose start `except` accepts.
     pub fn check_empty(
         &self,
-        range: Range,
+        range: AddressRange,
         except: impl Fn(usize) -> bool,
     ) -> Result<(), ErrorKind> {
         // If any mapping overlaps the range, the last mapping that begins before the range's end overlaps it.

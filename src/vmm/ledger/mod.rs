@@ -11,8 +11,8 @@
 //!
 //! An operation that changes mappings holds the mutex of each of its reservations ([`ReservationGuard`])
 //! while it calls the runtime. This excludes other operations on these reservations. The operation changes the map at
-//! the end, under the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock, so they never wait
-//! for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
+//! the end, under the map's own lock ([`ReservationRecord::mappings`]). Look-ups take only that lock, so they never
+//! wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 
 mod check;
 mod handles;
@@ -22,8 +22,8 @@ mod reservations;
 pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MAX_OFFSET, MappedRange, Mappings, OFFSET_UNIT};
 pub(crate) use reservations::{
-    Guards, Reservation, ReservationGuard, ReservationSnapshot, Reservations, cache, guard_index,
-    locked_containing,
+    Guards, ReservationGuard, ReservationRecord, ReservationSnapshot, Reservations, cache,
+    guard_index, locked_containing,
 };
 
 use crate::address::Address;
@@ -33,12 +33,12 @@ use crate::vmm::Usage;
 
 /// A range of addresses that is not empty and does not wrap around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct AddressRange {
     pub start: usize,
     pub size: usize,
 }
 
-impl Range {
+impl AddressRange {
     /// Creates a range. Rejects null, zero, and ranges that extend past the end of the address space.
     pub fn new(address: Address, size: usize) -> Result<Self, ErrorKind> {
         if address == Address::NULL {
@@ -69,8 +69,8 @@ impl Range {
     }
 }
 
-impl From<Range> for Value {
-    fn from(range: Range) -> Self {
+impl From<AddressRange> for Value {
+    fn from(range: AddressRange) -> Self {
         Self::Range(range.address(), range.size)
     }
 }

@@ -1,6 +1,6 @@
 //! Reservations: ranges of addresses, and the index that finds them by address.
 
-use super::{Mappings, Range};
+use super::{AddressRange, Mappings};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Quarantined};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 // for which the allocator has a slow path.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Reservation {
+pub(crate) struct ReservationRecord {
     _before: [u64; 8],
     pub base: usize,
     pub size: usize,
@@ -35,9 +35,9 @@ pub(crate) struct Reservation {
     _behind: [u64; 8],
 }
 
-impl Reservation {
-    pub fn range(&self) -> Range {
-        Range { start: self.base, size: self.size }
+impl ReservationRecord {
+    pub fn range(&self) -> AddressRange {
+        AddressRange { start: self.base, size: self.size }
     }
 
     /// Returns whether the reservation contains an address.
@@ -46,7 +46,7 @@ impl Reservation {
     }
 
     /// Returns whether the reservation contains all of a range.
-    pub fn contains_range(&self, range: Range) -> bool {
+    pub fn contains_range(&self, range: AddressRange) -> bool {
         self.contains(range.start) && range.size <= self.size - (range.start - self.base)
     }
 
@@ -103,14 +103,14 @@ impl Reservation {
 /// A locked reservation: only this thread changes its mappings.
 #[derive(Debug)]
 pub(crate) struct ReservationGuard<'a> {
-    pub reservation: &'a Reservation,
+    pub reservation: &'a ReservationRecord,
     _writer: Ordered<MutexGuard<'a, ()>>,
 }
 
 thread_local! {
     /// The reservation that this thread used last, and will most likely use next. The look-up reads it without
     /// a lock, so that threads in different reservations do not wait for each other.
-    static LAST: Cell<Option<Arc<Reservation>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Arc<ReservationRecord>>> = const { Cell::new(None) };
 }
 
 /// The number of serials that a reservation takes at a time, so that threads seldom contend for [`NEXT_BLOCK`].
@@ -119,7 +119,7 @@ const BLOCK_SIZE: u64 = 1 << 16;
 /// The next block of serials in this process, for indexes, reservations and mappings.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(BLOCK_SIZE);
 
-type Tree = BTreeMap<usize, Arc<Reservation>>;
+type Tree = BTreeMap<usize, Arc<ReservationRecord>>;
 
 /// All reservations of one `Vmm`, by address.
 #[derive(Debug)]
@@ -144,8 +144,8 @@ impl Reservations {
     }
 
     /// Returns the reservation that contains an address. The caller may [`cache`] the reservation after use.
-    pub fn find(&self, address: usize) -> Option<Arc<Reservation>> {
-        let matches = |it: &Arc<Reservation>| {
+    pub fn find(&self, address: usize) -> Option<Arc<ReservationRecord>> {
+        let matches = |it: &Arc<ReservationRecord>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
         };
         match LAST.try_with(Cell::take) {
@@ -159,13 +159,13 @@ impl Reservations {
     }
 
     /// Returns the reservation that contains all of a range.
-    pub fn containing(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+    pub fn containing(&self, range: AddressRange) -> Result<Arc<ReservationRecord>, ErrorKind> {
         let found = self.find(range.start).filter(|it| it.contains_range(range));
         found.ok_or_else(|| range.invalid(Problem::NotReserved))
     }
 
     /// Calls `act` with the reservation that contains an address, if any.
-    pub fn at<T>(&self, address: usize, act: impl FnOnce(&Reservation) -> T) -> Option<T> {
+    pub fn at<T>(&self, address: usize, act: impl FnOnce(&ReservationRecord) -> T) -> Option<T> {
         let found = self.find(address)?;
         let result = act(&found);
         cache(found);
@@ -173,7 +173,7 @@ impl Reservations {
     }
 
     /// Adds a reservation, and returns it. The error is the first address that another reservation contains.
-    pub fn insert(&self, range: Range) -> Result<Arc<Reservation>, usize> {
+    pub fn insert(&self, range: AddressRange) -> Result<Arc<ReservationRecord>, usize> {
         let mut tree = self.tree_mut();
         // If any reservation overlaps the range, the last reservation that begins before the range's end does.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
@@ -182,7 +182,7 @@ impl Reservations {
             return Err(base.max(range.start));
         }
         let serial = NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed);
-        let reservation = Arc::new(Reservation {
+        let reservation = Arc::new(ReservationRecord {
             _before: [0; 8],
             base: range.start,
             size: range.size,
@@ -206,7 +206,7 @@ impl Reservations {
     }
 
     /// Undoes [`remove`](Self::remove).
-    pub fn restore(&self, reservation: Arc<Reservation>) {
+    pub fn restore(&self, reservation: Arc<ReservationRecord>) {
         let mut tree = self.tree_mut();
         reservation.freed.store(false, Ordering::Release);
         tree.insert(reservation.base, reservation);
@@ -217,14 +217,14 @@ impl Reservations {
     pub fn snapshot<T>(&self, act: impl FnOnce(&[ReservationSnapshot<'_>]) -> T) -> T {
         let tree = self.tree();
         let locked =
-            |it| ReservationSnapshot { reservation: it, mappings: Reservation::mappings(it) };
+            |it| ReservationSnapshot { reservation: it, mappings: ReservationRecord::mappings(it) };
         let all: Vec<ReservationSnapshot<'_>> = tree.values().map(locked).collect();
         act(&all)
     }
 }
 
 /// Caches a reservation for this thread's next look-up.
-pub(crate) fn cache(reservation: Arc<Reservation>) {
+pub(crate) fn cache(reservation: Arc<ReservationRecord>) {
     // Fails only while the thread exits.
     let _ = LAST.try_with(|last| last.set(Some(reservation)));
 }
@@ -232,7 +232,7 @@ pub(crate) fn cache(reservation: Arc<Reservation>) {
 /// A reservation whose mappings are locked for reading.
 #[derive(Debug)]
 pub(crate) struct ReservationSnapshot<'a> {
-    pub reservation: &'a Arc<Reservation>,
+    pub reservation: &'a Arc<ReservationRecord>,
     pub mappings: Ordered<RwLockReadGuard<'a, Mappings>>,
 }
 
@@ -242,7 +242,7 @@ pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
 /// Returns the index of the guard whose reservation contains all of a range.
 pub(crate) fn guard_index(
     guards: &[ReservationGuard<'_>],
-    range: Range,
+    range: AddressRange,
 ) -> Result<usize, ErrorKind> {
     let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
     let found = next.checked_sub(1).filter(|&it| guards[it].reservation.contains_range(range));
@@ -252,15 +252,15 @@ pub(crate) fn guard_index(
 /// Returns the locked reservation that contains all of a range.
 pub(crate) fn locked_containing<'a>(
     guards: &[ReservationGuard<'a>],
-    range: Range,
-) -> Result<&'a Reservation, ErrorKind> {
+    range: AddressRange,
+) -> Result<&'a ReservationRecord, ErrorKind> {
     guard_index(guards, range).map(|index| guards[index].reservation)
 }
 
 impl ReservationGuard<'_> {
     /// Checks that the range is exactly that of the reservation, and that nothing is mapped in it.
-    pub fn check_free(&self, range: Range) -> Result<(), ErrorKind> {
-        let Reservation { base, size: expected, .. } = *self.reservation;
+    pub fn check_free(&self, range: AddressRange) -> Result<(), ErrorKind> {
+        let ReservationRecord { base, size: expected, .. } = *self.reservation;
         let invalid = |problem| {
             Err(ErrorKind::invalid(Argument::Address, Address::new(range.start), problem))
         };

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 const PAGE: usize = 4096;
 const NATIVE: NativeHandle = NativeHandle(hsa_sys::hsa_amd_vmem_alloc_handle_t { handle: 1 });
 
-fn range(first: usize, pages: usize) -> Range {
-    Range { start: first * PAGE, size: pages * PAGE }
+fn range(first: usize, pages: usize) -> AddressRange {
+    AddressRange { start: first * PAGE, size: pages * PAGE }
 }
 
 fn properties() -> AllocationProperties {
@@ -33,14 +33,14 @@ fn granted(agent: usize, access: Access) -> AccessState {
 }
 
 /// Adds a mapping, as a map does at the end of its operation.
-fn map(ledger: &Ledger, range: Range, handle: Handle) {
+fn map(ledger: &Ledger, range: AddressRange, handle: Handle) {
     let count = |record: &mut HandleRecord| {
         record.mappings += 1;
         (record.native, record.owner)
     };
     let (native, owner) = ledger.handles.with(handle, count).unwrap();
     ledger.reservations.at(range.start, |reservation| {
-        let (Range { start, size }, access) = (range, AccessState::default());
+        let (AddressRange { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();
         let offset = 0;
         let mapped = MappedRange { start, size, handle, offset, serial, native, owner, access };
@@ -81,7 +81,7 @@ fn three_mappings() -> (Ledger, Handle) {
     (ledger, handle)
 }
 
-fn mappings_in(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
+fn mappings_in(ledger: &Ledger, range: AddressRange) -> Result<usize, ErrorKind> {
     let found = ledger
         .reservations
         .at(range.start, |it| it.mappings().adjacent(range).map(|it| it.count()));

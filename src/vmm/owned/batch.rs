@@ -6,9 +6,9 @@
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::vmm::ledger::Range;
+use crate::vmm::ledger::AddressRange;
 use crate::vmm::map::NewRange;
-use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
+use crate::vmm::{AccessDescriptor, Address, ExpectedMappings, Shared, Vmm};
 use core::ops;
 
 /// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. Maps the bytes `part` of `allocation`,
@@ -48,7 +48,7 @@ pub struct MapRequest<'a> {
 /// Mappings, sorted by address.
 struct SortedMappings<'a> {
     mappings: Vec<&'a Mapping>,
-    ranges: Vec<Range>,
+    ranges: Vec<AddressRange>,
     serials: Vec<u64>,
 }
 
@@ -63,14 +63,14 @@ impl<'a> SortedMappings<'a> {
         Ok(Self { mappings, ranges, serials })
     }
 
-    fn expected(&self) -> Expected<'_> {
-        Expected::Only(&self.serials)
+    fn expected(&self) -> ExpectedMappings<'_> {
+        ExpectedMappings::Only(&self.serials)
     }
 
     /// Returns the range from the start of the first to the end of the last mapping.
-    fn range(&self) -> Option<Range> {
+    fn range(&self) -> Option<AddressRange> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
-        Some(Range { start: first.start, size: last.end() - first.start })
+        Some(AddressRange { start: first.start, size: last.end() - first.start })
     }
 }
 
@@ -260,7 +260,7 @@ fn replace(
         let part = &request.part;
         let size = part.end.saturating_sub(part.start);
         let range = request.reservation.part(request.offset, size)?;
-        let range = Range::new(range.address(), size)?;
+        let range = AddressRange::new(range.address(), size)?;
         let reservation = Some(request.reservation.serial());
         let mut it = NewRange::new(range, part.start, handle, reservation);
         if !request.access.is_empty() {
@@ -284,7 +284,7 @@ fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
     (address, size): (Address, usize),
-    mut act: impl FnMut(&Shared, Expected<'_>, Address, usize) -> Result<(), ErrorKind>,
+    mut act: impl FnMut(&Shared, ExpectedMappings<'_>, Address, usize) -> Result<(), ErrorKind>,
 ) -> Result<(), Error> {
     if size == 0 {
         return Ok(());
@@ -296,7 +296,7 @@ fn for_each_reservation(
         let sorted = SortedMappings::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
-        let bytes = Range { start: next, size };
+        let bytes = AddressRange { start: next, size };
         let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
             |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
@@ -307,7 +307,7 @@ fn for_each_reservation(
             if !is_adjacent || run_end <= next {
                 return Err(not_mapped());
             }
-            act(shared, Expected::Only(&serials), Address::new(next), run_end - next)?;
+            act(shared, ExpectedMappings::Only(&serials), Address::new(next), run_end - next)?;
             next = run_end;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }

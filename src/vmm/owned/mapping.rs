@@ -4,8 +4,8 @@ use super::{Allocation, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Rejected};
 use crate::sync::call_closure;
-use crate::vmm::ledger::Range;
-use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
+use crate::vmm::ledger::AddressRange;
+use crate::vmm::{Access, AccessDescriptor, Address, ExpectedMappings, Shared, Vmm};
 use core::slice;
 use derive_more::Debug;
 
@@ -282,17 +282,17 @@ impl Mapping {
         self.serial
     }
 
-    pub(in crate::vmm) fn range(&self) -> Range {
-        Range { start: self.address.get(), size: self.size }
+    pub(in crate::vmm) fn range(&self) -> AddressRange {
+        AddressRange { start: self.address.get(), size: self.size }
     }
 
     /// Runs an operation that expects exactly this mapping.
     fn run<T>(
         &self,
         operation: Operation,
-        act: impl FnOnce(&Shared, Expected<'_>) -> Result<T, ErrorKind>,
+        act: impl FnOnce(&Shared, ExpectedMappings<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        self.vmm().run(operation, |shared| act(shared, Expected::Only(&[self.serial])))
+        self.vmm().run(operation, |shared| act(shared, ExpectedMappings::Only(&[self.serial])))
     }
 
     /// Runs an operation on a part of the mapping. Errors name the offset instead of the address.
@@ -301,7 +301,7 @@ impl Mapping {
         operation: Operation,
         offset: usize,
         size: usize,
-        act: impl FnOnce(&Shared, Address, Expected<'_>) -> Result<T, ErrorKind>,
+        act: impl FnOnce(&Shared, Address, ExpectedMappings<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
         self.run(operation, |shared, expected| {
             Argument::Offset.check_bounds(offset, size, self.size)?;

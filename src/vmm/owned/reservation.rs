@@ -2,10 +2,10 @@
 
 use super::{Allocation, Mapping};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
-use crate::vmm::ledger::Range;
+use crate::vmm::ledger::AddressRange;
 use crate::vmm::map::NewRange;
-use crate::vmm::query::name_of;
-use crate::vmm::{Address, Expected, Reserved, Vmm};
+use crate::vmm::query::stored_name;
+use crate::vmm::{Address, ExpectedMappings, ReservationRecord, Vmm};
 use derive_more::Debug;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct Reservation {
 
 struct Inner {
     vmm: Vmm,
-    reserved: Arc<Reserved>,
+    reserved: Arc<ReservationRecord>,
 }
 
 /// The builder of a [`Reservation`]; see [`Reservation::builder`].
@@ -108,7 +108,7 @@ impl Reservation {
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.vmm().runtime().has_forked() {
-            self.inner.reserved.mappings_mut().name = name_of(name);
+            self.inner.reserved.mappings_mut().name = stored_name(name);
         }
         self
     }
@@ -146,11 +146,11 @@ impl Reservation {
         let allocation = allocation.clone();
         let (address, serial) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
-            let range = Range::new(range.address(), size)?;
+            let range = AddressRange::new(range.address(), size)?;
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
             let mut new = [NewRange::new(range, part.start, handle, reservation)];
-            let mapped = shared.replace(Operation::Map, &[], Expected::Any, &mut new);
+            let mapped = shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut new);
             let address = self.address();
             mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;
             Ok((range.address(), new[0].serial.get()))
@@ -171,10 +171,10 @@ impl Reservation {
     }
 
     /// Returns the range of `size` bytes at an offset, which must be inside the reservation.
-    pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
+    pub(super) fn part(&self, offset: usize, size: usize) -> Result<AddressRange, ErrorKind> {
         // Another reservation may begin at the end of this reservation.
         Argument::Offset.check_bounds(offset, size, self.size())?;
-        Ok(Range { start: self.address().get() + offset, size })
+        Ok(AddressRange { start: self.address().get() + offset, size })
     }
 
     /// Returns the `Vmm` of the reservation.

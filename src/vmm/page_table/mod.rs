@@ -36,7 +36,7 @@ pub(super) struct PageTables {
     /// access.
     wait_is_due: Mutex<bool>,
     /// Why the page tables of other GPUs are not controlled, by the index of the agent.
-    failures: Vec<(usize, Uncontrolled)>,
+    failures: Vec<(usize, ControlFailure)>,
     /// Whether GPUs are prevented from executing code in memory that they can read and write.
     no_execute: bool,
     /// The agents whose page tables are controlled.
@@ -45,7 +45,7 @@ pub(super) struct PageTables {
 
 /// Why a page table is not controlled.
 #[derive(Clone, Debug, thiserror::Error)]
-enum Uncontrolled {
+enum ControlFailure {
     #[error(transparent)]
     Driver(#[from] DriverError),
     #[error("the GPU has no pool for virtual memory")]
@@ -58,7 +58,7 @@ enum Uncontrolled {
     NoBarrier,
 }
 
-impl From<Failure> for Uncontrolled {
+impl From<Failure> for ControlFailure {
     fn from(failure: Failure) -> Self {
         Self::Driver(failure.into())
     }
@@ -87,11 +87,11 @@ impl PageTables {
         runtime: &Runtime,
         gpus: &[&Agent],
         quirks: Quirks,
-    ) -> Result<(), Uncontrolled> {
+    ) -> Result<(), ControlFailure> {
         let native = runtime.native();
         let libraries = if native.is_simulation() { Vec::new() } else { Libdrm::find_loaded()? };
         let libraries: Vec<_> = libraries.into_iter().map(Arc::new).collect();
-        let Some(barrier) = &self.barrier else { return Err(Uncontrolled::NoBarrier) };
+        let Some(barrier) = &self.barrier else { return Err(ControlFailure::NoBarrier) };
         self.spaces.resize_with(runtime.agents().len(), || None);
         for gpu in gpus {
             let open = || {
@@ -195,7 +195,7 @@ impl Shared {
     /// `attempted`. No GPU may use the mapping during the call.
     ///
     /// # Safety
-    /// The mapping is [locked](super::mapped_range), and mapped.
+    /// The mapping is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn set_entries(
         &self,
         mapping: &MappedRange,

@@ -1,6 +1,6 @@
 //! Tests whether a GPU uses the page-table entries that the library writes.
 
-use super::Uncontrolled;
+use super::ControlFailure;
 use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
@@ -37,8 +37,8 @@ impl<'a> PageTableProbe<'a> {
     ///
     /// The inner result is that of the probe. An outer error means that the memory may still be mapped, or that a GPU
     /// may still use it. The memory then stays allocated, and its addresses stay reserved.
-    pub fn run(self) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
-        let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(Uncontrolled::NoPool)) };
+    pub fn run(self) -> Result<Result<(), ControlFailure>, ControlFailure> {
+        let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(ControlFailure::NoPool)) };
         let (half, size) = (pool.granule, 2 * pool.granule);
         let reserved = self.native.call_shared(|native| native.address_reserve(size, 0, half));
         let address = match reserved {
@@ -66,7 +66,7 @@ impl<'a> PageTableProbe<'a> {
     fn with_memory(
         self,
         probe_memory: ProbeMemory,
-    ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+    ) -> Result<Result<(), ControlFailure>, ControlFailure> {
         let ProbeMemory { address, half, memory } = probe_memory;
         let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
@@ -74,7 +74,7 @@ impl<'a> PageTableProbe<'a> {
             self.native.call_exclusive(|native| unsafe { native.export(memory, 0, runtime_keeps) });
         let descriptor = match exported {
             Ok(Ok(descriptor)) => descriptor,
-            Ok(Err(_)) => return Ok(Err(Uncontrolled::NoDescriptor)),
+            Ok(Err(_)) => return Ok(Err(ControlFailure::NoDescriptor)),
             Err(error) => return Ok(Err(error.into())),
         };
         // SAFETY: the range is reserved and empty, and as large as the memory.
@@ -94,7 +94,7 @@ impl<'a> PageTableProbe<'a> {
         self,
         probe_memory: ProbeMemory,
         descriptor: &OwnedFd,
-    ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+    ) -> Result<Result<(), ControlFailure>, ControlFailure> {
         let ProbeMemory { address, half, .. } = probe_memory;
         let buffer = match self.prepare(probe_memory, descriptor) {
             Ok(buffer) => buffer,
@@ -103,13 +103,13 @@ impl<'a> PageTableProbe<'a> {
         let all = PagePermissions::all();
         // SAFETY: the start of the mapping, which is replaced as a whole below. No GPU uses it.
         let replaced = unsafe { buffer.replace(address, half, half, all) };
-        let read = replaced.map_err(Uncontrolled::from).and_then(|()| self.read(address));
+        let read = replaced.map_err(ControlFailure::from).and_then(|()| self.read(address));
         // SAFETY: the whole mapping, so that the runtime's unmap removes it. No GPU uses it.
         unsafe { buffer.replace(address, 2 * half, 0, all) }?;
         self.barrier.wait(self.native)?;
         Ok(read.and_then(|read| match read == PATTERNS[1] {
             true => Ok(()),
-            false => Err(Uncontrolled::NoEffect),
+            false => Err(ControlFailure::NoEffect),
         }))
     }
 
@@ -119,7 +119,7 @@ impl<'a> PageTableProbe<'a> {
         self,
         probe_memory: ProbeMemory,
         descriptor: &'b OwnedFd,
-    ) -> Result<Buffer<'b>, Uncontrolled>
+    ) -> Result<Buffer<'b>, ControlFailure>
     where
         'a: 'b,
     {
@@ -137,7 +137,7 @@ impl<'a> PageTableProbe<'a> {
         Ok(self.space.import(descriptor.as_fd())?)
     }
 
-    fn read(self, address: usize) -> Result<[u8; 64], Uncontrolled> {
+    fn read(self, address: usize) -> Result<[u8; 64], ControlFailure> {
         self.barrier.wait(self.native)?;
         let mut bytes = [0; 64];
         // SAFETY: the mapping is allocated, and the GPU can read it.

@@ -1,9 +1,9 @@
 //! Unmaps memory later, when signals show that no agent uses it any more.
 
-mod incoming;
 mod pass;
+mod submission_queue;
 
-use super::ledger::Range;
+use super::ledger::AddressRange;
 use super::owned::Mapping;
 use super::{Address, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Rejected, Value};
@@ -203,12 +203,12 @@ impl RetireQueue {
 
     /// Returns the maximum number of mappings in the queue.
     pub fn capacity(&self) -> usize {
-        self.core.incoming.capacity()
+        self.core.submissions.capacity()
     }
 
     /// Returns the number of mappings in the queue.
     pub fn pending(&self) -> usize {
-        self.core.incoming.reserved()
+        self.core.submissions.reserved()
     }
 
     /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
@@ -270,7 +270,7 @@ impl RetireQueue {
         signals: &[(hsa_signal_t, SignalCondition)],
     ) -> Result<(), Error> {
         self.run(signals, |signals| {
-            let range = Range::new(address, size)?;
+            let range = AddressRange::new(address, size)?;
             let shared = &self.core.vmm.shared;
             let reservation = shared.ledger.reservations.containing(range)?;
             shared.check_usable(&reservation)?;
@@ -357,19 +357,19 @@ impl RetireQueue {
         }
         let advice = "try again when some have ended (RetireQueue::poll, RetireQueue::drain)";
         let full = ErrorKind::LimitReached { table, limit: capacity, advice };
-        self.core.incoming.reserve(count).ok_or(full)
+        self.core.submissions.reserve(count).ok_or(full)
     }
 
     fn store(
         &self,
         number: u64,
-        (range, serial): (Range, u64),
+        (range, serial): (AddressRange, u64),
         mapping: Option<Mapping>,
         signals: Signals,
     ) {
         let deadline = Instant::now().checked_add(self.core.limit);
         let retirement = Retirement { number, range, serial, mapping, signals, deadline };
-        self.core.incoming.store(number, retirement);
+        self.core.submissions.store(number, retirement);
     }
 
     /// Wakes the thread if it sleeps until a mapping is submitted.

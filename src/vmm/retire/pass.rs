@@ -1,14 +1,14 @@
 //! A pass over the pending mappings: reads their signals, and unmaps or quarantines them.
 
-use super::incoming::Incoming;
+use super::submission_queue::SubmissionQueue;
 use super::{RetireFailure, RetireReport};
 use crate::error::{Error, ErrorKind, Operation, Problem};
 use crate::signal::SignalCondition;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock, thread};
-use crate::vmm::ledger::{Range, locked_containing};
+use crate::vmm::ledger::{AddressRange, locked_containing};
 use crate::vmm::owned::Mapping;
-use crate::vmm::{Expected, Reserved, Shared, Vmm};
+use crate::vmm::{ExpectedMappings, ReservationRecord, Shared, Vmm};
 use core::time::Duration;
 use hsa_sys::hsa_signal_t;
 use smallvec::SmallVec;
@@ -32,7 +32,7 @@ const PASSES_BEFORE_SLEEP: u32 = 20;
 #[derive(Debug)]
 pub(super) struct Retirement {
     pub number: u64,
-    pub range: Range,
+    pub range: AddressRange,
     pub serial: u64,
     /// The owned mapping; `None` for a mapping that was submitted by its address.
     pub mapping: Option<Mapping>,
@@ -47,7 +47,7 @@ pub(super) struct Retirement {
 pub(super) struct Core {
     pub vmm: Vmm,
     pub limit: Duration,
-    pub incoming: Incoming<Retirement>,
+    pub submissions: SubmissionQueue<Retirement>,
     /// Locked during a pass, also while the runtime unmaps.
     pending: Mutex<Pending>,
     /// Whether the thread sleeps, or is about to sleep, until another thread wakes it.
@@ -60,7 +60,7 @@ pub(super) struct Core {
 struct Pending {
     /// By number.
     retirements: Vec<Retirement>,
-    /// The number of the next retirement to take from [`Core::incoming`].
+    /// The number of the next retirement to take from [`Core::submissions`].
     next: u64,
     report: RetireReport,
 }
@@ -92,7 +92,7 @@ impl Core {
         Ok(Self {
             vmm,
             limit,
-            incoming: Incoming::new(capacity)?,
+            submissions: SubmissionQueue::new(capacity)?,
             pending: Mutex::new(Pending { retirements, next, report }),
             sleeps: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -118,7 +118,7 @@ impl Core {
             let started = Instant::now();
             let progress = self.pass(&mut pending);
             drop(pending);
-            let is_empty = self.incoming.reserved() == 0;
+            let is_empty = self.submissions.reserved() == 0;
             if is_empty && self.ended.load(Ordering::SeqCst) {
                 return;
             }
@@ -130,7 +130,7 @@ impl Core {
             }
             // A thread that submits adds its retirement before it looks whether this thread sleeps.
             self.sleeps.store(true, Ordering::SeqCst);
-            if self.incoming.reserved() == 0 && !self.ended.load(Ordering::SeqCst) {
+            if self.submissions.reserved() == 0 && !self.ended.load(Ordering::SeqCst) {
                 thread::park();
             }
             self.sleeps.store(false, Ordering::SeqCst);
@@ -141,7 +141,7 @@ impl Core {
     /// Makes passes until everything that was submitted before has ended, or until `deadline`. Returns the
     /// report.
     pub fn drain(&self, deadline: Option<Instant>) -> RetireReport {
-        let (end, mut backoff) = (self.incoming.next(), Backoff(FIRST_PAUSE));
+        let (end, mut backoff) = (self.submissions.next(), Backoff(FIRST_PAUSE));
         loop {
             let mut pending = lock(&self.pending);
             let started = Instant::now();
@@ -151,7 +151,7 @@ impl Core {
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if oldest >= end || remaining == Some(Duration::ZERO) {
                 let report = core::mem::take(&mut pending.report);
-                return RetireReport { pending: self.incoming.reserved(), ..report };
+                return RetireReport { pending: self.submissions.reserved(), ..report };
             }
             drop(pending);
             let pause = backoff.after(started, progress);
@@ -166,7 +166,7 @@ impl Core {
         let now = Instant::now();
         let Pending { retirements, next, report } = pending;
         let first_new = *next;
-        while let Some(new) = self.incoming.take(*next) {
+        while let Some(new) = self.submissions.take(*next) {
             retirements.push(new);
             *next += 1;
         }
@@ -174,7 +174,7 @@ impl Core {
         retirements.retain_mut(|it| {
             let ended = self.end_if_due(it, now, report);
             if ended {
-                self.incoming.finish();
+                self.submissions.finish();
             }
             !ended
         });
@@ -222,7 +222,7 @@ impl Core {
                 }
                 let (address, size) = (retirement.range.address(), retirement.range.size);
                 crate::log::event!(WARN, %error, %address, size, quarantined, "a mapping was not retired");
-                if report.failures.len() < self.incoming.capacity() {
+                if report.failures.len() < self.submissions.capacity() {
                     report.failures.push(RetireFailure { address, size, error, quarantined });
                 }
             }
@@ -237,7 +237,7 @@ impl Core {
 
 impl Retirement {
     fn unmap(&self, shared: &Shared) -> Result<(), ErrorKind> {
-        let expected = Expected::Only(core::slice::from_ref(&self.serial));
+        let expected = ExpectedMappings::Only(core::slice::from_ref(&self.serial));
         shared.replace(Operation::Unmap, &[self.range], expected, &mut [])
     }
 
@@ -254,10 +254,11 @@ impl Retirement {
 impl Shared {
     /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does
     /// not exist any more.
-    fn quarantine_mapping(&self, range: Range, serial: u64, error: &Error) -> bool {
-        let exists =
-            |it: &Reserved| it.mappings().exact(range).is_some_and(|it| it.serial == serial);
-        let quarantine = |it: &Reserved| {
+    fn quarantine_mapping(&self, range: AddressRange, serial: u64, error: &Error) -> bool {
+        let exists = |it: &ReservationRecord| {
+            it.mappings().exact(range).is_some_and(|it| it.serial == serial)
+        };
+        let quarantine = |it: &ReservationRecord| {
             if it.mappings().quarantined(serial).is_some() {
                 return;
             }

@@ -7,14 +7,14 @@
 //! mappings of this library, or was just unmapped. Otherwise the functions replace memory of other code.
 
 use super::Shared;
-use super::ledger::{MappedRange, Range};
+use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
 use crate::native::{block_access, fill_hole};
 use rustix::io::Errno;
 
 /// Returns the error of addresses that are no longer reserved: a foreign mapping is possibly in the range.
-pub(super) fn hole_not_filled(range: Range, errno: Errno) -> ErrorKind {
+pub(super) fn hole_not_filled(range: AddressRange, errno: Errno) -> ErrorKind {
     ErrorKind::HoleNotFilled { address: range.address(), size: range.size, errno }
 }
 
@@ -36,7 +36,7 @@ impl Shared {
     ///
     /// # Safety
     /// The range is [locked](self), and mapped.
-    pub(super) unsafe fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
+    pub(super) unsafe fn unmap_in_runtime(&self, range: AddressRange) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
             // SAFETY: the caller guarantees that the range is locked and mapped. Code that still uses the memory
             // dereferences a dangling pointer, which requires `unsafe` there.
@@ -60,7 +60,7 @@ impl Shared {
     /// # Safety
     /// The range is [locked](self), and was just unmapped.
     pub(super) unsafe fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
-        let range @ Range { start, size } = mapping.range();
+        let range @ AddressRange { start, size } = mapping.range();
         let lost = |errno| hole_not_filled(range, errno);
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(lost);

@@ -11,7 +11,7 @@ use std::collections::TryReserveError;
 /// finished is at most the number of slots. The slot of a new number is therefore empty: its previous value was
 /// taken out before.
 #[derive(Debug)]
-pub(super) struct Incoming<T> {
+pub(super) struct SubmissionQueue<T> {
     /// Each mutex is locked only while a value is moved in or out, by the thread that stores it or the thread that
     /// takes it.
     slots: Box<[Mutex<Option<T>>]>,
@@ -21,7 +21,7 @@ pub(super) struct Incoming<T> {
     next: AtomicU64,
 }
 
-impl<T> Incoming<T> {
+impl<T> SubmissionQueue<T> {
     /// Creates an empty queue with `capacity` slots.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn reserve_fails_until_taken_values_are_finished() {
-        let queue = Incoming::new(2).unwrap();
+        let queue = SubmissionQueue::new(2).unwrap();
         for round in 0..5 {
             let first = queue.reserve(2).unwrap();
             assert_eq!(first, 2 * round);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn values_of_many_threads_are_taken_once() {
-        let (queue, threads, values_per_thread) = (Incoming::new(7).unwrap(), 4, 2000);
+        let (queue, threads, values_per_thread) = (SubmissionQueue::new(7).unwrap(), 4, 2000);
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
