@@ -81,7 +81,8 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let process = child.id() as libc::pid_t;
     for signal in [SIGTERM, SIGHUP] {
-        // SAFETY: `kill` is async-signal-safe. The process exists until this process waits for it.
+        // SAFETY: the handler only calls `kill`, which is async-signal-safe. The process ID is the program's until
+        // `wait` below returns.
         unsafe {
             signal_hook::low_level::register(signal, move || {
                 libc::kill(process, signal);
@@ -89,8 +90,8 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
         }
     }
     for signal in [SIGINT, SIGQUIT] {
-        // The terminal also sends these signals to the program. The program decides whether to exit.
-        // SAFETY: the function does nothing.
+        // The terminal also sends these signals to the program. The program decides whether to exit. SAFETY: a handler
+        // that does nothing is async-signal-safe.
         unsafe { signal_hook::low_level::register(signal, || ()) }?;
     }
     child.wait()

@@ -55,8 +55,8 @@ fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
         .map_err(|error| hsa.recorder.fail(format!("cannot start process {}: {error}", number + 1)))
 }
 
-/// Receives the records of another process until `until` accepts one. Forwards them, except facts and `Reached`. Returns the exit status if the process
-/// ends first.
+/// Forwards the records of another process, except facts and `Reached`, until `until` accepts a record. Returns the
+/// exit status if the process ends first.
 fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -> Option<End> {
     loop {
         match other.receive::<Record>(Duration::MAX) {

@@ -300,7 +300,7 @@ impl LevelRun {
         }
     }
 
-    /// Sorts the calls in flight: first those to which the driver returned an error.
+    /// Sorts the calls in flight: first those during which the driver returned an error.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {

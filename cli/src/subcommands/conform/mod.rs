@@ -222,7 +222,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
         let mut provenance = provenance::describe_run(driver, config.as_deref(), reproduce);
-        // The reader of a table copies its commands.
+        // Users copy commands from a table, so the paths stay complete.
         if args.format != ReportFormat::Table {
             provenance::shorten_paths(&mut provenance);
         }

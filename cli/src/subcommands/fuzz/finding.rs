@@ -140,7 +140,7 @@ fn repeat(
     deadline: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Failure)>> {
     let original = generator.sequence(number);
-    // Compares completely after each operation, so that the failure shows at the operation that causes it.
+    // Compare the complete state after each operation, to find the operation that causes the failure.
     let always_compared = Sequence { every: None, ..original.clone() };
     // Try several times, because the failure may depend on addresses, which differ from process to process.
     for sequence in [&always_compared, &always_compared, &always_compared, &original] {

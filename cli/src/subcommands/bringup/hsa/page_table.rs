@@ -161,7 +161,7 @@ impl<'a> AddressSpace<'a> {
     /// # Safety
     /// `F` is an `Option` of the function's type.
     unsafe fn function<F: Default>(&self, name: &CStr) -> F {
-        // SAFETY: the library stays loaded.
+        // SAFETY: `dlopen` returned `library`, which is never closed.
         let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         if found.is_null() || size_of::<F>() != size_of::<*mut c_void>() {
             return F::default();
