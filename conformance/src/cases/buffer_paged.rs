@@ -278,7 +278,7 @@ fn moves_pages(context: &Context) -> Verdict {
     let error =
         context.expect_error(HipError::InvalidValue, || second.move_pages(2..3, &second, 3))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageMapped)), "the error");
-    // Moves a page within one buffer.
+    // Move a page within one buffer.
     second.move_pages(3..4, &second, 0)?;
     check_page(context, &second, 0, 0xd601)?;
     check_page(context, &second, 2, 0xd600)
