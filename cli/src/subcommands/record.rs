@@ -90,8 +90,8 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
         }
     }
     for signal in [SIGINT, SIGQUIT] {
-        // The terminal also sends these signals to the program. The program decides whether to exit. SAFETY: a handler
-        // that does nothing is async-signal-safe.
+        // The terminal also sends these signals to the program. The program decides whether to exit.
+        // SAFETY: a handler that does nothing is async-signal-safe.
         unsafe { signal_hook::low_level::register(signal, || ()) }?;
     }
     child.wait()

@@ -128,7 +128,7 @@ pub fn run(
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
-    // Discards messages from before the first case.
+    // Discard messages from before the first case.
     logs();
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
@@ -171,7 +171,7 @@ pub fn run(
         }
     }
     let Supervisor { worker, on_event, .. } = supervisor;
-    // After an interruption, does not wait until the runtime stops: dropping the worker kills it.
+    // After an interruption, do not wait until the runtime stops: dropping `worker` kills the process.
     let worker = worker.filter(|_| untried_reason != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();

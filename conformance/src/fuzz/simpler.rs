@@ -102,7 +102,7 @@ mod tests {
             let mut steps = 0;
             loop {
                 let forms = simpler_forms(&operation);
-                // Takes large and small simplifications in turn.
+                // Take large and small simplifications in turn.
                 let Some(next) = forms.get(steps % forms.len().max(1)) else { break };
                 assert_ne!(*next, operation);
                 operation = next.clone();

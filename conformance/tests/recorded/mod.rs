@@ -125,7 +125,7 @@ impl Fixture {
     /// Makes two adjacent reservations of four granules each. Returns their addresses.
     pub fn reserve_adjacent(&self) -> (Address, Address) {
         let size = 4 * self.granule;
-        // Finds free addresses for both.
+        // Find free addresses for both reservations.
         let at = self.reserve(8);
         self.vmm.address_free(at, 2 * size).unwrap();
         let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint)).unwrap();

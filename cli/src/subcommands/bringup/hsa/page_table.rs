@@ -214,7 +214,8 @@ impl Hsa<'_> {
         let arguments = [("note_fault", "callback".to_owned()), ("NULL", "0".into())];
         let register = self.table.core.hsa_amd_register_system_event_handler;
         self.call_optional(register, name, &arguments, true, |register| {
-            // SAFETY: the handler uses only the event.
+            // SAFETY: `note_fault` reads only the event that the runtime passes. It ignores the data pointer, which is
+            // null.
             (unsafe { register(Some(note_fault), null_mut()) }, vec![])
         })
     }
