@@ -201,7 +201,6 @@ fn process_state(process: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Returns whether a process has a thread of this name.
 fn has_thread(process: u32, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));

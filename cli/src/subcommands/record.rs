@@ -124,7 +124,6 @@ fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Prints the number of recorded calls.
 fn print_call_counts(file: &Path) -> anyhow::Result<()> {
     let files = find_recordings(file)?;
     for file in &files {

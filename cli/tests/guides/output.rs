@@ -171,7 +171,6 @@ fn excerpt(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The results of the commands of a page.
 #[derive(Default)]
 struct PageResult {
     failures: Vec<String>,

@@ -14,7 +14,6 @@ use std::time::Instant;
 thread_local! {
     /// The number of this thread, from 1; 0 for the main thread.
     static THREAD_NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// The last call of this thread.
     static LAST_CALL: Cell<Option<CallId>> = const { Cell::new(None) };
 }
 
@@ -38,7 +37,6 @@ impl Recorder {
         Self { messages, process, calls: AtomicU64::new(0), driver_log }
     }
 
-    /// Sets the number of this thread.
     pub fn set_thread_number(number: u32) {
         THREAD_NUMBER.set(number);
     }

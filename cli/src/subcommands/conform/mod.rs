@@ -206,7 +206,6 @@ impl ResultWriter {
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
-    /// Adds the result of a case.
     fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
@@ -263,7 +262,6 @@ fn write_report(
     Ok(())
 }
 
-/// Returns the options of the run.
 fn options(args: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
     args.expect.iter().for_each(|list| known.extend(list.clone()));

@@ -39,7 +39,6 @@ struct Repetitions {
 /// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit: a
 /// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
-/// The number of operations shown.
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);

@@ -24,7 +24,6 @@ enum Outcome {
     NotMade(String),
 }
 
-/// The counts of all outcomes.
 #[derive(Default, serde::Serialize)]
 struct Counts {
     agreed: u64,

@@ -37,7 +37,6 @@ impl Hsa<'_> {
         Ok(value)
     }
 
-    /// Returns all agents.
     pub fn agents(&self) -> Result<Vec<sys::hsa_agent_t>> {
         unsafe extern "C" fn add(agent: sys::hsa_agent_t, data: *mut c_void) -> sys::hsa_status_t {
             // SAFETY: `data` is the pointer to `agents` below; only this callback uses the vector during the call.
@@ -146,7 +145,6 @@ impl Hsa<'_> {
         Ok(pools)
     }
 
-    /// Returns the attributes of a pool.
     pub fn pool_info(&self, pool: &Pool) -> Result<PoolInfo> {
         let segment = "HSA_AMD_MEMORY_POOL_INFO_SEGMENT";
         let segment =
@@ -165,7 +163,6 @@ impl Hsa<'_> {
         Ok(PoolInfo { segment, allocatable, size, granule })
     }
 
-    /// Returns an attribute of a pool.
     fn pool_attribute<T: Copy + Default + fmt::Display>(
         &self,
         pool: &Pool,

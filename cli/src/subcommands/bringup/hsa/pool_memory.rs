@@ -29,7 +29,6 @@ impl Hsa<'_> {
         Ok(Named::new(c, address as usize))
     }
 
-    /// Frees memory of a pool.
     pub fn pool_free(&self, address: &Address) -> Result<()> {
         let arguments = [(address.c.as_str(), hex(address.value))];
         self.call_optional(
