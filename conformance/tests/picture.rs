@@ -36,7 +36,6 @@ fn grant_both(machine: &Machine, base: Address, size: usize) {
 /// A rectangle: its class, left and right end.
 type Rectangle = (String, f64, f64);
 
-/// Returns the rectangles and texts of a picture.
 fn parse_picture(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     let svg = draw(report);
     let mut reader = Reader::from_str(&svg);

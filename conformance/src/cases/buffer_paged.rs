@@ -113,12 +113,10 @@ fn rejected_page(error: &Error) -> Option<(u64, Problem)> {
     }
 }
 
-/// Fills a page with a value.
 fn fill_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
     Ok(buffer.fill(page * context.granule(), value, context.granule())?)
 }
 
-/// Checks that a page is filled with a value.
 fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
     context.check_contents(buffer.address_of(page)?, 1, value)
 }

@@ -88,7 +88,7 @@ pub enum NotRun {
     /// No runtime was found, or it does not start.
     #[error("{0}")]
     NoRuntime(String),
-    /// An argument is invalid.
+    /// An argument is invalid, or the worker sent an unexpected reply.
     #[error("{0}")]
     Refused(String),
     /// The runtime crashed or hung while it started.
@@ -352,7 +352,6 @@ fn reply_or_lost(
     Err(Lost { how, last_call: worker.last_call() })
 }
 
-/// Returns the result of a case that began at `began` and lost the worker.
 fn lost_result(lost: Lost, began: Instant) -> CaseResult {
     CaseResult::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
 }

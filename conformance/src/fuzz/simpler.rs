@@ -73,7 +73,6 @@ fn simpler_values(name: &str, value: &Value) -> Vec<Value> {
     forms
 }
 
-/// Returns whether both values are the same variant.
 fn is_same_variant(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => left.keys().eq(right.keys()),

@@ -18,7 +18,6 @@ use std::thread;
 /// A GPU's access to a granule of the first GPU's memory, and the changes of permissions before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GpuAccess {
-    /// The index of the GPU.
     pub gpu: usize,
     /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU gets read
     /// and write access and reads the memory once, so that its TLB has the entry.

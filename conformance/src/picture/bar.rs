@@ -6,7 +6,6 @@ use hsa_vmm::report::{MemoryEntry, Report, ReservationEntry, Run, Size};
 use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
-/// The height of a bar.
 const HEIGHT: f64 = 30.0;
 /// The height of a lane below a bar.
 pub(super) const LANE: f64 = 7.0;
@@ -34,10 +33,8 @@ struct Part {
     class: String,
     /// Possible labels, the most detailed first.
     labels: Vec<String>,
-    /// The tooltip.
     tip: String,
     is_shortened: bool,
-    /// The number of mappings.
     count: usize,
     access: Vec<AccessEntry>,
     span: Span,

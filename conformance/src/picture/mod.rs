@@ -63,14 +63,12 @@ pub fn draw(report: &Report) -> String {
     svg.finish(y + ROW_GAP)
 }
 
-/// A range of addresses.
 enum Range<'a> {
     Reservation(&'a ReservationEntry),
     Pool(&'a PoolMemoryInfo),
 }
 
 impl Range<'_> {
-    /// Returns the start and the size of the range.
     fn start_and_size(&self) -> (usize, usize) {
         match self {
             Self::Reservation(it) => (it.address.get(), it.size),

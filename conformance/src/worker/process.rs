@@ -36,7 +36,6 @@ pub struct Worker {
     pid: Option<Pid>,
     socket: UnixStream,
     last_call: LastCall,
-    /// The captured output.
     output: Option<File>,
     /// The number of bytes of the output that [`Worker::new_output`] has returned.
     output_read: u64,

@@ -63,7 +63,6 @@ impl Fixture {
         Self { granule: pool.granule, vmm }
     }
 
-    /// Returns the GPU with this number.
     pub fn gpu(&self, number: usize) -> AgentId {
         self.vmm.runtime().gpus().nth(number).unwrap().id()
     }
@@ -78,12 +77,10 @@ impl Fixture {
         AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
-    /// Reserves addresses for this number of granules.
     pub fn reserve(&self, granules: usize) -> Address {
         self.vmm.address_reserve(granules * self.granule, 0, None).unwrap()
     }
 
-    /// Creates memory of this number of granules.
     pub fn create(&self, granules: usize) -> Handle {
         self.vmm.create(granules * self.granule, &self.properties()).unwrap()
     }

@@ -22,7 +22,6 @@ use std::sync::{Mutex, PoisonError};
 pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
     /// Generates setups.
     fn any() -> BoxedStrategy<Self>;
-    /// Opens the runtime.
     fn runtime(&self) -> Runtime;
     /// Returns the options to open the library with.
     fn options(&self) -> VmmOptions;

@@ -3,7 +3,6 @@
 use crate::hsa_trace::{Access, AgentKind, Call, Header, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A reservation.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation<'a> {
     size: u64,
@@ -11,7 +10,6 @@ pub(super) struct Reservation<'a> {
     pub(super) created_by: &'a Record,
 }
 
-/// A handle of memory.
 #[derive(Clone, Debug)]
 pub(super) struct Handle<'a> {
     /// The number of references: each needs a release.
@@ -21,7 +19,6 @@ pub(super) struct Handle<'a> {
     pub(super) created_by: &'a Record,
 }
 
-/// A mapping.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping<'a> {
     pub(super) start: u64,
