@@ -297,7 +297,7 @@ fn fuzz_does_not_overwrite_files() {
     let (first, _) = fuzz(folder.path(), &options);
     let name = first["finding"]["file"].as_str().unwrap();
     assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
-    // The name is predictable, so another user could create a link with it.
+    // The name is predictable, so another user could create a link with this name.
     let target = folder.path().join("target");
     std::fs::write(&target, "of the user").unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();

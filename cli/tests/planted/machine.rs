@@ -1,4 +1,4 @@
-//! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
+//! Planned faults of the virtual machine's GPUs: docs/detection.md lists which faults `conform` and `bringup` detect.
 //!
 //! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
 //! with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.

@@ -94,7 +94,7 @@ impl Recorder {
     }
 
     /// Does the same as [`Self::blame`], but considers only calls whose first argument is the C expression `first`. For
-    /// example, blames the last copy to an address, not the later copy from the address.
+    /// example, the last copy to an address is the cause, not the later copy from the address.
     pub fn blame_call_on(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });

@@ -313,9 +313,9 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the driver returned an error although the level passed: the runtime has ignored the error,
-    /// or returned a status that the level accepts. Does not count errors in the level `pressure`, which provokes errors.
-    /// Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    /// Makes a level fail if the driver returned an error although the level passed. The runtime has then ignored the
+    /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
+    /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_driver_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;

@@ -109,8 +109,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the last lines of a run for people: what a table does not show, the reason for an early end, and the number
-/// of cases by status.
+/// Returns the last lines of a run for people: what a table omits, the reason for an early end, and the counts by
+/// status.
 fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
@@ -187,7 +187,7 @@ fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
 struct ResultWriter {
     partial: Option<PartialFile>,
     stream: Option<KtapStream>,
-    /// The number of consecutive cases that have hung, if the run stopped because of them.
+    /// The number of consecutive hung cases, if these stopped the run.
     hangs: Option<usize>,
     /// The first error of writing.
     error: Option<anyhow::Error>,

@@ -36,7 +36,7 @@ struct Repetitions {
     tries: u32,
 }
 
-/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit: a
+/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit. A
 /// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
 const SHOWN_OPERATIONS: usize = 20;

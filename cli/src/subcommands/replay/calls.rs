@@ -264,7 +264,7 @@ impl Replayer {
         let vmem = self.vmem;
         let core = self.core;
         // SAFETY, for all calls: addresses are in blocks that the runtime has returned, or were rejected when they were
-        // recorded; arrays and result pointers are valid during the call.
+        // recorded. Arrays and result pointers are valid during the call.
         let status = match *action {
             Action::Reserve { block, size, hint, alignment, flags } => {
                 let mut address = ptr::null_mut();

@@ -176,7 +176,7 @@ impl<'a> AddressSpace<'a> {
 struct Page(#[expect(dead_code, reason = "only its address is used")] [u8; 4096]);
 
 impl Hsa<'_> {
-    /// Waits until earlier changes of page tables have taken effect: locking memory waits for them.
+    /// Waits until earlier changes of page tables have taken effect: locking memory waits for these changes.
     pub fn wait_for_page_tables(&self) -> Result<()> {
         let page = Box::new(Page([0; 4096]));
         let start = (&raw const *page).expose_provenance();
