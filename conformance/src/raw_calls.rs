@@ -63,7 +63,7 @@ impl RawCalls {
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
-/// Makes a call and logs it like the library's own calls, so that the parent process can name the last call of a worker
+/// Makes a call and logs it like the library's own calls. The parent process can then name the last call of a worker
 /// that crashed or hung.
 fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);

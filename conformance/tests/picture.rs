@@ -190,6 +190,6 @@ fn quarantined_reservation_is_marked() {
     let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // The legend has one such rectangle; the other marks the reservation.
+    // The legend has one such rectangle; the other rectangle marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

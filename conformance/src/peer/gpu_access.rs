@@ -22,7 +22,7 @@ pub(crate) struct GpuAccess {
     /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU gets read
     /// and write access and reads the memory once, so that its TLB has the entry.
     pub granted: u32,
-    /// The call that then takes the access away.
+    /// The call that then removes the access.
     pub taken_by: Option<Removal>,
     /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
@@ -30,7 +30,7 @@ pub(crate) struct GpuAccess {
     pub ticket: Option<String>,
 }
 
-/// A call that takes away all access to memory.
+/// A call that removes all access to memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Removal {
     Revoke,
@@ -57,9 +57,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 
-    // Between the last change of access and the last raw copy, no host memory may be locked: the runtime would then
-    // wait for all changes of page tables. The library's copies to and from host memory lock that memory, so they are
-    // made here, before the change.
+    // Between the last change of access and the last raw copy, no host memory may be locked. Otherwise, the runtime
+    // would wait for all changes of page tables. The library's copies to and from host memory lock that memory, so they
+    // are made here, before the change.
     let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);
     for mapping in [&target, &source] {
         mapping.grant(&agents, Access::ReadWrite)?;
@@ -213,7 +213,7 @@ fn revoke_under_load(
     Ok(())
 }
 
-/// Takes access away. Returns the mapping if it still exists.
+/// Removes access. Returns the mapping if it still exists.
 fn take_away(
     removal: Option<Removal>,
     vmm: &Vmm,

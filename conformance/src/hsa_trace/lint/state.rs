@@ -48,7 +48,7 @@ pub(super) struct State<'a> {
     pub(super) reservations: BTreeMap<u64, Reservation<'a>>,
     pub(super) handles: HashMap<u64, Handle<'a>>,
     pub(super) mappings: BTreeMap<u64, Mapping<'a>>,
-    /// The unmapped ranges, by start. They do not overlap.
+    /// The unmapped ranges, by start. These ranges do not overlap.
     unmapped: BTreeMap<u64, Unmapped<'a>>,
 }
 
@@ -221,7 +221,7 @@ impl<'a> State<'a> {
         ungranted
     }
 
-    /// Forgets unmapped ranges that are used again.
+    /// Removes unmapped ranges that are used again.
     fn forget_unmapped(&mut self, address: u64, size: u64) {
         while let Some(start) = self.unmapped(address, size).map(|unmapped| unmapped.start) {
             self.unmapped.remove(&start);

@@ -33,8 +33,8 @@ use window::Window;
 /// Runs the same operations on the library and on the model, and compares them.
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
-/// address space and GPUs' page tables. On the simulation, it also covers the runtime's usage. It also counts open file
-/// descriptors, so no other thread may open or close descriptors.
+/// address space and GPUs' page tables. It also covers the runtime's usage on the simulation, and the number of open
+/// file descriptors, so no other thread may open or close descriptors.
 ///
 /// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] compares
 /// everything after several operations and at the end; after each operation, it compares only verdicts and counts.
