@@ -156,7 +156,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
     let plan = pair.plan();
     let result = run_within(run_limit(target), target, &plan, &arguments).or_else(|_| {
-        // Too many cases crash or hang. Only the first failure is needed.
+        // The run took too long, because many cases crash or hang. Only the first failure is needed.
         if !arguments.contains(&"--fail-fast") {
             arguments.push("--fail-fast");
         }

@@ -256,7 +256,7 @@ fn write_report(
             serde_json::to_writer_pretty(&mut *out, &report.kcidb(build))?;
             writeln!(out)?;
         }
-        // Written while the cases ran.
+        // KTAP results were written while the cases ran.
         ReportFormat::Ktap => {}
     }
     Ok(())
