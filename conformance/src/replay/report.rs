@@ -45,7 +45,7 @@ pub struct Divergence {
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        // The format of the trace file.
+        // Use the format of the trace file.
         let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
         write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")
