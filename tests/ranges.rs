@@ -168,7 +168,7 @@ fn descriptors_are_new_and_closed_on_exec() {
     numbers.dedup();
     assert_eq!(numbers.len(), 4);
     for number in numbers {
-        // SAFETY: queries the flags of an open descriptor.
+        // SAFETY: the descriptor is open, and the call only reads its flags.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         assert!(flags >= 0 && flags & libc::FD_CLOEXEC != 0, "{number}: {flags}");
     }

@@ -193,7 +193,7 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
 }
 
 pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
     (runtime, ipc)

@@ -135,8 +135,8 @@ pub struct Event {
     pub ended: u64,
 }
 
-/// Splits an operation into atomic steps. Only a map has two. Between them the runtime maps the memory, and other
-/// threads may release the allocation.
+/// Splits an operation into atomic steps. Only a map has two steps. Between these steps, the runtime maps the memory,
+/// and other threads may release the allocation.
 fn steps(operation: Operation, outcome: Outcome) -> Vec<Operation> {
     match (operation, outcome) {
         (Operation::Map { slot, handle }, Outcome::Done) => {
