@@ -98,7 +98,7 @@ unsafe extern "C" fn hipMemAddressReserve(
         let near = (!near.is_null()).then(|| address(near));
         Operation::AddressReserve.check_flags(flags)?;
         let start = vmm.address_reserve(size, alignment, near)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, start.as_ptr()) }
     })
 }
@@ -119,12 +119,12 @@ unsafe extern "C" fn hipMemCreate(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", result)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let prop = unsafe { read("prop", prop) }?;
         let properties = properties(&process, vmm, prop, device_error(vmm))?;
         Operation::Create.check_flags(flags)?;
         let created = vmm.create(size, &properties)?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(created)) }
     })
 }
@@ -165,7 +165,7 @@ unsafe extern "C" fn hipMemSetAccess(
     run("hipMemSetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let mut list = unsafe { access_list(&process, desc, count) }?;
         if let Some(host) = host_access(&process, vmm, (address(ptr), size), &list) {
             list.push(host);
@@ -255,7 +255,7 @@ unsafe extern "C" fn hipMemGetAccess(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("flags", flags)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let location = unsafe { read("location", location) }?;
         if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
             return Err(Failure::invalid_argument(
@@ -265,7 +265,7 @@ unsafe extern "C" fn hipMemGetAccess(
         }
         let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, c_ulonglong::from(access.to_bits())) }
     })
 }
@@ -280,7 +280,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("granularity", granularity)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let prop = unsafe { read("prop", prop) }?;
         let option = match option {
             0 => Granularity::Minimum,
@@ -294,7 +294,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         };
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("granularity", granularity, granule) }
     })
 }
@@ -331,7 +331,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             rdma: properties.gpu_direct_rdma.into(),
             usage: 0,
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("prop", prop, result) }
     })
 }
@@ -351,11 +351,11 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         Operation::ExportToShareableHandle.check_flags(flags)?;
         if kind == HandleType::FABRIC {
             let data = vmm.export_to_fabric_handle(handle(raw))?.to_bytes();
-            // SAFETY: lib.rs states the rules for result pointers; HIP writes a `hipMemFabricHandle_t`.
+            // SAFETY: the C caller passes null or a writable pointer to a `hipMemFabricHandle_t` (lib.rs).
             return unsafe { write_out("shareable", result.cast(), hipMemFabricHandle_t { data }) };
         }
         let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
-        // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
+        // SAFETY: the C caller passes null or a writable pointer to an `int` (lib.rs).
         unsafe { write_out("shareable", result.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
@@ -397,7 +397,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
                 Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
             })?;
             let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             return unsafe { write_out("handle", result, to_raw(imported)) };
         }
         let number = descriptor_number(os_handle)?;
@@ -405,7 +405,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         // number. The C caller keeps the descriptor open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(imported)) }
     })
 }
@@ -420,7 +420,7 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
         let vmm = process.vmm()?;
         not_null("handle", result)?;
         let found = vmm.retain_allocation_handle(address(at))?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(found)) }
     })
 }

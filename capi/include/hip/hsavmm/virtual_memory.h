@@ -134,7 +134,7 @@ typedef struct hipArrayMapInfo {
   unsigned int reserved[2];
 } hipArrayMapInfo;
 
-/* Reserves `size` bytes of addresses, near `address` if `address` is not null; `flags` is 0. For an exact
+/* Reserves `size` bytes of addresses, near `address` if `address` is not null. `flags` must be 0. For an exact
  * address, use hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
@@ -144,8 +144,8 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
 /* Releases one reference; mapped memory is kept until it is unmapped. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
-/* Maps `size` bytes of a handle, from `offset` on. `flags` is 0. `offset` is 0, unless the library controls GPUs'
- * page tables: hsavmm_use_page_tables(). */
+/* Maps `size` bytes of a handle, from `offset` on. `flags` must be 0. `offset` must be 0, unless the library controls
+ * GPUs' page tables (hsavmm_use_page_tables()). */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
