@@ -204,9 +204,9 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// Returns the access that the host gets if the caller does not name it: the highest access of the
-/// devices, unless an earlier call named the host. In HIP the host can access devices' memory through
-/// the PCI BAR, and programs rely on this access.
+/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. If the
+/// host's access differs from the devices' highest access before the call, an earlier call has named the host; then the
+/// host keeps its access. In HIP, the host can access devices' memory through the PCI BAR, and programs rely on this.
 fn host_access(
     process: &Process,
     vmm: &Vmm,
@@ -361,7 +361,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
 }
 
 /// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
-/// (earlier releases). Programs pass both with either profile. The function can distinguish them: the first 65,536
+/// (earlier releases). Programs pass either form with either profile. The forms can be distinguished: the first 65,536
 /// addresses are never mapped (`vm.mmap_min_addr`), and descriptors are smaller numbers.
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {
