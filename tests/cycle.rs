@@ -1,5 +1,5 @@
-//! The full cycle (reserve, create, map, grant, use, revoke, unmap, release, free) with calls and with owned values,
-//! on every kind of machine and every release.
+//! The full cycle with calls and with owned values, on every kind of machine and every release: reserve, create, map,
+//! grant, use, revoke, unmap, release, free.
 
 mod machine;
 mod process;

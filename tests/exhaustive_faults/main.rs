@@ -1,5 +1,5 @@
 //! For every sequence of operations, each runtime call of the last operation fails in its own run, once with each
-//! status, both alone and together with the calls after it. Other runs make `mmap`, `mprotect` and the allocation of
+//! status. The call fails alone, or together with the calls after it. Other runs make `mmap`, `mprotect` and the allocation of
 //! descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in quarantine.
 //! `retire.rs` does the same for retirements.
 //!
