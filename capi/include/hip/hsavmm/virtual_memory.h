@@ -151,8 +151,8 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
- * has changed. Devices that `desc` does not name keep their access. If `desc` does not name the host, and the
- * host can access the memory of all GPUs, the host gets the highest access that any device has, as in HIP. The
+ * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
+ * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The
  * host keeps its access if it differs from the devices' highest access, because an earlier call has named the host.
  * A GPU's access is enforced only if hsavmm_enforcement() returns 1 for the GPU; see
  * hsavmm_use_page_tables() and hsavmm_revoke(). */
