@@ -62,7 +62,6 @@ fn check_every_operation(config: Config, name: &str) {
     vmm.release(small).unwrap();
     vmm.unmap(at(base, 3 * granule), granule).unwrap();
     assert_inaccessible(0, 6, "both unmapped");
-    // The same addresses can be used again.
     machine.map(at(base, granule), 2 * granule, large);
     assert_inaccessible(0, 6, "mapped again");
     machine.grant(at(base, granule), 2 * granule, cpu, Access::ReadWrite);

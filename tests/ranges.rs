@@ -20,7 +20,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::thread;
 
-/// Returns the offset and length of each segment.
 fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }

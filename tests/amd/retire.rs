@@ -26,7 +26,7 @@ fn assert_readable(library: &Library, address: Address, tag: u8) {
     let mut byte = [0];
     library.vmm.copy_to_host(library.gpu(0), &mut byte, address).unwrap();
     assert_eq!(byte, [tag], "by the GPU");
-    // SAFETY: a load has no side effect; if the memory is not mapped, SIGSEGV fails the test.
+    // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
     let byte = unsafe { (address.get() as *const u8).read_volatile() };
     assert_eq!(byte, tag, "by the CPU");
 }
@@ -72,7 +72,7 @@ fn mappings_are_unmapped_when_signals_fire() {
         drop(vmm);
         // Because of the quarantined mapping, this does not stop the runtime, and the mapping stays.
         drop((done, late, runtime));
-        // SAFETY: a load has no side effect; if the memory is not mapped, SIGSEGV fails the test.
+        // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
         let byte = unsafe { (quarantined.get() as *const u8).read_volatile() };
         assert_eq!(byte, b'u');
     });
@@ -84,7 +84,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
     on_each_within(name, Duration::from_secs(600), |fixture| {
         let library = Library::load(fixture.runtime());
         let read = |address: Address, tag: u8| {
-            // SAFETY: a load has no side effect; if the memory is not mapped, SIGSEGV fails the test.
+            // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
             let byte = unsafe { (address.get() as *const u8).read_volatile() };
             assert_eq!(byte, tag, "{address}");
             // A GPU's copy takes much longer than the CPU's read.

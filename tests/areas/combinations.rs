@@ -22,7 +22,6 @@ fn few_sizes() -> &'static [usize] {
     if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
 }
 
-/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Gpu,

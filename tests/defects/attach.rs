@@ -63,7 +63,6 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
     words
 }
 
-/// Opens memory that was freed.
 fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
         let raw = RawRuntime::start(fixture);

@@ -96,7 +96,6 @@ fn watch(target: usize) {
     protect(target, libc::PROT_READ);
 }
 
-/// Maps a page of this process.
 fn map_page() -> usize {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

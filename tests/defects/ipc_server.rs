@@ -41,7 +41,6 @@ extern "C" fn delay_server(_: libc::c_int) {
     }
 }
 
-/// Returns the IDs of this process's threads.
 fn thread_ids() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()

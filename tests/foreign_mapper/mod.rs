@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-/// The number of pages of a mapping.
 const PAGES_PER_MAPPING: usize = 4;
 /// The number of mappings of the reservation.
 const MAPPINGS: usize = 4;
@@ -16,7 +15,6 @@ const MAPPINGS: usize = 4;
 const MAX_FOREIGN: usize = 64;
 const MIN_DURATION: Duration = Duration::from_millis(600);
 
-/// A foreign mapping.
 struct ForeignMapping {
     start: usize,
     size: usize,

@@ -92,7 +92,6 @@ impl HostileRuntime {
         unsafe { self.variable(name).write_volatile(value) };
     }
 
-    /// Returns the value of a variable of the runtime.
     pub fn get(&self, name: &CStr) -> c_int {
         // SAFETY: `variable` returns the address of an `int` of the loaded library.
         unsafe { self.variable(name).read_volatile() }

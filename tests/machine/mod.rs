@@ -89,7 +89,6 @@ impl Machine {
     }
 }
 
-/// Fails if the runtime holds anything.
 #[track_caller]
 pub fn assert_idle(simulation: &Simulation) {
     let usage = simulation.usage();

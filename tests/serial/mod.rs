@@ -23,7 +23,6 @@ use hsa_vmm::Access;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of reservations.
 pub const RESERVATIONS: usize = 2;
 /// The number of slots in each reservation; a slot is a granule.
 pub const SLOTS: usize = 3;

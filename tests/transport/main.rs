@@ -62,7 +62,6 @@ fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     );
 }
 
-/// Returns the kind of a result's error.
 #[track_caller]
 fn error_kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().into_kind()
