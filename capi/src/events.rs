@@ -12,7 +12,6 @@ use core::ffi::{c_int, c_uint};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// An event of a C program.
 #[derive(Debug)]
 pub struct Event {
     pub device: c_int,

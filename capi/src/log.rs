@@ -50,7 +50,6 @@ pub fn print_open_failure(failure: &Failure) {
     }
 }
 
-/// Prints a line to standard error.
 fn print(text: &str) {
     // Standard error may be closed.
     let _ = writeln!(io::stderr(), "libhsavmm: {}", printable(text));

@@ -25,7 +25,6 @@ pub struct Allocation {
     pub device: c_int,
 }
 
-/// The kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device,

@@ -114,7 +114,6 @@ pub unsafe fn write_text(
     Ok(())
 }
 
-/// Converts a pointer to an `Address`.
 pub fn address(pointer: *const c_void) -> Address {
     Address::new(pointer as usize)
 }

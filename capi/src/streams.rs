@@ -11,7 +11,6 @@ use core::ffi::{c_int, c_uint};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A stream of a C program.
 #[derive(Debug)]
 pub struct Stream {
     pub device: c_int,
