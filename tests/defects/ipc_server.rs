@@ -1,5 +1,5 @@
-//! Defects of the runtime's server thread, which sends exported memory. The thread can outlive the runtime's stop, aborts
-//! the process if the name of its socket is taken, sends memory to any user, and blocks.
+//! Defects of the runtime's server thread, which sends exported memory. The thread can outlive the runtime's stop,
+//! aborts the process if the name of its socket is taken, sends memory to any user, and blocks.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
 //! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.

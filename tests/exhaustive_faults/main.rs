@@ -1,7 +1,7 @@
 //! For every sequence of operations, each runtime call of the last operation fails in its own run, once with each
-//! status. The call fails alone, or together with the calls after it. Other runs make `mmap`, `mprotect` and the allocation of
-//! descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in quarantine.
-//! `retire.rs` does the same for retirements.
+//! status. The call fails alone, or together with the calls after it. Other runs make `mmap`, `mprotect` and the
+//! allocation of descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in
+//! quarantine. `retire.rs` does the same for retirements.
 //!
 //! Sequences have up to four operations. With `HSA_VMM_LONG=1`, they have up to five if the library neither changes
 //! page tables nor waits for changes of them. If several sequences reach the same state before the last operation, only
