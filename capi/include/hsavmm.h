@@ -74,8 +74,8 @@ typedef struct hsavmm_quarantined {
  * ranges. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the invariants of the library's state. Returns hipErrorUnknown if an invariant does not hold, which is a defect
- * of the library. */
+/* Checks the invariants of the library's state. Returns hipErrorUnknown if an invariant does not hold, which is a
+ * defect of the library. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */

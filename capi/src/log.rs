@@ -7,11 +7,11 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts the log once; keeps an existing logger of a Rust program. If the level is invalid, prints a warning, once in a
-/// process, and logs nothing.
+/// Starts the log once; keeps an existing logger of a Rust program. If the level is invalid, prints a warning, once in
+/// a process, and logs nothing.
 pub fn init() {
-    // In a privileged (set-user-id) program, `trusted_environment_variable` returns `None`, and nothing is logged: a log
-    // would show addresses to the user who started the program.
+    // In a privileged (set-user-id) program, `trusted_environment_variable` returns `None`, and nothing is logged: a
+    // log would show addresses to the user who started the program.
     let Some(level) = trusted_environment_variable("HSA_VMM_LOG") else { return };
     let level = level.to_string_lossy();
     let Ok(level) = level.parse::<LevelFilter>() else {

@@ -204,9 +204,10 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. If the
-/// host's access differs from the devices' highest access before the call, an earlier call has named the host; then the
-/// host keeps its access. In HIP, the host can access devices' memory through the PCI BAR, and programs rely on this.
+/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. If
+/// the host's access differs from the devices' highest access before the call, an earlier call has named the host; then
+/// the host keeps its access. In HIP, the host can access devices' memory through the PCI BAR, and programs rely on
+/// this access.
 fn host_access(
     process: &Process,
     vmm: &Vmm,
