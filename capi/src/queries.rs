@@ -113,13 +113,14 @@ unsafe extern "C" fn hipPointerGetAttributes(
     ptr: *const c_void,
 ) -> hipError_t {
     run("hipPointerGetAttributes", || {
-        // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("attributes", attributes, UNREGISTERED) }?;
         let process = process()?;
         process.devices.require()?;
-        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
-        // SAFETY: as before.
-        unsafe { write_out("attributes", attributes, found.attributes(ptr)) }
+        not_null("ptr", ptr)?;
+        // Since HIP 6.0, unknown memory is not an error of this function.
+        let found = process.find(address(ptr));
+        let result = found.map_or(UNREGISTERED, |found| found.attributes(ptr));
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("attributes", attributes, result) }
     })
 }
 
