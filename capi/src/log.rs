@@ -2,6 +2,7 @@
 
 use crate::errors;
 use crate::status::Failure;
+use hsa_vmm::hsa_sys::library::is_privileged;
 use hsa_vmm::runtime::{printable, trusted_environment_variable};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +41,12 @@ pub fn print_open_failure(failure: &Failure) {
         return;
     }
     // Other errors are about the configuration, such as an invalid environment variable.
-    let is_missing = matches!(failure.code, errors::SHARED_OBJECT_INIT_FAILED | errors::NO_DEVICE);
-    if !is_missing {
+    if failure.code != errors::NO_DEVICE {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    if cfg!(feature = "simulation") {
+    // A privileged program ignores the variable.
+    if cfg!(feature = "simulation") && !is_privileged() {
         print("to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim");
     }
 }

@@ -113,13 +113,14 @@ unsafe extern "C" fn hipPointerGetAttributes(
     ptr: *const c_void,
 ) -> hipError_t {
     run("hipPointerGetAttributes", || {
-        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("attributes", attributes, UNREGISTERED) }?;
         let process = process()?;
         process.devices.require()?;
-        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
+        not_null("ptr", ptr)?;
+        // Since HIP 6.0, unknown memory is not an error of this function.
+        let found = process.find(address(ptr));
+        let result = found.map_or(UNREGISTERED, |found| found.attributes(ptr));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("attributes", attributes, found.attributes(ptr)) }
+        unsafe { write_out("attributes", attributes, result) }
     })
 }
 

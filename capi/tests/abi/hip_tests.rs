@@ -229,6 +229,19 @@ fn cases_pass_on_every_generation() {
     }
 }
 
+/// HIP's calls return the same error if no driver is installed and if no device is visible.
+#[test]
+fn calls_without_a_runtime_return_no_device() {
+    let (source, cases) = CASES.last().unwrap();
+    assert_eq!(*source, "hipNoGpuTsts");
+    let mut command = C_PROGRAMS.last().unwrap().on_simulation("");
+    let output = command.env("HSA_VMM_RUNTIME", "/nowhere/libhsa.so").output().unwrap();
+    let expected: String = cases.iter().map(|case| format!("ok {case}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.matches("/nowhere/libhsa.so: ").count(), cases.len(), "{errors}");
+}
+
 #[test]
 fn cases_compile_as_cplusplus() {
     if !test::runs_long_test("hip_tests::cases_compile_as_cplusplus") {
