@@ -299,8 +299,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     };
     command.args(arguments);
     if args.log.is_some() || args.page_tables.is_some() {
-        // With the setting `real`, the preloaded object emulates nothing, and only logs the calls.
-        let mut logging = Emulation::default().setting("real");
+        let mut logging = Emulation::default();
         if args.log.is_some() {
             logging = logging.log(Machine::GUEST_LOG);
         }
@@ -308,6 +307,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             logging = logging.page_tables(Machine::GUEST_PAGE_TABLES);
         }
         logging.apply(&mut command).map_err(Failed::from)?;
+        // The preloaded object then emulates nothing, and only logs the calls.
+        command.env("HSA_KFD", "real");
     }
     crate::program::set_outer_command(&mut command, &machine_arguments(args));
     Ok(command)

@@ -7,6 +7,7 @@ use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, status_name};
 use crate::interrupt::Interrupt;
+use crate::planned_faults::is_driver_emulated;
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::collections::BTreeSet;
@@ -128,7 +129,9 @@ pub fn supervise(
     let idle = idle.unwrap_or_else(|| last_record.elapsed());
     let output = worker.captured_output();
     let outcome = records.outcome(end, args.time_limit);
-    let driver = driver_lines(&driver_log, log_start, &records);
+    // AMD's own driver also returns errors that are no failures, so its log (`vm --log`) is not read.
+    let driver = is_driver_emulated().then(|| driver_lines(&driver_log, log_start, &records));
+    let driver = driver.flatten();
     let Records { calls, facts, runtime, .. } = records;
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output };
     run.attribute_gpu_fault();
