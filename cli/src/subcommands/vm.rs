@@ -11,7 +11,7 @@ use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFe
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ pub struct VmRun {
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
+    /// The programs that the program starts use the release, too, with its loader and its C library.
     /// By default, a program in PATH uses the runtime that is installed on this machine. The newest fetched
     /// release is used by `hsa-vmm`, if HSA_VMM_RUNTIME is not set, and by that release's programs (such as
     /// `rocminfo`) that are not in PATH.
@@ -277,37 +278,39 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
 /// Returns the command that the virtual machine runs.
 fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
-    let mut command = match args.rocr {
+    let release = match args.rocr {
         Some(release) => {
-            let installation =
-                Installation::open(&hsa_rocr::folder().map_err(Failed::from)?, release);
-            rocr::command_with_release(&installation.map_err(Failed::from)?, program)
+            let folder = hsa_rocr::folder().map_err(Failed::from)?;
+            Some(Installation::open(&folder, release).map_err(Failed::from)?)
         }
-        None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
+        None if find_program(program).is_some() && !needs_runtime(program) => None,
         // The program is not in PATH (it may be a program of a fetched release), or it is `hsa-vmm`, which
         // would find no runtime and use the simulation. Both use the newest fetched release, if there is one.
-        None => match rocr::newest_downloaded()
+        None => rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
-        {
-            Some(newest) => {
+            .inspect(|newest| {
                 let (name, release) = (program.display(), newest.release());
                 note!("using {name} and the runtime of release {release}");
-                rocr::command_with_release(&newest, program)
-            }
-            None => Command::new(program),
-        },
+            }),
     };
+    let program_of_release = release.as_ref().and_then(|release| release.program(program));
+    let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
-    if args.log.is_some() || args.page_tables.is_some() {
-        let mut logging = Emulation::default();
-        if args.log.is_some() {
-            logging = logging.log(Machine::GUEST_LOG);
-        }
-        if args.page_tables.is_some() {
-            logging = logging.page_tables(Machine::GUEST_PAGE_TABLES);
-        }
-        logging.apply(&mut command).map_err(Failed::from)?;
-        // The preloaded object then emulates nothing, and only logs the calls.
+    let mut preloaded = Emulation::default();
+    if let Some(release) = &release {
+        // Programs that the program starts use the release, too.
+        preloaded = preloaded.runtime_release(release);
+        command.env("HSA_VMM_RUNTIME", release.runtime());
+    }
+    if args.log.is_some() {
+        preloaded = preloaded.log(Machine::GUEST_LOG);
+    }
+    if args.page_tables.is_some() {
+        preloaded = preloaded.page_tables(Machine::GUEST_PAGE_TABLES);
+    }
+    if preloaded != Emulation::default() {
+        preloaded.apply(&mut command).map_err(Failed::from)?;
+        // The preloaded object emulates nothing: AMD's driver performs the calls.
         command.env("HSA_KFD", "real");
     }
     crate::program::set_outer_command(&mut command, &machine_arguments(args));

@@ -60,6 +60,20 @@ fn bringup_passes_while_calls_are_logged() {
 }
 
 #[test]
+fn programs_of_a_script_use_the_release() {
+    let name = "programs_of_a_script_use_the_release";
+    let Some(lock) = lock_machine(name) else { return };
+    for release in lock.installations.iter().map(hsa_rocr::Installation::release) {
+        let options = ["--rocr", release.version(), "--gpus", "1"];
+        let script = ["sh", "-c", "\"$0\" bringup --until runtime", HSA_VMM];
+        let output = run_in_machine(&options, &script);
+        assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+        let path = format!("rocr/{release}/");
+        assert!(stdout(&output).contains(&path), "{release}: {}", stdout(&output));
+    }
+}
+
+#[test]
 fn missing_program_exits_with_shell_status() {
     let name = "missing_program_exits_with_shell_status";
     let Some(_lock) = lock_machine(name) else { return };
