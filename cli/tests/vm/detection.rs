@@ -1,6 +1,6 @@
 //! Faults of amdgpu and of the software GPUs are detected.
 
-use crate::run_command::{HSA_VMM, stderr, stdout};
+use crate::run_command::{HSA_VMM, json, stderr, stdout};
 use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
 use std::path::Path;
 use std::process::Command;
@@ -56,6 +56,21 @@ fn lost_tlb_flush_is_detected() {
     let options: Vec<_> = options.into_iter().chain(lost).collect();
     let output = run_in_machine(&options, &bringup);
     assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+}
+
+/// The page-table entries of the runtime's own memory are late, too. Its fault is in the kernel's log only.
+#[test]
+fn gpu_page_fault_is_in_the_headline() {
+    let name = "gpu_page_fault_is_in_the_headline";
+    let Some(_lock) = lock_machine(name) else { return };
+    let parameter = ["--parameter", "amdgpu.vm_update_mode=0", "--fault", "PTE_WRITE=late:50ms"];
+    let options = [&["--rocr", RELEASE.version()], &parameter[..]].concat();
+    let bringup = [HSA_VMM, "bringup", "--until", "gpu", "--format", "json"];
+    let output = run_in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    let failure = &json(&output)["failure"];
+    let what = failure["what"].as_str().unwrap();
+    assert!(what.starts_with("a GPU page fault at 0x"), "{failure:#}");
 }
 
 #[test]

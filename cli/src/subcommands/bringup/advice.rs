@@ -73,7 +73,6 @@ pub fn advise(
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
     findings: &[Finding],
-    kernel: &Result<Vec<String>, String>,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
     let is_simulation = run.runtime == Some(None);
@@ -207,7 +206,7 @@ pub fn advise(
             run.level.name()
         ));
     }
-    if let (Err(_), false) = (kernel, is_simulation) {
+    if let (Err(_), false) = (&run.kernel, is_simulation) {
         advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
     }
     if is_simulation {

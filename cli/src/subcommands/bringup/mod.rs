@@ -73,7 +73,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
     for level in levels() {
-        let Some(run) = supervise(args, level, &interrupt)? else { break };
+        let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
             let written = write_log(log, &run).context("cannot write the log (--log)");
             // Report the results even if the log cannot be written.
@@ -106,7 +106,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let reason_not_run = if is_complete { "not tried" } else { "interrupted" };
     let config = args.runtime.config_text();
     let faults = planned_faults::planned(config.as_deref());
-    let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
+    let failure = failed_run.and_then(|run| Failure::of(run));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
@@ -287,7 +287,7 @@ impl LevelReport<'_> {
         let (status, detail) = match &run.outcome {
             Outcome::Reached => ("reached", run.facts.last().cloned().unwrap_or_default()),
             Outcome::Skipped(why) => ("skipped", why.clone()),
-            Outcome::Failed(cause) => ("failed", cause.describe(&run.calls)),
+            Outcome::Failed(cause) => ("failed", run.describe(cause)),
         };
         Self {
             level: run.level,
