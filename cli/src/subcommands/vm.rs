@@ -313,7 +313,10 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
         // The preloaded object emulates nothing: AMD's driver performs the calls.
         command.env("HSA_KFD", "real");
     }
-    crate::program::set_outer_command(&mut command, &machine_arguments(args));
+    crate::program::set_outer_command(
+        &mut command,
+        &machine_arguments(args, release.map(|it| it.release())),
+    );
     Ok(command)
 }
 
@@ -327,9 +330,9 @@ fn needs_runtime(program: &OsStr) -> bool {
         && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
-/// Returns `vm` and the options that describe the machine, including defaults. Omits output files, `--results`,
+/// Returns `vm` and the options that describe the machine, including defaults and the release that was chosen. Omits output files, `--results`,
 /// `--keep` and `--time-limit`.
-fn machine_arguments(args: &VmRun) -> Vec<String> {
+fn machine_arguments(args: &VmRun, release: Option<Release>) -> Vec<String> {
     let mut arguments = vec!["vm".to_owned()];
     let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
     add("gpus", args.gpus.to_string());
@@ -338,7 +341,7 @@ fn machine_arguments(args: &VmRun) -> Vec<String> {
     if let Some(kernel) = &args.kernel {
         add("kernel", kernel.clone());
     }
-    if let Some(release) = args.rocr {
+    if let Some(release) = release {
         add("rocr", release.to_string());
     }
     for parameter in &args.parameter {
@@ -368,7 +371,7 @@ mod tests {
             panic!("not vm");
         };
         let expected: Vec<_> = words.split_whitespace().collect();
-        assert_eq!(machine_arguments(&vm.run), expected);
+        assert_eq!(machine_arguments(&vm.run, vm.run.rocr), expected);
     }
 
     #[test]

@@ -71,6 +71,11 @@ fn gpu_page_fault_is_in_the_headline() {
     let failure = &json(&output)["failure"];
     let what = failure["what"].as_str().unwrap();
     assert!(what.starts_with("a GPU page fault at 0x"), "{failure:#}");
+    // Commands in the advice run in the virtual machine.
+    let advice = failure["try_next"].to_string();
+    for expected in [" -- gdb -batch -ex run", "hsa-vmm vm --log calls.log --gpus 2 "] {
+        assert!(advice.contains(expected), "{failure:#}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Advice on what to try after a failure.
 
 use super::data::LATE_COPY;
+use super::environment::Environment;
 use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
@@ -66,22 +67,20 @@ fn moves_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
-/// Returns advice on what to try, the most promising first.
+/// Returns advice on what to try, the most promising first. `command` repeats the level.
 pub fn advise(
     run: &LevelRun,
     cause: &Cause,
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
     findings: &[Finding],
+    command: &str,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
-    let is_simulation = run.runtime == Some(None);
+    let environment = Environment::of(run);
+    let is_simulation = environment == Environment::Simulation;
     if let Cause::NoLibrary(_) = cause {
-        advice.push(
-            "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
-             FILE; `hsa-vmm rocr fetch` downloads three releases without installing them"
-                .to_owned(),
-        );
+        advice.push(environment.advise_runtime());
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
     }
@@ -155,39 +154,31 @@ pub fn advise(
                             makes hang; a driver call that hangs for another reason is not listed";
                 advice.push(hint.to_owned());
             }
-            advice.push(
-                "extend the time limit (--time-limit 1h) and find where the level hangs: /proc/PID/task/*/stack (as \
-                 root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
-                 missing interrupt"
-                    .to_owned(),
-            );
+            advice.push(environment.advise_hang(command));
         }
-        Cause::GpuFault(..) => advice.push(
+        Cause::GpuFault(..) => advice.push(format!(
             "the GPU accessed an address without a page, or without permission: check the page table \
-             (/sys/kernel/debug/dri/*/amdgpu_vm_info), the GEM_VA or MAP_MEMORY_TO_GPU call for the \
-             address, the wait for the fence of that call, and the flush of the TLB"
-                .to_owned(),
-        ),
-        Cause::Crash(..) => advice.push(
-            "get a backtrace: write a C program with --program repeat.c, build it as its first lines \
-             say, and run gdb -ex run -ex bt ./repeat"
-                .to_owned(),
-        ),
+             ({}), the GEM_VA or MAP_MEMORY_TO_GPU call for the address, the wait for the fence of that call, and \
+             the flush of the TLB",
+            environment.page_tables()
+        )),
+        Cause::Crash(..) => advice.extend(environment.advise_backtrace()),
         Cause::Wrong(_, what) if what.contains(LATE_COPY) => advice.push(
             "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
              copy's last write, and the flush of caches before it"
                 .to_owned(),
         ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
-            advice.push(
+        Cause::Wrong(Some(_), _)
+            if !is_simulation && call.is_some_and(|call| moves_data(&call.begin.call)) =>
+        {
+            advice.push(format!(
                 "the destination does not contain the source's data. If it still has its old contents (0, or a value \
                  written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
                  engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
-                 other contents, also suspect the page tables of both addresses \
-                 (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
-                 other mappings"
-                    .to_owned(),
-            );
+                 other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
+                 HDP, and other mappings",
+                environment.page_tables()
+            ));
         }
         Cause::Wrong(Some(_), _)
             if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
@@ -200,14 +191,9 @@ pub fn advise(
         }
         _ => {}
     }
-    if driver.is_none() && !is_simulation {
-        advice.push(format!(
-            "trace the system calls: strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until {}",
-            run.level.name()
-        ));
-    }
-    if let (Err(_), false) = (&run.kernel, is_simulation) {
-        advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
+    advice.extend(environment.advise_trace(command));
+    if run.kernel.is_err() {
+        advice.extend(environment.advise_kernel_log().map(str::to_owned));
     }
     if is_simulation {
         advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());

@@ -113,9 +113,9 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
+    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns `None` if the run has not
     /// failed.
-    pub fn of(run: &LevelRun) -> Option<Self> {
+    pub fn of(run: &LevelRun, command: &str) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
         // If a comparison by the CPU fails after a copy, the copy is the cause.
@@ -138,7 +138,7 @@ impl Failure {
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let try_next = advise(run, cause, last_call, &driver, &findings);
+        let try_next = advise(run, cause, last_call, &driver, &findings, command);
         let checks = findings.into_iter().map(|Finding { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
