@@ -266,6 +266,11 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
         machine = machine.coverage(file);
     }
     if !args.fault.is_empty() {
+        if !planned_page_table_faults_happen(args) {
+            note!(
+                "PTE_WRITE does not happen, because the CPU writes page tables; add --parameter amdgpu.vm_update_mode=0"
+            );
+        }
         machine = machine.faults(args.fault.join(",").parse()?);
     }
     if let Some(function) = &args.stub {
@@ -273,6 +278,16 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     }
     let result = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
     Ok(Exit::Program(result.status))
+}
+
+/// Returns `false` if faults of page-table writes are planned, but the CPU writes the page tables. The CPU does this by
+/// default, because it can access all memory of the GPUs.
+fn planned_page_table_faults_happen(args: &VmRun) -> bool {
+    let is_planned = args.fault.iter().any(|plan| plan.contains("PTE_WRITE"));
+    let by_sdma = |parameter: &String| {
+        parameter.starts_with("amdgpu.vm_update_mode=") || parameter.starts_with("hsa_vmm.visible=")
+    };
+    !is_planned || args.parameter.iter().any(by_sdma)
 }
 
 /// Returns the command that the virtual machine runs.
@@ -358,7 +373,9 @@ fn machine_arguments(args: &VmRun, release: Option<Release>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{machine_arguments, parse_mebibytes, parse_power_of_two};
+    use super::{
+        machine_arguments, parse_mebibytes, parse_power_of_two, planned_page_table_faults_happen,
+    };
     use crate::arguments::{Arguments, Command};
     use clap::Parser;
 
@@ -372,6 +389,23 @@ mod tests {
         };
         let expected: Vec<_> = words.split_whitespace().collect();
         assert_eq!(machine_arguments(&vm.run, vm.run.rocr), expected);
+    }
+
+    #[test]
+    fn page_table_faults_need_the_sdma_engine() {
+        for (options, expected) in [
+            ("--fault COPY=garbled", true),
+            ("--fault COPY=garbled,PTE_WRITE=lost", false),
+            ("--fault PTE_WRITE=lost --parameter hsa_vmm.tlb=0", false),
+            ("--fault PTE_WRITE=lost --parameter amdgpu.vm_update_mode=0", true),
+            ("--fault PTE_WRITE=lost --parameter hsa_vmm.visible=256", true),
+        ] {
+            let line = format!("hsa-vmm vm {options} -- true");
+            let Command::Vm(vm) = Arguments::parse_from(line.split_whitespace()).command else {
+                panic!("not vm");
+            };
+            assert_eq!(planned_page_table_faults_happen(&vm.run), expected, "{options}");
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Advice on what to try after a failure.
 
-use super::data::LATE_COPY;
+use super::data::{LATE_COPY, LATE_MAPPING};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
+use super::level::Level;
 use super::machine::Finding;
 use super::supervisor::{Call, Cause, LevelRun};
 use std::time::Duration;
@@ -146,6 +147,9 @@ pub fn advise(
             ),
         });
     }
+    if run.gpu_fault().is_some() && !matches!(cause, Cause::GpuFault(..)) {
+        advice.push(environment.advise_gpu_fault());
+    }
     match cause {
         Cause::Hang(..) => {
             // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
@@ -156,13 +160,16 @@ pub fn advise(
             }
             advice.push(environment.advise_hang(command));
         }
-        Cause::GpuFault(..) => advice.push(format!(
-            "the GPU accessed an address without a page, or without permission: check the page table \
-             ({}), the GEM_VA or MAP_MEMORY_TO_GPU call for the address, the wait for the fence of that call, and \
-             the flush of the TLB",
-            environment.page_tables()
-        )),
+        Cause::GpuFault(..) => advice.push(environment.advise_gpu_fault()),
+        Cause::Wrong(..) if run.level == Level::Unmapped && !is_simulation => {
+            advice.push(environment.advise_old_entry());
+        }
         Cause::Crash(..) => advice.extend(environment.advise_backtrace()),
+        Cause::Wrong(_, what) if what.contains(LATE_MAPPING) && !is_simulation => advice.push(
+            "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
+             of the page-table update, not the TLB, which no later call has flushed"
+                .to_owned(),
+        ),
         Cause::Wrong(_, what) if what.contains(LATE_COPY) => advice.push(
             "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
              copy's last write, and the flush of caches before it"

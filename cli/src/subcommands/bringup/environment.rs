@@ -112,6 +112,42 @@ impl Environment {
         }
     }
 
+    /// Says what to suspect after a GPU page fault. A TLB contains no entry of an address that was never mapped, so the
+    /// page table is the first suspect.
+    pub fn advise_gpu_fault(self) -> String {
+        format!(
+            "the GPU found no page-table entry for the address, or no permission in it: first suspect that the entry \
+             is missing, or was written only after AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU had returned (the fence of the \
+             page-table update); check the page table ({}). A missing flush of the TLB can be the cause only if the \
+             address was used before{}",
+            self.page_tables(),
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says what to suspect if a GPU still accesses unmapped memory.
+    pub fn advise_old_entry(self) -> String {
+        format!(
+            "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after the \
+             unmap, or the entry was written only after AMDGPU_GEM_VA had returned{}",
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says how to find out whether the TLB or the page table is the cause.
+    fn distinguish_tlb(self) -> &'static str {
+        match self {
+            Self::Simulation | Self::EmulatedDriver => "",
+            Self::VirtualMachine => {
+                ". To find out, repeat the run without a TLB (vm --parameter hsa_vmm.tlb=0), and with page tables \
+                 written by the CPU, never late (vm --parameter amdgpu.vm_update_mode=3)"
+            }
+            Self::Real => {
+                ". To find out, load amdgpu with vm_update_mode=3: the CPU then writes the page tables, never late"
+            }
+        }
+    }
+
     /// Names the source of the GPUs' page tables.
     pub fn page_tables(self) -> &'static str {
         match self {
