@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=ROCM_PATH");
-    // The meaning of a relative folder depends on the current folder.
+    // Ignores a relative `ROCM_PATH`: its meaning depends on the current folder.
     let folders = std::env::var_os("ROCM_PATH").map(PathBuf::from).filter(|it| it.is_absolute());
     let folders = folders.into_iter().chain([PathBuf::from("/opt/rocm")]);
     let holds_runtime = |folder: &PathBuf| folder.join("libhsa-runtime64.so.1").is_file();

@@ -33,7 +33,6 @@ struct Workload {
     grants: Vec<AccessDescriptor>,
     reserved: Vec<Address>,
     created: Vec<Handle>,
-    /// The number of calls to make.
     calls: usize,
 }
 
@@ -147,8 +146,7 @@ impl Workload {
             }
             "export" => {
                 let handle = self.create_shareable()?;
-                // Close each descriptor at once, because the limit can be lower than the number of
-                // calls.
+                // Close each descriptor immediately, because the limit can be lower than the number of calls.
                 measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {

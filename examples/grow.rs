@@ -24,7 +24,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("{} on {}", gpu.name(), runtime.info().name);
 
     // Finds free addresses for twice the size of the buffer: `extend` below needs free addresses after the buffer. The
-    // reservation is freed at once.
+    // reservation is freed immediately.
     let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let at_start = options.exactly_at(start).reserve(&vmm, &properties);

@@ -12,8 +12,8 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Reservation, Runtime, Vmm};
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does. ROCm generation D is ROCm 10,
-    // the first release whose runtime itself creates memory of the host.
+    // The library never falls back to the simulation by itself; this example does. ROCm generation D is ROCm 10, the
+    // first release whose runtime creates memory of the host.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,

@@ -41,7 +41,7 @@ fn export(arguments: &[&str]) -> anyhow::Result<()> {
     memory.write(100, b"from the first")?;
     println!("first:  {} has {:#x} bytes at {}", gpu.name(), memory.size(), memory.address());
 
-    // The handle has 64 bytes, in HIP's layout. It can be created for any address inside the memory.
+    // The handle has 64 bytes, in HIP's layout. A handle can be created for any address inside the memory.
     let inside = memory.address().checked_add(100).context("the address overflows")?;
     let handle = Ipc::open(&runtime)?.get_mem_handle(inside)?;
 
@@ -62,7 +62,7 @@ fn export(arguments: &[&str]) -> anyhow::Result<()> {
     println!("first:  reads {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"from the second", "the second process has not written");
 
-    // The second process has ended. It closed the memory when it dropped `OpenedMemory`.
+    // The second process has ended. Before that, it dropped `OpenedMemory`, which closed the memory.
     memory.free()?;
     Ok(())
 }

@@ -17,7 +17,6 @@ const MAX_PAGES: usize = 16;
 const SEQUENCES: usize = 4;
 const PAGE_SIZE: usize = 64 << 10;
 
-/// A sequence of the cache.
 struct Sequence {
     name: char,
     first_page: usize,

@@ -1,6 +1,6 @@
 //! Uses the program's own signal and queue with memory of the library.
 //!
-//! The program makes its own HSA calls on the runtime that the library has loaded: it copies between two
+//! The program makes its own HSA calls on the runtime that the library has loaded. The program copies between two
 //! mappings of the library, and a barrier in its queue waits for the copy.
 //!
 //! ```sh
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// The header of a barrier packet. Its acquire fence (bits 9 and 10) and release fence (bits 11 and 12) have system
-/// scope (2). Such a packet completes when all its signals, at most five, are 0.
+/// The header of a barrier packet, which completes when all its signals, at most five, are 0. The acquire fence (bits 9
+/// and 10) and the release fence (bits 11 and 12) have system scope (2).
 const BARRIER_AND_HEADER: u16 = HSA_PACKET_TYPE_BARRIER_AND as u16 | 2 << 9 | 2 << 11;
 const NO_SIGNAL: hsa_signal_t = hsa_signal_t { handle: 0 };
 

@@ -47,7 +47,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("  \"{}\"", String::from_utf8_lossy(&read));
     ensure!(read == text, "the segments do not contain the text");
 
-    // Pool memory is one segment. Its dma-buf can contain other allocations of the pool.
+    // Pool memory is one segment. The segment's dma-buf can contain other allocations of the pool.
     let memory = PoolMemory::allocate(&runtime, gpu, 4096)?;
     let segments = vmm.export_address_range(memory.address(), memory.size())?;
     let [segment] = &segments[..] else { anyhow::bail!("pool memory is not one segment") };
@@ -55,8 +55,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the bytes of a segment like a process that has received its descriptor: imports the dma-buf, maps all of
-/// it, and reads from the offset on.
+/// Reads the bytes of a segment, as a receiver of the descriptor does: imports and maps the whole dma-buf, and reads
+/// from the offset on.
 fn read_segment(vmm: &Vmm, segment: &Segment, agents: &[AgentId]) -> anyhow::Result<Vec<u8>> {
     let memory = Allocation::import(vmm, &segment.descriptor)?;
     let mapping = Reservation::builder(memory.size()).reserve(vmm)?.map(0, &memory)?;

@@ -1,4 +1,4 @@
-//! Gives back memory that an agent still reads: a retire queue unmaps the memory when the agent's signal fires.
+//! Retires memory that an agent still reads: a retire queue unmaps the memory when the agent's signal fires.
 //!
 //! ```sh
 //! cargo run --example retire                                      # on the simulation
@@ -47,7 +47,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copy_signal) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
-    // The program does not need the source any more. It does not wait for the copy.
+    // The program does not need the source any more, and does not wait for the copy.
     let queue = RetireQueue::builder(1024).with_time_limit(Duration::from_secs(5)).open(&vmm)?;
     // SAFETY: the signal is destroyed after the queue.
     unsafe { queue.submit(source, &[(copy_signal, SignalCondition::AtMost(0))]) }?;

@@ -25,7 +25,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let second = ring.address().get() + size;
     println!("{size} bytes of memory, mapped at {first} and again at {second:#x}\n");
 
-    // The first write begins ten bytes before the end of the memory. A position counts all bytes from the first round on.
+    // The first write begins ten bytes before the end of the memory. A position counts all bytes since the first round.
     let mut position = 3 * size as u64 - 10;
     for line in LINES {
         println!("write {:>2} bytes at {}", line.len(), ring.address_of(position));

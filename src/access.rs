@@ -57,7 +57,7 @@ impl Access {
 pub struct AccessDescriptor {
     /// The agent.
     pub agent: AgentId,
-    /// Its access.
+    /// The access to set.
     pub access: Access,
 }
 

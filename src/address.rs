@@ -1,9 +1,10 @@
-//! The type of addresses: a number, which may be an invalid address.
+//! The address type: a number, which can be an invalid address.
 
 use core::ffi::c_void;
 use derive_more::{Debug, Display};
 
-/// An address in this process. Agents use the same addresses.
+/// An address in this process. Agents use the same addresses, except for the caller's memory in an
+/// area ([`AreaMemory::device_address`](crate::area::AreaMemory::device_address)).
 ///
 /// The address may be invalid: every operation checks its arguments.
 ///

@@ -8,8 +8,8 @@ use hsa_sys::hsa_agent_t;
 
 /// The identifier of an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
-/// Every function rejects an identifier of another runtime, or an invented one. Displayed as `CPU 0` or
-/// `GPU 1`; GPUs are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
+/// Every function rejects identifiers of other runtimes and invented identifiers. Displayed as `CPU 0` or `GPU 1`; GPUs
+/// are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
 ///
 /// ```
 /// # use hsa_vmm::Runtime;
@@ -25,8 +25,8 @@ use hsa_sys::hsa_agent_t;
 #[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the
-// index, and the runtime's number, which is never reused.
+// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the index, and
+// the runtime's number. A runtime's number is never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -111,13 +111,12 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page
-    /// tables the [`Vmm`](crate::Vmm) controls.
+    /// A forbidden access faults: on CPUs, whose permissions `mprotect` sets, and on GPUs whose page tables the
+    /// [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
-    /// readable, writable and executable once an agent has been granted any access.
-    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    /// The permission is only recorded, on all other GPUs: AMD's user-space driver maps everything readable, writable
+    /// and executable once any access has been granted. [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     #[display("recorded")]
     Recorded,
 }
@@ -158,13 +157,13 @@ pub enum LinkKind {
     Other(u32),
 }
 
-/// How an agent accesses another agent's memory (peer access).
+/// The access of an agent to another agent's memory (peer access), in [`Agent::peers`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
     /// The agent that owns the memory.
     pub agent: AgentId,
-    /// Whether the agent can be granted access to that memory.
+    /// Whether the agent whose [`Agent::peers`] has this entry can be granted access to that memory.
     pub reachable: bool,
     /// The links between the two agents, one for each hop; empty if the runtime does not report them.
     pub links: Vec<Link>,
@@ -223,7 +222,7 @@ pub struct ComputeProperties {
     pub revision: u32,
 }
 
-/// A CPU or GPU, as the runtime described it when the runtime was started.
+/// A CPU, a GPU or another device, with the attributes that the runtime reported when it started.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -270,7 +269,7 @@ pub struct Agent {
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.
     pub pools: Vec<Pool>,
-    /// The access to the memory of each other agent.
+    /// The access of this agent to the memory of each other agent.
     pub peers: Vec<Peer>,
 }
 

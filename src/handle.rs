@@ -23,9 +23,9 @@ pub struct Handle(
     pub(crate) u64,
 );
 
-/// The factor from a handle's number to its bits. Multiplying by an odd factor permutes all 64-bit numbers.
-/// Therefore, a handle with one changed bit is very unlikely to be a live handle. The same holds for a small number that
-/// a C program invents.
+/// The factor from a handle's number to its bits. Multiplying by an odd factor permutes all 64-bit numbers. Therefore,
+/// a handle with one changed bit is very unlikely to be a live handle. The same holds for a small number that a C
+/// program invents.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The inverse of [`MULTIPLIER`].
 const INVERSE: u64 = 0xf1de_83e1_9937_733d;

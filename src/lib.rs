@@ -54,8 +54,8 @@
 //!
 //! # Tested with
 //!
-//! * AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: `amdgpu` with software GPUs, in QEMU,
-//!   and an emulated driver.
+//! * AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on two kernel drivers: `amdgpu` with software GPUs, in
+//!   QEMU, and an emulated driver.
 //! * The simulation. Tests compare it with these runtimes call by call.
 //!
 //! No AMD GPU was used in development.
@@ -76,7 +76,7 @@ pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
-// Unsafe code detaches memory that this process has opened from other processes.
+// Unsafe code detaches other processes' memory that this process has opened.
 #[allow(unsafe_code)]
 pub mod ipc;
 mod log;

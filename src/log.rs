@@ -1,9 +1,8 @@
 //! Log events that cannot disturb the operation that sends them.
 //!
-//! A `tracing` subscriber is code of the program and may panic. A panic between a call of the runtime
-//! and its bookkeeping would make the bookkeeping wrong: memory could be freed twice, or freed while a
-//! GPU writes to it. This module sends all events of this library, and catches the panic after the
-//! panic hook has reported it.
+//! A `tracing` subscriber is code of the program and may panic. A panic between a call of the runtime and its
+//! bookkeeping would make the bookkeeping wrong. Memory could be freed twice, or freed while a GPU writes to it. This
+//! module sends all events of this library, and catches the panic after the panic hook has reported it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -80,7 +80,7 @@ pub struct Pool {
     pub size: usize,
     /// Whether programs can allocate from the pool.
     pub allocatable: bool,
-    /// The granule: sizes and addresses are multiples of it.
+    /// The granule, of which sizes and addresses are multiples.
     pub granule: usize,
     /// The granule that gives the best performance.
     pub recommended_granule: usize,
@@ -100,7 +100,7 @@ impl Pool {
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }
-    /// Returns whether [handles](crate::Handle) of its memory can be created.
+    /// Returns whether [handles](crate::Handle) of the pool's memory can be created.
     pub fn supports_handles(&self) -> bool {
         self.segment == Segment::Global
             && self.allocatable

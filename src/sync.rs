@@ -25,9 +25,9 @@
 //!
 //! | lock | protects | held |
 //! |---|---|---|
-//! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it |
+//! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it, or exports it as a dma-buf |
 //! | `src/memory/registry.rs`: `access` | agents' access to pool memory | for reading during a copy; for writing while the runtime changes it |
-//! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change; `allowed` while the runtime changes it |
+//! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change |
 //! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
 //! | `src/ipc/exports.rs`: `creating` | the start of the runtime's server | for one call of the runtime |
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
@@ -59,10 +59,10 @@ use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
-/// Locks a mutex. A panic of another thread while it held the lock is ignored: most changes of the protected state are
-/// a single step. Changes with several steps are those of `Journal::finish`, of paged buffers' `commit`, and of a retire
-/// queue's pass. Between these steps, only a defect of this library can cause a panic: [`crate::log`] catches the panics
-/// of subscribers.
+/// Locks a mutex. Ignores that another thread panicked while it held the lock: most changes of the protected state are
+/// a single step. `Journal::finish`, `commit` of paged buffers and the pass of a retire queue make changes of several
+/// steps. Between these steps, only a defect of this library can cause a panic: [`crate::log`] catches the panics of
+/// subscribers.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -77,7 +77,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The order in which a thread takes the locks of one `Vmm`: by rank, and locks of the same rank by key,
+/// The order in which a thread takes the locks of one `Vmm`: by rank. Locks of the same rank are ordered by their key,
 /// the address of the reservation. The documentation of this module lists all locks of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
@@ -118,8 +118,8 @@ pub(crate) struct Ordered<G> {
 }
 
 impl<G> Ordered<G> {
-    /// Takes a lock. Panics if this thread is in a closure of the caller whose reservation is this one, or comes later
-    /// in the order: the thread could wait forever. Debug builds panic if this thread holds any later lock.
+    /// Takes a lock. In a closure of the caller, panics unless a reservation comes after the closure's reservation in
+    /// the order. Otherwise the thread could wait forever. Debug builds panic if this thread holds any later lock.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
             rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),

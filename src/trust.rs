@@ -11,11 +11,11 @@ use std::fs;
 /// The users whose processes can exchange memory with this process. User numbers are those of this process's user
 /// namespace.
 ///
-/// The process at the other end of a socket must have had the trusted user as its effective user when it
-/// connected or began to listen. A [`Ticket`](crate::transport::Ticket) and an
-/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. Such a process must have the trusted user as its
-/// real, effective, saved and file system user. The effective user is not sufficient, because
-/// a process that runs a set-user-id program still has the descriptors of the user who started it.
+/// When the process at the other end of a socket connected or began to listen, its effective user must have been the
+/// trusted user. A [`Ticket`](crate::transport::Ticket) and an [`IpcHandle`](crate::ipc::IpcHandle) name a process by
+/// its number. Such a process must have the trusted user as its real, effective, saved and file system user. The
+/// effective user is not sufficient, because a process that runs a set-user-id program still has the descriptors of the
+/// user who started it.
 ///
 /// ```
 /// use hsa_vmm::transport::Channel;
@@ -88,14 +88,13 @@ pub(crate) struct Process {
     pid: Pid,
     /// The start time in clock ticks, from `/proc/PID/stat`.
     pub start_time: u64,
-    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id
-    /// program: its effective user is then the program's, and its descriptors are still those of the real
-    /// user.
+    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id program. The
+    /// effective user is then the program's owner, but the descriptors are still the real user's.
     pub users: [u32; 4],
 }
 
 impl Process {
-    /// Looks up a process by its number. Returns `None` if no process has it.
+    /// Looks up a process by its number. Returns `None` if no process has the number.
     pub fn find(pid: Pid) -> Result<Option<Self>, Errno> {
         let (Some(start_time), Some(users)) = (start_time(pid)?, users(pid)?) else {
             return Ok(None);

@@ -104,7 +104,6 @@ impl RawRuntime {
     }
 }
 
-/// Opens a runtime by the runtime's own functions.
 struct RawOpener<'a> {
     backend: &'a Backend,
     opened: Option<RawRuntime>,
@@ -123,7 +122,7 @@ impl Opener for RawOpener<'_> {
             Backend::Simulated(text) => RawRuntime::Simulated(start_simulation(text)?),
             Backend::Loaded(file) => RawRuntime::Loaded(Box::new(load_library(file)?)),
         };
-        // SAFETY: the function takes no arguments.
+        // SAFETY: `hsa_init` takes no arguments, and `runtime` keeps its library loaded.
         check("hsa_init", unsafe { (runtime.table().core.hsa_init)() })?;
         self.opened = Some(runtime);
         Ok(())
@@ -131,12 +130,11 @@ impl Opener for RawOpener<'_> {
 
     fn close(&mut self) -> Result<(), BenchError> {
         let Some(runtime) = self.opened.take() else { return Ok(()) };
-        // SAFETY: the function takes no arguments.
+        // SAFETY: `open` has called `hsa_init`, and nothing uses the runtime afterwards.
         check("hsa_shut_down", unsafe { (runtime.table().core.hsa_shut_down)() })
     }
 }
 
-/// Opens a runtime by hsa-vmm's calls.
 struct VmmOpener<'a> {
     backend: &'a Backend,
     opened: Option<Vmm>,
@@ -159,7 +157,6 @@ impl Opener for VmmOpener<'_> {
     }
 }
 
-/// Opens a runtime by hsa-vmm's C interface.
 struct COpener<'a> {
     backend: &'a Backend,
 }

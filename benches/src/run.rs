@@ -208,8 +208,8 @@ impl Runner {
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs the selected operations, and those that every round needs, once for each address. Sets `holes` to the
-    /// addresses at which this round maps, and `mapped` to the mapped addresses that it looks up.
+    /// Performs the selected operations, and the operations that every round needs, once for each address. Sets `holes`
+    /// to the addresses at which this round maps, and `mapped` to the mapped addresses that it looks up.
     fn round(
         &mut self,
         clock: Clock,
@@ -347,7 +347,7 @@ pub(crate) fn compute_measurement(
     })
 }
 
-/// A random order of the levels. It differs in each round, so that the CPU caches affect all levels equally.
+/// A random order of the levels, different in each round, so that the CPU caches affect all levels equally.
 pub(crate) struct Order {
     levels: Vec<usize>,
     seed: u32,

@@ -33,8 +33,8 @@ impl LibraryFile {
 /// The origin of the runtime.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The simulation with a configuration text such as `gpus=2`. With `nothing`, the calls of virtual
-    /// memory management return success at once.
+    /// The simulation with a configuration text such as `gpus=2`. With `nothing`, the calls of virtual memory
+    /// management immediately return success.
     Simulated(String),
     /// A library file.
     Loaded(LibraryFile),
@@ -86,12 +86,13 @@ impl BenchRuntime {
     /// Uses a started runtime, whose origin is `backend`.
     ///
     /// # Errors
-    /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of [`Vmm::open`].
+    /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of
+    /// [`Vmm::open`].
     pub fn on(runtime: Runtime, backend: Backend) -> Result<Self, BenchError> {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),
             (None, Some(path)) => {
-                // SAFETY: the file is the runtime that has started.
+                // SAFETY: the runtime was started from this file, so the file is sound to load.
                 let library = unsafe { Library::load(&Search::only(path)) };
                 let library = library?;
                 (*library.table(), Some(Box::new(library)))
@@ -127,7 +128,7 @@ impl BenchRuntime {
     /// Opens the `Vmm` of the Rust levels with these options.
     ///
     /// # Errors
-    /// Those of [`Vmm::open_with`]; [`BenchError::Configuration`] if page tables were requested and cannot be
+    /// The errors of [`Vmm::open_with`]; [`BenchError::Configuration`] if page tables were requested and cannot be
     /// controlled.
     pub fn with_options(mut self, options: VmmOptions) -> Result<Self, BenchError> {
         self.vmm = Vmm::open_with(&self.runtime, options)?;

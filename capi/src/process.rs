@@ -78,7 +78,6 @@ fn check_not_forked() -> Result<(), Failure> {
     }
 }
 
-/// Returns the profile of error numbers.
 pub fn profile() -> HipProfile {
     match PROFILE.load(Ordering::Relaxed) {
         6 => HipProfile::Hip6,

@@ -83,8 +83,8 @@ fn check_ipc_handle_is_rejected(fixture: &Fixture, bytes: &[u8]) {
     let mut handle_bytes = fixture.ipc_handle.to_bytes();
     let length = bytes.len().min(handle_bytes.len());
     handle_bytes[..length].copy_from_slice(&bytes[..length]);
-    // Opening a handle must not contact another process: replace the process ID by that of this process, or by one
-    // that no process has.
+    // Opening a handle must not contact another process: replace the process ID by that of this process, or by an
+    // unused ID.
     let process = i32::from_le_bytes(handle_bytes[48..52].try_into().expect("four bytes"));
     let process = match process {
         0x1000_0000.. => process | 0x4000_0000,

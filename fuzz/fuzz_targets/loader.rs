@@ -75,8 +75,8 @@ fn create_folder() -> PathBuf {
 }
 
 /// Makes a path from arbitrary bytes. A path with a slash is placed inside the folder. Bytes that begin with `!` become
-/// the runtime's path. Bytes that begin with `~`, and paths with a slash and `..`, become the folder itself. Other names
-/// without a slash are returned unchanged, except that zeros are replaced.
+/// the runtime's path. Bytes that begin with `~`, and paths with a slash and `..`, become the folder itself. Other
+/// names without a slash stay unchanged, except for zeros, which are replaced.
 fn path_from_bytes(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {

@@ -41,7 +41,7 @@ impl MappedMemory {
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // If rounding up overflows, uses the largest multiple of the granule. Reserving it then fails.
+        // If rounding up overflows, uses the largest multiple of the granule. Reserving that size fails.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -102,7 +102,7 @@ pub(super) struct LockedMemory {
 }
 
 impl LockedMemory {
-    /// Locks memory for GPUs, and returns it with the address at which they access it.
+    /// Locks memory for GPUs. Also returns the address at which the GPUs access the memory.
     ///
     /// # Safety
     /// The memory stays allocated and writable until the new value has been unlocked or dropped.
@@ -132,7 +132,7 @@ impl LockedMemory {
         Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
-    /// Unlocks the memory. After a failure it is still locked.
+    /// Unlocks the memory. After a failure, the memory is still locked.
     pub fn unlock(&mut self) -> Result<(), ErrorKind> {
         // SAFETY: `new` locked the memory. The `AreaMemory` that owns this value is being unmapped or dropped, so no
         // transfer uses the memory.
@@ -151,7 +151,7 @@ impl Drop for LockedMemory {
         {
             let address = Address::new(self.start);
             // The range stays in the list, so that no other area locks it: AMD's runtime 7.2 aborts the process when
-            // it unlocks memory that was locked twice.
+            // memory that was locked twice is unlocked.
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
         }
     }

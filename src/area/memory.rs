@@ -14,10 +14,10 @@ const BUFFER_SIZE: usize = 1 << 20;
 
 /// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
 ///
-/// Reading and writing check bounds and access, and therefore cannot fault. The device reads and writes
-/// its own memory, whether or not a CPU can access it. This process reads and writes memory of the host,
-/// with atomic loads and stores, because agents can access it at the same time. For other uses,
-/// [`address`](Self::address) returns the address, which dangles once the memory is unmapped.
+/// [`read`](Self::read) and [`write`](Self::write) check bounds and access, and therefore cannot fault. The device
+/// copies from and to its own memory, whether or not a CPU can access that memory. This process copies from and to
+/// memory of the host with atomic loads and stores, because agents can access the memory at the same time. For other
+/// uses, [`address`](Self::address) returns the address, which dangles once the memory is unmapped.
 ///
 /// ```
 /// # use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -35,7 +35,7 @@ const BUFFER_SIZE: usize = 1 << 20;
 #[derive(Debug)]
 #[debug("AreaMemory({}, {span:?})", self.backing())]
 pub struct AreaMemory<'a> {
-    /// The memory, of the requested size. Its agent is the owner.
+    /// The memory, of the requested size. The span's agent is the memory's owner.
     pub(super) span: Span,
     pub(super) allocated: Box<Allocated>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
@@ -152,7 +152,8 @@ impl AreaMemory<'_> {
             }
         };
         let copy = || {
-            // SAFETY: `copy` is called in `while_mapped` of both memories, for this agent.
+            // SAFETY: `copier` has access to both memories until the copy has ended. `while_mapped` keeps its access to
+            // mapped memory, and the access to other memory of an area never changes.
             unsafe { self.span.copy(offset, &source.span, source_offset, size, Ok(copier)) }
         };
         if self.address() == source.address() {

@@ -77,8 +77,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// A kind of memory for a device, which [`mmap`](Self::mmap) allocates. Cheap to clone; can be used from
-/// any thread.
+/// A kind of memory for a device; [`mmap`](Self::mmap) allocates it. Cheap to clone; can be used from any thread.
 ///
 /// ```
 /// # use hsa_vmm::area::AreaFlags;
@@ -136,7 +135,7 @@ impl Area {
     fn checked(self) -> Result<Self, Error> {
         let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check());
         let checked = checked.and_then(|()| match self.device {
-            // As in AML, the current device need not exist until it is used.
+            // As in AML, the current device need not exist before the first `mmap`.
             Device::Current => Ok(()),
             device => device.find(&self.runtime).map(drop),
         });
@@ -171,9 +170,9 @@ impl Area {
     /// Allocates `size` bytes, at least one, or maps that much of the caller's memory (`aml_area_mmap`).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, host memory that is missing or
-    /// too small, or host memory for an area that does not use it; [`ErrorKind::NotSupported`] without a GPU, or for a
-    /// GPU that cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, and host memory that is
+    /// missing, too small, or not used by this area; [`ErrorKind::NotSupported`] without a GPU, or for a GPU that
+    /// cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
     /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Runtime`].
     pub fn mmap<'a>(&self, size: usize, options: MmapOptions<'a>) -> Result<AreaMemory<'a>, Error> {
         self.allocate(size, options).map_err(|kind| Error::new(Operation::Mmap, kind))
@@ -215,8 +214,8 @@ impl Area {
                 (Memory::Pool(memory), start, start)
             }
         };
-        // SAFETY: the new value keeps `memory` allocated, and its methods ensure that it is mapped while
-        // the span is used. The owner has access. `device_start` is the address of the same memory for the device.
+        // SAFETY: the new value keeps `memory` allocated, and its methods ensure that the memory is mapped while the
+        // span is used. The owner has access. `device_start` is the address of the same memory for the device.
         let span =
             unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
         let allocated = Box::new(Allocated { device: device.id(), agents, memory });
@@ -292,8 +291,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive; some functions of AML return it negated. If an argument is invalid that no method of
-    /// an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
+    /// The number is positive; some functions of AML return it negated. For an invalid argument that no method of an
+    /// area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

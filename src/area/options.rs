@@ -101,7 +101,6 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns the GPU.
     pub(super) fn find(self, runtime: &Runtime) -> Result<&Agent, ErrorKind> {
         let invalid = |value, problem| ErrorKind::invalid(Argument::Device, value, problem);
         match self {
@@ -179,16 +178,16 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps these bytes. They stay borrowed until the memory is unmapped; the caller reads and writes them
-    /// through [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes, which stay borrowed until the memory is unmapped. The caller reads and writes them through
+    /// [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));
         self
     }
 
-    /// Maps the host memory at `pointer`. Its size is the size that is passed to `mmap`. This method is for memory that
-    /// Rust cannot borrow, such as the memory of a C program.
+    /// Maps the host memory at `pointer`, of the size that is passed to `mmap`. This method is for memory that Rust
+    /// cannot borrow, such as the memory of a C program.
     ///
     /// # Safety
     /// Until the memory is unmapped, all bytes of the size passed to `mmap` must be allocated for this process,

@@ -30,7 +30,7 @@ pub struct GrowableBuilder {
 }
 
 impl GrowableBuilder {
-    /// Sets the step, the unit in which the buffer maps memory, in bytes. It is rounded up to the granule; the
+    /// Sets the step, the unit in which the buffer maps memory, in bytes. The step is rounded up to the granule; the
     /// default is the recommended granule.
     ///
     /// Each step has one handle and one mapping. Larger steps need fewer of both, and fewer file
@@ -79,9 +79,9 @@ impl GrowableBuilder {
 
 /// A buffer in device memory that grows and shrinks in place.
 ///
-/// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
-/// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
-/// unchanged. The buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
+/// The buffer reserves addresses for its maximum once, and maps memory as it grows. Growing never moves or copies the
+/// contents, and pointers into the buffer stay valid. A failed growth or shrinking leaves the buffer unchanged. The
+/// buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -219,7 +219,7 @@ impl GrowableBuffer {
         let removed = self.buffer.mappings.split_off(steps);
         let memory: Vec<_> = removed.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: still_mapped, error }) = Mapping::unmap_many(removed) {
-            // After a quarantine some mappings may be missing. Keeps only those before the first missing one.
+            // After a quarantine, some mappings may be missing. Keeps only the mappings before the first gap.
             for mapping in still_mapped {
                 if mapping.address().get() == self.buffer.address.get() + self.mapped_size() {
                     self.buffer.mappings.push(mapping);
@@ -240,8 +240,8 @@ impl GrowableBuffer {
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after its
-    /// present addresses. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
+    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after the buffer's
+    /// addresses. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
     /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
     /// that two adjacent reservations can be used as one.

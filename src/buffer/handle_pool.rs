@@ -30,7 +30,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: Vec<Allocation>,
-    /// Whether the thread is creating a handle.
     creating: bool,
     /// Whether the thread could not create a handle, and waits until one is taken.
     paused: bool,
@@ -77,8 +76,8 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: first those that are ready, then new ones. If a handle cannot be created,
-    /// returns the error and takes none.
+    /// Takes `count` handles: first the ready handles, then new handles. If a handle cannot be created, returns the
+    /// error and takes none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {

@@ -6,11 +6,11 @@
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`]. Its methods return the
-//! address, change the access, read and write.
+//! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`], whose methods return
+//! the address, change the access, read and write.
 //!
 //! Device memory is never a slice, because agents and other processes may change it at any time. Methods copy bytes
-//! from it and to it ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
+//! from and to device memory ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
 //! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
 //! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
@@ -61,7 +61,6 @@ fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
     round_up(size, vmm.reservation_granule())
 }
 
-/// Rounds a size up to a multiple of `granule`.
 fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
     size.checked_next_multiple_of(granule).ok_or_else(|| wrong_size(size, Problem::Overflow))
 }
@@ -109,7 +108,6 @@ impl Grants {
         descriptor.map_or(Access::None, |descriptor| descriptor.access)
     }
 
-    /// Changes the access of some agents.
     fn set(&mut self, agents: &[AgentId], access: Access) {
         for &agent in agents {
             self.0.retain(|descriptor| descriptor.agent != agent);
@@ -212,7 +210,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
+    /// Revokes all access of agents, including GPUs. During the call, the other agents may have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

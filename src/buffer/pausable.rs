@@ -26,7 +26,7 @@ pub enum Contents {
 /// the memory is rounded up to the granule. The buffer dereferences to a [`DeviceBuffer`], which reads and writes it.
 ///
 /// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
-/// return [`Problem::NotMapped`]. Changes of access take effect when it resumes.
+/// return [`Problem::NotMapped`]. Changes of access take effect when the buffer resumes.
 ///
 /// # Sharing with other processes
 ///
@@ -38,12 +38,12 @@ pub enum Contents {
 /// # Lost addresses
 ///
 /// ROCm 7.2 releases the memory only when the reservation is freed
-/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release,
-/// [`pause`](Self::pause) frees the reservation and reserves the same addresses at once. If another thread
-/// of the process reserves them first, `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused
-/// nevertheless: its memory is released and its contents are saved. [`resume`](Self::resume) tries to
-/// reserve the addresses again; [`resume_anywhere`](Self::resume_anywhere) uses others if they are not
-/// available. The same holds if the program frees the addresses of a paused buffer with [`Vmm::address_free`].
+/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, [`pause`](Self::pause) frees the
+/// reservation and immediately reserves the same addresses. If another thread of the process reserves them first,
+/// `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused nevertheless: its memory is released and its
+/// contents are saved. [`resume`](Self::resume) tries to reserve the addresses again; if they are not available,
+/// [`resume_anywhere`](Self::resume_anywhere) uses other addresses. The same holds if the program frees the addresses
+/// of a paused buffer with [`Vmm::address_free`].
 ///
 /// ```
 /// use hsa_vmm::buffer::{Contents, PausableBuffer};
@@ -79,8 +79,8 @@ pub struct PausableBuffer {
     /// The contents for new memory. `None` if they are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`. The program may have freed it by
-    /// its address.
+    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`. The program may have freed the
+    /// reservation by its address.
     reservation: Option<Reservation>,
 }
 

@@ -13,10 +13,11 @@ use derive_more::Debug;
 /// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position is the index of a byte in
 /// the stream of all written bytes, and can be larger than the size. The byte's offset in the memory is the position
 /// modulo the size. The writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the
-/// [`DeviceBuffer`] of all its mappings, whose methods change the access of agents.
+/// [`DeviceBuffer`] of all its mappings, whose methods change the access of agents. Concurrent accesses are described
+/// in the [memory model](crate::vmm#memory-model).
 ///
-/// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping may not be
-/// visible through another before the kernel has ended (ROCm/hip#3728).
+/// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping can be
+/// invisible through another mapping until the kernel has ended (ROCm/hip#3728).
 ///
 /// ```
 /// use hsa_vmm::buffer::RingBuffer;
@@ -96,8 +97,6 @@ impl RingBuffer {
 
     /// Copies from a position; a CPU must have read access.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
@@ -105,8 +104,6 @@ impl RingBuffer {
     }
 
     /// Copies to a position; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::write`].
@@ -116,8 +113,6 @@ impl RingBuffer {
 
     /// Fills `size` bytes from a position on with a 32-bit value, by the GPU that owns the memory.
     /// `position` and `size` are in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::fill`].

@@ -8,9 +8,10 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. This is required because
-/// agents may write any bytes. References into device memory do not exist. Each access looks up the mapping and copies,
-/// so reading or writing many values at once is faster.
+/// The type of the values is [`Pod`], because agents may write any bytes: it has no padding, and any bytes are a valid
+/// value. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
+/// writing many values in one call is faster. Concurrent accesses are described in the [memory
+/// model](crate::vmm#memory-model).
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;
@@ -45,7 +46,7 @@ impl<T: Pod> GrowableVec<T> {
         size_of::<T>()
     };
 
-    /// Creates a vector of the values in a buffer. Ignores an incomplete value at its end.
+    /// Creates a vector of the values in a buffer. Ignores an incomplete value at the buffer's end.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
         Self { buffer, marker: PhantomData }
@@ -124,8 +125,6 @@ impl<T: Pod> GrowableVec<T> {
 
     /// Copies values, from `index` on.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read), with offsets in bytes.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
@@ -133,8 +132,6 @@ impl<T: Pod> GrowableVec<T> {
     }
 
     /// Replaces values, from `index` on.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`DeviceBuffer::write`](super::DeviceBuffer::write), with offsets in bytes.

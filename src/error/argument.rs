@@ -57,7 +57,6 @@ arguments! {
 }
 
 impl Argument {
-    /// Rejects zero.
     pub(crate) fn check_not_zero(self, number: usize) -> Result<(), ErrorKind> {
         if number == 0 { Err(ErrorKind::invalid(self, number, Problem::Zero)) } else { Ok(()) }
     }
@@ -222,7 +221,7 @@ pub enum Problem {
     /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
     SplitsMapping(Address),
-    /// Larger than the source that it is taken from, or the destination that it must fit in.
+    /// A size or offset that exceeds the whole, such as the handle or the buffer.
     #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
         /// The largest size in bytes that is valid.
@@ -239,7 +238,7 @@ pub enum Problem {
     /// A handle that never existed.
     #[error("does not exist")]
     UnknownHandle,
-    /// An agent that does not exist, or one of another runtime.
+    /// An agent that does not exist, or an agent of another runtime.
     #[error("is not an agent of this runtime; use the identifiers of agents()")]
     UnknownAgent,
     /// An agent that is not a GPU.
@@ -276,7 +275,7 @@ pub enum Problem {
     /// A type of shareable handle that was not requested when the memory was created.
     #[error("was not requested when the memory was created (AllocationProperties::shareable_as)")]
     NotRequested,
-    /// A descriptor that is not a dma-buf, or one of another driver.
+    /// A descriptor that is not a dma-buf, or a dma-buf of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
     /// A fabric handle without the size of its memory: HIP exported it.

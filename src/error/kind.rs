@@ -91,8 +91,8 @@ pub enum ErrorKind {
         /// Whether this operation quarantined it.
         now: bool,
     },
-    /// The runtime left an address-space hole in a reservation, which could not be filled: a foreign
-    /// mapping was created there, or the kernel allows no more mappings.
+    /// The runtime left an address-space hole in a reservation, and the library could not fill the hole. Either a
+    /// foreign mapping was created there, or the kernel allows no more mappings.
     #[error(
         "the runtime left a hole of {size:#x} bytes at {address} in the reservation, and mmap could not \
          fill it: {errno}"
@@ -121,7 +121,7 @@ pub enum ErrorKind {
         /// The size of the dma-buf in bytes.
         size: usize,
     },
-    /// This process was forked after its parent had opened the runtime. It can open only the simulation.
+    /// This process was forked after its parent had opened the runtime. A forked child can open only the simulation.
     #[error(
         "this process was forked after the runtime was opened; fork first, or start a new program"
     )]
@@ -161,7 +161,7 @@ pub enum ErrorKind {
         /// Why the memory is not available.
         reason: Unavailable,
     },
-    /// The runtime did not share the memory, although it is of a kind that IPC can share.
+    /// The runtime did not share the memory, although IPC can share memory of this kind.
     #[error(
         "{call} returned {status}; with a kernel driver that is not AMD's own package, the runtime \
          shares memory only if HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (ROCm 6.1: not at \
@@ -299,13 +299,13 @@ pub enum Unavailable {
          transport::Channel"
     )]
     OtherNamespace,
-    /// This process may not inspect the other.
+    /// This process may not inspect the other process.
     #[error(
         "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the \
          same user namespace; transport::Channel needs neither"
     )]
     Forbidden,
-    /// This process may not take descriptors of the other.
+    /// This process may not take descriptors of the other process.
     #[error(
         "permission denied for its descriptors (ptrace; with Yama, the process can allow this by prctl \
          PR_SET_PTRACER); transport::Channel needs no permission"

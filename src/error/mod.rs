@@ -46,8 +46,8 @@ use derive_more::{Debug, Display};
 /// bytes. [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and
 /// [`ErrorKind::AddressLost`] contain what is lost, mostly because the runtime failed again during the rollback.
 ///
-/// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
-/// that returns it prints the whole message.
+/// `Debug` is `Display` followed by the [sources](core::error::Error::source), so that a `main` that returns the error
+/// prints the whole message.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, Vmm};
@@ -73,7 +73,7 @@ pub struct Error {
 /// The pages or the agent for which an operation failed.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Context {
-    /// The pages of a buffer, and the address of the first one.
+    /// The pages of a buffer, and the address of the first page.
     pages: Option<(Range<usize>, Address)>,
     /// The agent whose memory has run out.
     agent: Option<AgentId>,
@@ -102,7 +102,7 @@ impl Error {
         self
     }
 
-    /// Adds the pages of a buffer for which the runtime failed, and the address of the first one.
+    /// Adds the pages of a buffer for which the runtime failed, and the address of the first page.
     pub(crate) fn for_pages(mut self, pages: Range<usize>, address: Address) -> Self {
         self.context.get_or_insert_default().pages = Some((pages, address));
         self
@@ -129,7 +129,7 @@ impl Error {
         self.kind
     }
 
-    /// Returns the invalid argument, if one is invalid.
+    /// Returns the invalid argument, if there is one.
     pub fn argument(&self) -> Option<Argument> {
         match self.kind {
             ErrorKind::InvalidArgument { argument, .. } => Some(argument),
@@ -137,7 +137,7 @@ impl Error {
         }
     }
 
-    /// Returns what is wrong with the argument, if one is invalid.
+    /// Returns what is wrong with the invalid argument, if there is one.
     pub fn problem(&self) -> Option<Problem> {
         match self.kind {
             ErrorKind::InvalidArgument { problem, .. } => Some(problem),
@@ -222,11 +222,11 @@ pub struct Quarantined {
     /// The start of the reservation, or of a mapping that a [`RetireQueue`](crate::vmm::RetireQueue) could not
     /// unmap; null for physical memory.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size of the range or memory in bytes.
     pub size: usize,
     /// The operation that failed.
     pub operation: Operation,
-    /// Why it failed.
+    /// Why the operation failed.
     pub failure: ErrorKind,
     /// Why the operation could not be rolled back, if a rollback was tried.
     pub rollback: Option<ErrorKind>,

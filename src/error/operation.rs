@@ -22,7 +22,6 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every operation.
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 

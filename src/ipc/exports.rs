@@ -12,7 +12,6 @@ use crate::vmm::{Address, Quirks};
 use core::any::Any;
 use std::sync::{Arc, Weak};
 
-/// The exports of one runtime.
 #[derive(Debug, Default)]
 struct Exports {
     /// The table, which exists while something is exported.
@@ -48,8 +47,6 @@ pub(crate) struct Export {
 }
 
 impl Exported for Export {
-    /// Ends the export and calls `free` to free the memory. Meanwhile no other process can open the memory. If `free`
-    /// fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.remove(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::event!(WARN, %errno, "an export could not be ended");
@@ -96,7 +93,7 @@ pub(super) fn create_handle(
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
         return Ok(current.handle(offset));
     }
-    // A different handle of the runtime invalidates the previous one.
+    // A new handle of the runtime invalidates the previous handle.
     if let Some(old) = export {
         old.end(&mut || Ok(()))?;
         *export = None;
@@ -109,9 +106,8 @@ pub(super) fn create_handle(
     Ok(handle)
 }
 
-/// Makes the runtime create its handle, and start its server if it has one. Called also if the memory is
-/// exported already: AMD's server ends when an importer is killed during an attach, and only this call starts a
-/// new server.
+/// Makes the runtime create its handle, and start its server if it has one. Also called if the memory is exported
+/// already. AMD's server ends when an importer is killed during an attach, and only this call starts a new server.
 fn create_native(
     runtime: &Runtime,
     quirks: Quirks,

@@ -22,10 +22,10 @@ use derive_more::Debug;
 /// | 59 | | the format, 0x32 |
 /// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
 ///
-/// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a
-/// handle that was modified by accident, and a handle of an earlier export in the same slot. It does not
-/// prevent forgery by a process that can read the exporter's table. Therefore a handle is accepted only if
-/// the exporter's user is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
+/// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a handle that
+/// was modified by accident, and a handle of an earlier export in the same slot. The check value does not prevent
+/// forgery by a process that can read the exporter's table. Therefore a handle is accepted only if the exporter's user
+/// is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
 ///
 /// The bytes can be sent by any means. They are checked when the handle is
 /// [opened](crate::Ipc::open_mem_handle).
@@ -104,8 +104,8 @@ impl IpcHandle {
     /// Returns whether the handle contains a registration, as every handle of this library does: the exporter lists the
     /// handle in a table.
     ///
-    /// Such a handle is rejected as soon as its memory was freed, even if the address is in use again. For
-    /// HIP's own handles this cannot be detected.
+    /// Such a handle is rejected as soon as its memory was freed, even if the address is in use again. For HIP's own
+    /// handles, this cannot be detected.
     pub fn is_registered(&self) -> bool {
         (self.registration, self.check) != Zeroable::zeroed()
     }
@@ -113,8 +113,8 @@ impl IpcHandle {
     /// Returns whether the exporter's table does not contain this handle any more: the memory was freed, or the handle
     /// was modified.
     ///
-    /// Returns `false` for HIP's own handles, for which this cannot be detected, and if this process may not read the
-    /// table.
+    /// Returns `false` if this process may not read the table, and for HIP's own handles, for which this cannot be
+    /// detected.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};

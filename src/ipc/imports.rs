@@ -19,9 +19,9 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Memory of another process, which is closed when this value is dropped.
+/// Memory of another process, closed when this value is dropped.
 ///
-/// It dereferences to a [`Span`], which reads and writes the memory by the first agent of the [`Ipc`].
+/// The value dereferences to a [`Span`], which reads and writes the memory by the first agent of the [`Ipc`].
 ///
 /// Only this value closes the memory; [`Ipc::close_mem_handle`] does not.
 ///
@@ -46,8 +46,8 @@ pub struct OpenedMemory {
 impl OpenedMemory {
     /// Opens a handle (`hipIpcOpenMemHandle`).
     ///
-    /// The memory starts at the address from which the handle was created, and extends to the end of the
-    /// other process's allocation. It stays valid after the exporter frees it or exits.
+    /// The memory starts at the address from which the handle was created, and extends to the end of the other
+    /// process's allocation. The memory stays valid after the exporter frees it or exits.
     ///
     /// # Errors
     /// As for [`Ipc::open_mem_handle`].
@@ -337,8 +337,8 @@ fn release(
     let import = list.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
     let import = import.ok_or_else(not_opened)?;
     if import.opens.iter().sum::<usize>() == 1 {
-        // SAFETY: imports in the list are attached. This was the last holder, and a holder does not use
-        // memory that it closes.
+        // SAFETY: imports in the list are attached. No other holder is left, and a holder does not use memory that it
+        // closes.
         unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
         list.remove(&start);
     } else {

@@ -6,11 +6,11 @@
 //! | `hipIpcOpenMemHandle` | [`Ipc::open_mem_handle`] | `hsa_amd_ipc_memory_attach` |
 //! | `hipIpcCloseMemHandle` | [`Ipc::close_mem_handle`] | `hsa_amd_ipc_memory_detach` |
 //!
-//! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP can open
-//! each other's memory. Between two processes that use this library:
+//! [`IpcHandle`] has HIP's layout, so that processes with this library and processes with HIP can open each other's
+//! memory. Between two processes that use this library:
 //!
-//! * A handle is rejected at once if its memory was freed or its process has ended, even if the address or the
-//!   process's number is in use again. The exporter keeps a table of its exports, which the importer reads through
+//! * A handle is rejected immediately if its memory was freed or its process has ended. This holds even if the address
+//!   or the process number is in use again. The exporter keeps a table of its exports, which the importer reads through
 //!   `/proc/<process>/fd`; both must therefore belong to the same user. Memory is not freed while another process is
 //!   mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
@@ -67,8 +67,8 @@ use imports::Holder;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// The flag of [`Ipc::open_mem_handle`] (`hipIpcMemLazyEnablePeerAccess`). It has no effect: peers always
-/// get access.
+/// The flag of [`Ipc::open_mem_handle`] (`hipIpcMemLazyEnablePeerAccess`). The flag has no effect: peers always get
+/// access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
 /// HIP's IPC on one runtime: shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can be
@@ -132,11 +132,11 @@ impl Ipc {
 
     /// Opens memory of processes of these users only; the default is [`Trust::SameUser`].
     ///
-    /// If the runtime shares memory by dma-buf, the server must be the exporter itself, and must have
+    /// If the runtime shares memory by dma-buf, the server must run in the exporter. The server's process must have
     /// belonged to such a user when it began to listen (`SO_PEERCRED`).
     ///
-    /// In addition, the kernel must allow this process to read the other's `/proc/PID/fd`: it allows root,
-    /// and processes of the same user and user namespace.
+    /// In addition, the kernel must allow this process to read `/proc/PID/fd` of the other process. The kernel allows
+    /// root, and processes of the same user and user namespace.
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
@@ -181,9 +181,9 @@ impl Ipc {
 
     /// Creates a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
     ///
-    /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
-    /// allocated; it becomes the start address for the importer. Handles of one allocation differ only in
-    /// the offset. They need not be freed: freeing the memory invalidates them.
+    /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory) allocated; it becomes
+    /// the start address for the importer. Handles of one allocation differ only in the offset. Handles need not be
+    /// freed: freeing the memory invalidates them.
     ///
     /// If the runtime shares memory by dma-buf and cannot be stopped safely afterwards (until ROCm 7.2), it
     /// stays started until the process ends.

@@ -1,14 +1,13 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. It listens on the
+//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. The server listens on the
 //! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
-//! connect to that socket itself, without checking which process listens there. Any process can
-//! listen there.
+//! connect to that socket itself, without checking which process listens there. Any process can listen there.
 //!
-//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
-//! passes the descriptor to the runtime through a relay, a server in this process for one call. No other
-//! process can make the runtime wait: the relay has a random name that belongs to no process, serves only this
-//! process, and already has the descriptor.
+//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. The library
+//! passes the descriptor to the runtime through a relay, a server in this process for one call. The relay has a random
+//! name that belongs to no process, serves only this process, and already has the descriptor. No other process can
+//! therefore make the runtime wait.
 
 use super::table::random;
 use super::{system, unavailable};
@@ -28,9 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time limit to fetch a descriptor from the exporter's server. The server is a thread with no other task, so it
-/// normally answers at once.
+/// normally answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The size of a request.
 const REQUEST_SIZE: usize = 64;
 /// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
 /// its name with zeros.
@@ -41,8 +39,8 @@ const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
 /// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
 /// fail.
 const ATTEMPTS: usize = 64;
-/// The number of connections that may wait to be accepted. Any user can connect; the relay closes
-/// connections of other processes at once.
+/// The number of connections that may wait to be accepted. Any user can connect; the relay immediately closes
+/// connections of other processes.
 const BACKLOG: i32 = 128;
 /// The time between attempts that wait for a free descriptor or a free entry in a queue.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -57,7 +55,7 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 /// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
 /// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
 ///
-/// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result
+/// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier and changed the variable since.
 pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
@@ -75,10 +73,10 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
 /// Returns whether a socket that is not this process's listening server has the name of this process's server. AMD's
 /// runtime would then end this process with an assertion.
 ///
-/// Any process of the same network namespace can bind the name; a process with the same number in another
-/// PID namespace does so unintentionally. This function only looks up the name. Binding it could collide
-/// with a server that another thread starts, and connecting to it without sending ends AMD's server. A
-/// process that binds the name between this call and the runtime's `bind` is not detected.
+/// Any process of the same network namespace can bind the name. A process with the same number in another PID namespace
+/// binds it unintentionally. This function only looks up the name. Binding it could collide with a server that another
+/// thread starts, and connecting to it without sending ends AMD's server. A process that binds the name between this
+/// call and the runtime's `bind` is not detected.
 pub(super) fn is_socket_taken(process: u32) -> bool {
     // The server of this process can start or end between the two checks, so only a repeated result counts.
     (0..3).all(|_| is_bound(process) && !is_own(process))
@@ -89,8 +87,9 @@ fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, no socket counts as taken.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // The kernel prints zeros as `@`. It does not escape line breaks in a name, so another socket's name can imitate a
-    // line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this process's.
+    // The kernel prints zeros as `@`. The kernel does not escape line breaks in a name, so another socket's name can
+    // imitate a line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this
+    // process's.
     let has_name = |line: &str| {
         let path = line.split_whitespace().nth(7);
         path.is_some_and(|path| path.trim_end_matches('@') == name)
@@ -108,8 +107,8 @@ fn is_own(process: u32) -> bool {
 
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
-/// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials of the time when the
-/// process began to listen; they are accepted only if the process has not ended since.
+/// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials
+/// that the process had when it began to listen. They are accepted only if the process has not ended since.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
     // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all
@@ -209,7 +208,7 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Closes the relay's connection. The runtime has finished using it.
+        // Waits for the relay, and closes its connection, which the runtime does not use any more.
         drop(thread.join());
         Ok(attached)
     })
@@ -237,9 +236,9 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
 }
 
-/// Sends the descriptor to the first connection of this process, and returns that connection. The
-/// connection has to stay open until the runtime is done: AMD's runtime reads forever from a closed
-/// connection, and `SIGPIPE` ends the process if the runtime writes to it.
+/// Sends the descriptor to the first connection of this process, and returns that connection. The connection has to
+/// stay open until the runtime is done. AMD's runtime reads forever from a closed connection; if the runtime writes to
+/// it, `SIGPIPE` ends the process.
 ///
 /// Returns `None` when the listener is shut down after `done` was set.
 fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {

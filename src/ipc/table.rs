@@ -1,10 +1,9 @@
 //! The file in which a process lists its exports, for other processes to read.
 //!
-//! Other processes open this memory file through `/proc`, so that no server is needed. The file has a
-//! header, and an entry for each slot. A process that opens memory holds a shared lock on the slot's byte
-//! while its runtime maps the memory; a process that frees memory holds the lock exclusively. This prevents
-//! mapping freed memory, for which AMD's runtime would wait forever. The kernel unlocks the bytes when a
-//! process ends.
+//! Other processes open this memory file through `/proc`, so that no server is needed. The file has a header, and an
+//! entry for each slot. A process that opens memory holds a shared lock on the slot's byte while its runtime maps the
+//! memory; a process that frees memory holds the lock exclusively. The lock prevents mapping freed memory, for which
+//! AMD's runtime would wait forever. The kernel unlocks the bytes when a process ends.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
@@ -59,7 +58,6 @@ impl Entry {
     }
 }
 
-/// The header of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Header {
@@ -185,7 +183,6 @@ pub(super) fn random() -> Result<u64, Errno> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The lock of a slot.
 struct SlotLock<'a> {
     file: BorrowedFd<'a>,
     /// The offset of the slot's entry.

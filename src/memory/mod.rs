@@ -30,7 +30,7 @@ use core::ops::Deref;
 use derive_more::Debug;
 use std::sync::Arc;
 
-/// Memory of a pool, freed when dropped. It dereferences to a [`Span`], which reads and writes it.
+/// Memory of a pool, freed when dropped. Dereferences to a [`Span`], which reads and writes the memory.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -56,7 +56,7 @@ impl PoolMemory {
     /// Allocates memory of an agent: coarse-grained for a GPU, fine-grained for a CPU (`hipMalloc` and
     /// `hipHostMalloc`; `hsa_amd_memory_pool_allocate`). `size` is in bytes.
     ///
-    /// The agent can access it at once; [`allow`](Self::allow) grants access to others.
+    /// The agent can access the memory immediately; [`allow`](Self::allow) grants access to other agents.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero or an agent of another runtime;
@@ -73,8 +73,8 @@ impl PoolMemory {
     /// Allocates memory of an agent from a pool with these flags.
     ///
     /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made the store has ended.
-    /// They see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not every GPU has
-    /// fine-grained memory.
+    /// Agents see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) immediately. Not every GPU
+    /// has fine-grained memory.
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -144,12 +144,12 @@ impl PoolMemory {
         self.record.flags
     }
 
-    /// Sets the agents that can access the memory besides its owner, and replaces those of earlier calls
-    /// (`hsa_amd_agents_allow_access`).
+    /// Sets the agents that can access the memory besides its owner (`hsa_amd_agents_allow_access`). Agents of earlier
+    /// calls lose their access.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or one that cannot access the
-    /// owner's memory.
+    /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or an agent that cannot access the owner's
+    /// memory.
     pub fn allow(&self, agents: &[AgentId]) -> Result<(), Error> {
         Operation::Allow.run(|| {
             let (runtime, owner) = (self.runtime(), self.agent());
@@ -171,7 +171,7 @@ impl PoolMemory {
             let _no_copy = write(&registry.access);
             // SAFETY: the memory is allocated as long as `self` exists.
             unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
-            // Not locked during the call, in which a subscriber of log events can look the agents up.
+            // Locks `allowed` only after the call: during the call, a log subscriber can look the agents up.
             *lock(&self.record.allowed) = agents.to_vec();
             Ok(())
         })

@@ -21,7 +21,7 @@ pub struct PoolMemoryInfo {
     pub address: Address,
     /// The size in bytes that was requested.
     pub size: usize,
-    /// Its name ([`PoolMemory::named`](crate::PoolMemory::named)).
+    /// The name ([`PoolMemory::named`](crate::PoolMemory::named)).
     pub name: Option<String>,
     /// The agent that owns the memory.
     pub agent: AgentId,

@@ -33,7 +33,7 @@ use derive_more::Debug;
 pub struct Span {
     runtime: Runtime,
     start: usize,
-    /// The address for agents other than the host. It differs from `start` only for locked memory.
+    /// The address for agents other than the host, which differs from `start` only for locked memory.
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
@@ -53,7 +53,7 @@ impl Span {
     /// Sets the address at which agents other than the host access the memory.
     ///
     /// # Safety
-    /// The address must be that of the same memory, for these agents.
+    /// These agents access the same memory at this address.
     pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
         self.device_start = start;
         self
@@ -91,7 +91,8 @@ impl Span {
     /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.transfer(Operation::Read, offset, bytes.len(), |native, engine, address| {
-            // SAFETY: `transfer` checks the bounds; the caller of `new` vouches for the memory.
+            // SAFETY: `transfer` has checked the bounds. The caller of `new` guarantees that the memory is allocated
+            // and that the agent can access it.
             unsafe { native.read(engine, address, bytes) }
         })
     }
@@ -144,8 +145,8 @@ impl Span {
         })
     }
 
-    /// Returns the agent that copies from `source`: a GPU that owns one of the two and can access both, or
-    /// a CPU if both are memory of the host. The error is the first GPU that owns one of the two.
+    /// Returns the agent that copies from `source`: a GPU that owns one of the spans and can access both. Returns a CPU
+    /// if both are memory of the host. The error is the first GPU that owns one of the spans.
     pub(crate) fn copier(
         &self,
         source: &Self,
@@ -183,7 +184,8 @@ impl Span {
             let destination_start = self.start_for(engine) + offset;
             let source_start = source.start_for(engine) + source_offset;
             // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap. The callers of `new`
-            // vouch for the memory, and the caller of this function for the agent's access to both.
+            // guarantee that the memory is allocated, and the caller of this function that the agent can access both
+            // spans.
             let copied = unsafe {
                 self.runtime.native().copy(engine, destination_start, source_start, size)
             };

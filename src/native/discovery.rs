@@ -87,7 +87,7 @@ impl Native {
     pub fn agents(&self) -> Result<Vec<NativeAgent>, Failure> {
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
         let data = (&raw mut agents).cast();
-        // SAFETY: `collect` gets the vector of its type.
+        // SAFETY: `data` is a vector of the type that `collect` expects, and outlives the call.
         unsafe {
             call!(self.hsa_iterate_agents(Some(collect), data), {}, { agents = agents.len() })
         }?;
@@ -98,7 +98,8 @@ impl Native {
     pub fn pools(&self, agent: NativeAgent) -> Result<Vec<NativePool>, Failure> {
         let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
         let data = (&raw mut pools).cast();
-        // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
+        // SAFETY: the agent comes from the runtime. `data` is a vector of the type that `collect` expects, and
+        // outlives the call.
         unsafe {
             call!(
                 self.hsa_amd_agent_iterate_memory_pools(agent.0, Some(collect), data),
@@ -113,7 +114,8 @@ impl Native {
     pub fn isas(&self, agent: NativeAgent) -> Result<Vec<String>, Failure> {
         let mut isas: Vec<sys::hsa_isa_t> = Vec::new();
         let data = (&raw mut isas).cast();
-        // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
+        // SAFETY: the agent comes from the runtime. `data` is a vector of the type that `collect` expects, and
+        // outlives the call.
         expect_failures(|| unsafe {
             call_optional!(
                 self.hsa_agent_iterate_isas(agent.0, Some(collect), data),
@@ -199,7 +201,7 @@ impl Native {
     /// only after a grant.
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
-        // SAFETY: the value is one u32.
+        // SAFETY: the attribute is one u32, which fits into the value.
         let access = AttributeValue::of(|value| unsafe {
             self.link_attribute(agent, pool, attribute, value)
         })?;
@@ -213,7 +215,7 @@ impl Native {
         pool: NativePool,
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
-        // SAFETY: the value is one u32.
+        // SAFETY: the attribute is one u32, which fits into the value.
         let hops = AttributeValue::of(|value| unsafe {
             self.link_attribute(agent, pool, attribute, value)
         })?;
@@ -241,7 +243,8 @@ impl Native {
         value: *mut c_void,
     ) -> Result<(), Failure> {
         let (raw_agent, pool) = (agent.0, pool.0);
-        // SAFETY: agent and pool come from the runtime; the caller vouches for the value.
+        // SAFETY: agent and pool come from the runtime; the caller guarantees that the value has room for the
+        // attribute.
         unsafe {
             call_optional!(
                 self.hsa_amd_agent_memory_pool_get_info(raw_agent, pool, attribute, value),

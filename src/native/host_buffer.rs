@@ -34,7 +34,6 @@ const _: () = assert!(size_of::<GemCreate>() == 32 && size_of::<PrimeHandle>() =
 
 /// System memory that GPUs can access (`AMDGPU_GEM_DOMAIN_GTT`).
 const GTT: u64 = 2;
-/// The alignment of allocations.
 const ALIGNMENT: u64 = 4096;
 
 /// The errors after which a call of DRM is repeated: a signal interrupted it, or the kernel asks to try again.

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// The maximum number of descriptors in a message (`SCM_MAX_FD`). With a smaller buffer, the kernel would close the
-/// others in the receiving call, which can block; see [`close_foreign`].
+/// remaining descriptors in the receiving call, which can block; see [`close_foreign`].
 const MAX_DESCRIPTORS: usize = 253;
 /// How long [`close_foreign`] waits.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Peer {
     /// The process number; `None` if the process has none in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// Its effective user at the time of that call, as a number of this process's user namespace.
+    /// The effective user of the process at the time of that call, as a number of this process's user namespace.
     pub user: u32,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     if pidfd < 0 {
         return Ok(Some(true));
     }
-    // SAFETY: the kernel has just opened it for this call.
+    // SAFETY: the kernel has just opened the descriptor for this call, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // The pidfd becomes readable when the process ends.
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
@@ -68,8 +68,8 @@ pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     if number < 0 {
         return false;
     }
-    // SAFETY: the number is not -1. The calls below only query the socket, and neither read from it nor
-    // change it. They fail if the descriptor was closed, and describe the new socket if it was reused.
+    // SAFETY: the number is not -1. The calls below only query the socket, and neither read from it nor change it. If
+    // the descriptor was closed, the calls fail; if it was reused, they describe the new socket.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let own = getpid().as_raw_nonzero().get();
     let bound = getsockname(socket).and_then(SocketAddrUnix::try_from);
@@ -178,8 +178,8 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Closes descriptors of another process in a thread of their own, and waits at most [`CLOSE_TIME`]. The other process
-/// determines how long closing takes: for a socket with `SO_LINGER` until the data is sent, for a file of a FUSE file
+/// Closes descriptors of another process in a new thread, and waits at most [`CLOSE_TIME`]. The other process
+/// determines how long closing takes. A socket with `SO_LINGER` waits until the data is sent, a file of a FUSE file
 /// system until its server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {

@@ -19,15 +19,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock. It is held for one call of the library, or for all calls of a probe: shared if the runtime
-/// holds its own lock during the call, otherwise exclusively. While it is held, hsa-vmm takes no other lock.
+/// A loaded library's lock, held for one call of the library, or for all calls of a probe. Held shared if the runtime
+/// takes its own lock during the call, otherwise exclusively. A thread that holds it takes no other lock of hsa-vmm.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
 ///
-/// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
-/// every simulation has functions of its own. A forked child gets a new lock, because a thread of
-/// the parent may have held the old one.
+/// The address of `hsa_init` identifies the library: loading a file twice loads one library, and every simulation has
+/// its own functions. A forked child gets a new lock, because a thread of the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     // `current` also registers the handlers that keep the registry usable after a fork.
     let key = (table.core.hsa_init as usize, ForkCount::current());
@@ -43,8 +42,7 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
 /// The locks by the address of `hsa_init` and the number of forks.
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
-// The standard library's mutex, also in tests that substitute locks, because nothing blocks while it is
-// held.
+// The standard library's mutex, also in tests that substitute locks, because its holder never blocks.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 /// The end of each range of host memory that areas have locked, by the number of forks and the start.
@@ -56,7 +54,7 @@ pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
 
 static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());
 
-/// Locks the list of locked host memory. The caller makes no call of the runtime meanwhile.
+/// Locks the list of locked host memory. The caller makes no call of the runtime while it holds the guard.
 pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
     LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,7 +80,6 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// The value of [`ForkCount`] in this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// Registers the handlers once.
 static REGISTRATION: Once = Once::new();
 
 /// The number of forks between the process of the first call of [`Self::current`] and this process.

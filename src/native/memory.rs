@@ -52,7 +52,8 @@ unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
 /// While the reference lives, the address is mapped, and this process accesses the byte only atomically.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
-    // SAFETY: the caller's promise; a byte is always aligned.
+    // SAFETY: the caller guarantees that the address is mapped and the byte accessed only atomically. A byte is
+    // always aligned.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }
 }
 
@@ -63,13 +64,13 @@ unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
 /// process accesses them only atomically.
 pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the source; the destination is borrowed for this call.
+    // SAFETY: the caller guarantees that the source is mapped and readable; the destination is borrowed for this call.
     unsafe {
         copy_bytes(bytes.as_mut_ptr() as usize, address, bytes.len());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     for (at, byte) in (address..).zip(bytes) {
-        // SAFETY: one readable byte (the caller's promise).
+        // SAFETY: the caller guarantees that this byte is mapped, readable, and accessed only atomically.
         *byte = unsafe { byte_at(at) }.load(Relaxed);
     }
 }
@@ -80,13 +81,13 @@ pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
 /// As for [`read_memory`], of memory that is writable for the CPU.
 pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the destination; the source is borrowed for this call.
+    // SAFETY: the caller guarantees that the destination is mapped and writable; the source is borrowed for this call.
     unsafe {
         copy_bytes(address, bytes.as_ptr() as usize, bytes.len());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     for (at, &byte) in (address..).zip(bytes) {
-        // SAFETY: one writable byte (the caller's promise).
+        // SAFETY: the caller guarantees that this byte is mapped, writable, and accessed only atomically.
         unsafe { byte_at(at) }.store(byte, Relaxed);
     }
 }
@@ -102,7 +103,7 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
     let mut buffer = vec![0; size.min(BUFFER_SIZE)];
     for offset in (0..size).step_by(BUFFER_SIZE) {
         let part = &mut buffer[..BUFFER_SIZE.min(size - offset)];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of both functions for the whole ranges.
         unsafe {
             read_memory(source + offset, part);
             write_memory(destination + offset, part);
@@ -117,7 +118,7 @@ pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize)
 pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     let pattern = value.to_ne_bytes().repeat(size.min(BUFFER_SIZE).div_ceil(4));
     for offset in (0..size).step_by(BUFFER_SIZE) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `write_memory` for the whole range.
         unsafe { write_memory(address + offset, &pattern[..BUFFER_SIZE.min(size - offset)]) };
     }
 }
@@ -191,7 +192,7 @@ unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Resu
 /// # Safety
 /// As for [`map_shared`].
 pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that only this library and the runtime use the range.
     unsafe {
         map_inaccessible(address, size, MapFlags::FIXED)
             .or_else(|_| protect(address, size, ProtFlags::empty()))
@@ -203,7 +204,7 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Err
 /// # Errors
 /// `EXIST` if something is mapped in the range.
 pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
-    // SAFETY: nothing is replaced.
+    // SAFETY: with `FIXED_NOREPLACE`, the kernel replaces no mapping.
     unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 

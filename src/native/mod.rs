@@ -1,10 +1,10 @@
-//! The only module that calls the runtime. It also makes unsafe system calls.
+//! The only module that calls the runtime. This module also makes unsafe system calls.
 //!
 //! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
 //! the status to a `Result`. Where a known runtime returns success without a result, the function returns an error.
 //!
 //! Types ensure some conditions that the runtime does not check: [`NativeAgent`] and [`NativePool`] come from the
-//! runtime's own iteration. The ledger checks the others before the call.
+//! runtime's own iteration. The ledger checks the other conditions before the call.
 
 mod descriptor;
 mod discovery;
@@ -72,8 +72,8 @@ impl Failure {
     }
 }
 
-/// Calls a function, logs it, and converts its status to a `Result`. Logs it also before the call, so that
-/// the log shows a call that never returns. A failure is a warning, unless it is
+/// Calls a function, logs the call, and converts the status to a `Result`. Also logs before the call, so that the log
+/// shows a call that never returns. Logs a failure as a warning, unless failures are
 /// [expected](crate::log::expect_failures).
 ///
 /// The first braces contain the event's fields for the inputs, the second braces the fields for the outputs.
@@ -131,10 +131,8 @@ macro_rules! call_vmem {
 }
 pub(crate) use {call, call_optional, call_vmem, logged};
 
-/// The handle of each agent with its name.
 type AgentNames = OnceLock<Vec<(NativeAgent, String)>>;
 
-/// Formats a number in hexadecimal.
 fn hex(number: impl TryInto<u64>) -> String {
     format!("{:#x}", number.try_into().unwrap_or(u64::MAX))
 }
@@ -159,7 +157,7 @@ impl Native {
     /// # Safety
     /// As for [`Library::load`].
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
-        // SAFETY: the caller vouches for the files.
+        // SAFETY: the caller guarantees that the files are sound to load.
         let library = unsafe { Library::load(search)? };
         let native = Self::new(*library.table());
         Ok(Self { library: Some(library), ..native })
@@ -241,7 +239,7 @@ impl Native {
         unsafe { call!(self.hsa_shut_down(), {}) }
     }
 
-    /// Returns the functions of virtual memory, or the name of the first one that is missing.
+    /// Returns the functions of virtual memory, or the name of the first missing function.
     pub fn vmem(&self) -> Result<&Vmem, &'static str> {
         self.table.vmem.as_ref().map_err(|missing| missing.0)
     }

@@ -33,7 +33,7 @@ impl Native {
     /// [`pool_allocate`](Self::pool_allocate) returned the address, it was not freed since, and nothing
     /// accesses the memory any more.
     pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is allocated and not in use.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_pool_free(address as *mut c_void),
@@ -53,7 +53,8 @@ impl Native {
     ) -> Result<(), Failure> {
         let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
         let pointer = address as *const c_void;
-        // SAFETY: the caller's promise; the agents come from the runtime, pointer and count are those of one slice.
+        // SAFETY: the caller guarantees that the memory is allocated. The agents come from the runtime, and pointer
+        // and count are those of one slice.
         unsafe {
             call_optional!(
                 self.hsa_amd_agents_allow_access(count, list, null(), pointer),
@@ -62,7 +63,7 @@ impl Native {
         }
     }
 
-    /// Grants agents access to memory of this process, and returns the address at which they access it.
+    /// Grants agents access to memory of this process. Returns the address at which the agents access it.
     ///
     /// # Safety
     /// The memory stays allocated until it is unlocked, and is not remapped before. It overlaps no locked
@@ -75,8 +76,8 @@ impl Native {
     ) -> Result<usize, Failure> {
         let (pointer, mut address) = (start as *mut c_void, null_mut());
         let (count, list) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
-        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
-        // runtime only reads, and `address` is writable. The caller vouches for the memory.
+        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the runtime only
+        // reads, and `address` is writable. The caller guarantees that the memory stays allocated.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_lock(pointer, size, list, count, &mut address),
@@ -92,7 +93,7 @@ impl Native {
     /// # Safety
     /// `start` was passed to [`lock`](Self::lock), and no agent accesses the memory any more.
     pub unsafe fn unlock(&self, start: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is locked, and that no agent accesses it.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_unlock(start as *mut c_void),
@@ -121,7 +122,7 @@ impl Native {
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
-        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
+        // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset)))
     }
 

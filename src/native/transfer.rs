@@ -39,11 +39,11 @@ impl Native {
         size: usize,
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can read the source and write the destination.
             unsafe { copy_memory(destination, source, size) };
             return Ok(());
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the agent can read the source and write the destination.
         unsafe { self.copy_by_agent(destination, source, size, agent) }
     }
 
@@ -64,17 +64,18 @@ impl Native {
         /// The number of bytes copied from this process's memory; the rest is copied from the filled part.
         const PATTERN_SIZE: usize = 64 << 10;
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { fill_memory(address, value, size) };
             return Ok(());
         };
         let pattern_size = size.min(PATTERN_SIZE);
-        // SAFETY: the caller vouches for the destination.
+        // SAFETY: the caller guarantees that the engine can write the destination.
         unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(pattern_size / 4)) }?;
         let mut filled = pattern_size;
         while filled < size {
             let count = filled.min(size - filled);
-            // SAFETY: the caller vouches for the destination, and the two parts are adjacent.
+            // SAFETY: the caller guarantees that the agent can read and write the destination. The two parts are
+            // adjacent.
             unsafe { self.copy_by_agent(address + filled, address, count, agent) }?;
             filled += count;
         }
@@ -92,14 +93,15 @@ impl Native {
         bytes: &mut [u8],
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can read the source.
             unsafe { read_memory(address, bytes) };
             return Ok(());
         };
         let pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
         for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
             let source = address + index * PINNED_SIZE;
-            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the source.
+            // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can read
+            // the source.
             unsafe { self.copy_by_agent(pinned.address, source, part.len(), agent) }?;
             // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
             unsafe { read_memory(pinned.bytes.as_ptr() as usize, part) };
@@ -118,7 +120,7 @@ impl Native {
         bytes: &[u8],
     ) -> Result<(), Failure> {
         let CopyEngine::Agent(agent) = engine else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this process can write the destination.
             unsafe { write_memory(address, bytes) };
             return Ok(());
         };
@@ -126,8 +128,8 @@ impl Native {
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             pinned.bytes[..part.len()].copy_from_slice(part);
             let destination = address + index * PINNED_SIZE;
-            // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the
-            // destination.
+            // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can write
+            // the destination.
             unsafe { self.copy_by_agent(destination, pinned.address, part.len(), agent) }?;
         }
         Ok(())
@@ -144,7 +146,7 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // Checked before the copy begins, because a copy without a wait could not be used.
+        // Checked before the copy begins, because the copy's end could not be awaited otherwise.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -158,7 +160,8 @@ impl Native {
         }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
         let (raw_agent, dependencies) = (agent.raw(), null());
-        // SAFETY: the caller vouches for both ranges; the signal was just created.
+        // SAFETY: the caller guarantees that the agent can access both ranges until the copy has ended; the signal was
+        // just created.
         let started = unsafe {
             call_optional!(
                 self.hsa_amd_memory_async_copy(
@@ -204,8 +207,8 @@ impl Native {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the library cannot read signals. The call is not logged,
-    /// because it is made again and again.
+    /// Returns the value of a signal; `None` if the library cannot read signals. The call is not logged, because passes
+    /// of retire queues repeat it often.
     ///
     /// # Safety
     /// The signal must be one of this runtime, and must not have been destroyed.

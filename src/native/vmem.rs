@@ -71,7 +71,7 @@ impl Native {
     /// # Safety
     /// Exactly this range is reserved, and nothing is mapped in it or uses it.
     pub unsafe fn address_free(&self, address: usize, size: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that exactly this range is reserved, and not in use.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_address_free(address as *mut c_void, size),
@@ -113,7 +113,7 @@ impl Native {
     /// # Safety
     /// The handle is alive, and nothing uses it afterwards.
     pub unsafe fn handle_release(&self, handle: NativeHandle) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the handle is alive, and not used afterwards.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_handle_release(handle.0),
@@ -133,7 +133,8 @@ impl Native {
         size: usize,
         handle: NativeHandle,
     ) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range is reserved and empty, and that the handle is large enough and
+        // alive.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0),
@@ -147,7 +148,8 @@ impl Native {
     /// # Safety
     /// The range consists of whole mappings, and no code of this process accesses it any more.
     pub unsafe fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the range consists of whole mappings, and that this process does not
+        // access it.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_unmap(address as *mut c_void, size),
@@ -190,8 +192,8 @@ impl Native {
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
         let (pointer, count, list) = (address as *mut c_void, access.len(), access.as_ptr().cast());
-        // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
-        // of one slice of descriptors.
+        // SAFETY: the caller guarantees that the range consists of whole mappings. The agents come from the runtime,
+        // and pointer and count are those of one slice of descriptors.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_set_access(pointer, size, list, count),
@@ -206,7 +208,7 @@ impl Native {
     /// The handle is alive.
     unsafe fn export_number(&self, handle: NativeHandle, flags: u64) -> Result<RawFd, Failure> {
         let (mut number, handle) = (-1, handle.0);
-        // SAFETY: the caller's promise; `number` is writable.
+        // SAFETY: the caller guarantees that the handle is alive; `number` is writable.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, flags),
@@ -231,23 +233,23 @@ impl Native {
         flags: u64,
         runtime_keeps: bool,
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the handle is alive.
         let number = unsafe { self.export_number(handle, flags) }?;
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
         if runtime_keeps {
-            // SAFETY: the runtime keeps it open as long as the handle lives.
+            // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0));
         }
-        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
+        // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same one twice and
-    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its
-    /// descriptor stays open, because the runtime may use it.
+    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same descriptor twice and
+    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its descriptor
+    /// stays open, because the runtime may use it.
     ///
     /// # Safety
     /// The handle is alive.
@@ -255,14 +257,14 @@ impl Native {
         &self,
         handle: NativeHandle,
     ) -> Result<Result<(OwnedFd, bool), Errno>, Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the handle is alive.
         let (first, second) =
             unsafe { (self.export_number(handle, 0)?, self.export_number(handle, 0)?) };
         if first < 0 || second < 0 {
             return Ok(Err(Errno::BADF));
         }
         if first == second {
-            // SAFETY: the runtime keeps it open as long as the handle lives.
+            // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(first) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0).map(|copy| (copy, true)));
         }
@@ -288,7 +290,7 @@ impl Native {
     /// The handle is alive.
     pub unsafe fn export_fabric(&self, handle: NativeHandle) -> Result<[u8; 16], Failure> {
         let (mut fabric, handle) = (sys::hsa_fabric_handle_t { handle: [0; 16] }, handle.0);
-        // SAFETY: the caller's promise; `fabric` is writable.
+        // SAFETY: the caller guarantees that the handle is alive; `fabric` is writable.
         unsafe {
             call_vmem!(
                 optional self.hsa_amd_vmem_export_fabric_handle(&raw mut fabric, handle, 0),
@@ -337,7 +339,7 @@ impl Native {
         let mut pool = sys::hsa_amd_memory_pool_t { handle: 0 };
         let (handle, mut kind) = (handle.0, sys::MEMORY_TYPE_NONE);
         let (pool_pointer, kind_pointer) = (&raw mut pool, &raw mut kind);
-        // SAFETY: the caller's promise; both results are writable.
+        // SAFETY: the caller guarantees that the handle is alive; both results are writable.
         unsafe {
             call_vmem!(
                 self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_pointer, kind_pointer),

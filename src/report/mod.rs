@@ -28,9 +28,9 @@
 //! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
 //! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! Dropping the last clone of the `Vmm` frees the reservations and handles that the program has not freed. It logs
-//! each of them as leaked (`tracing`, level `WARN`). The owned values
-//! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.
+//! Dropping the last clone of the `Vmm` frees all reservations and handles that are left, and logs each of them as
+//! leaked (`tracing`, level `WARN`). The owned values ([`Reservation`](crate::Reservation) and so on) keep the `Vmm`
+//! alive and cannot leak in this way.
 
 mod text;
 
@@ -69,15 +69,15 @@ pub struct Report {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AgentEntry {
-    /// Its kind and number, as [`AgentId`](crate::AgentId) displays them: `GPU 0` is HIP's device 0.
+    /// The agent's kind and number, as [`AgentId`](crate::AgentId) displays them: `GPU 0` is HIP's device 0.
     pub label: String,
-    /// Its marketing name.
+    /// The marketing name.
     pub name: String,
-    /// Whether it is a GPU.
+    /// Whether the agent is a GPU.
     pub is_gpu: bool,
 }
 
-/// The holes of a reservation: the parts in which nothing is mapped.
+/// The parts of a reservation in which nothing is mapped. These holes stay reserved, unlike address-space holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Free {
@@ -214,7 +214,7 @@ fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
 impl Free {
     /// Returns the percentage of the free bytes that is outside the largest hole; 0 if there is one hole.
     pub fn fragmentation(&self) -> u32 {
-        // The fields are public: `largest` may exceed `size`.
+        // The fields are public, so a caller can set `largest` to more than `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;
         // At most 100.
         (scattered * 100).checked_div(self.size as u128).unwrap_or_default() as u32

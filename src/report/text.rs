@@ -28,7 +28,6 @@ fn name_suffix(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
 
-/// Returns the name of the memory's owner.
 fn owner_name(agent: Option<AgentId>) -> String {
     agent.map_or_else(|| "unknown owner".to_owned(), |agent| agent.to_string())
 }
@@ -203,7 +202,7 @@ impl fmt::Display for Size {
             return f.pad(&format!("{whole} {}", UNITS[unit]));
         }
         let (mut value, mut unit) = (self.0 as f64, 0);
-        // Larger values would be rounded to 1024.0.
+        // Values from 1023.95 on would be displayed as 1024.0.
         while value >= 1023.95 {
             (value, unit) = (value / 1024.0, unit + 1);
         }

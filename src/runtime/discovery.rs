@@ -175,7 +175,7 @@ fn describe_agent(
     })
 }
 
-/// Queries what the runtime reports about an agent's compute units. A value whose query fails is 0.
+/// Queries an agent's limits, clocks and caches. A value whose query fails is 0.
 pub(super) fn compute_properties(native: &Native, agent: &Agent) -> ComputeProperties {
     let query = |attribute| native.agent_attribute(agent.native, attribute).unwrap_or_default();
     let group = agent.pools.iter().find(|pool| pool.segment == Segment::Group);
@@ -215,7 +215,7 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
     let location = optional(native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
     let on_gpu = match location {
         Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
-        // Releases before ROCm 5.5 lack the attribute. There, the pools of an agent are on the agent itself.
+        // Releases before ROCm 5.5 lack the attribute. Their pools are on the agent itself.
         None => owner == AgentKind::Gpu,
     };
     Ok(Pool {

@@ -111,7 +111,6 @@ fn rocr_library(build: &str) -> Option<u16> {
     rest.starts_with(|first: char| first.is_ascii_digit()).then_some(minor)?.parse().ok()
 }
 
-/// Identifies a runtime.
 pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
     let Evidence { file, build, extension, has_rocr_symbol_version, exports } = *evidence;
     if build.starts_with("hsa-sim ") {

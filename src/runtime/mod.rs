@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The name of the simulation.
 const SIMULATION: &str = "simulation";
 
-/// The number of started runtimes other than the simulation. Not locked: a forked child could hang.
+/// The number of started runtimes other than the simulation. Atomic, because a forked child could wait forever for a
+/// lock.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// The number of forks ([`ForkCount`]) when one of them was started last.
+/// The number of forks ([`ForkCount`]) at the last start of such a runtime.
 static STARTED_AFTER: AtomicU64 = AtomicU64::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
@@ -77,9 +77,9 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash
-/// the process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or if
-/// memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
+/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash the
+/// process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). It also stays
+/// started if memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -93,9 +93,9 @@ pub struct RuntimeInfo {
 /// # }
 /// ```
 ///
-/// Calls `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
-/// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
-/// and `hsa_amd_agent_memory_pool_get_info`.
+/// Calls `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`, `hsa_agent_get_info`,
+/// `hsa_agent_iterate_isas`, `hsa_isa_get_info_alt`, `hsa_amd_agent_iterate_memory_pools`,
+/// `hsa_amd_memory_pool_get_info` and `hsa_amd_agent_memory_pool_get_info`.
 #[derive(Clone, Debug)]
 #[debug(
     "Runtime {{ name: {:?}, path: {:?}, agents: {}, .. }}",
@@ -130,15 +130,15 @@ struct Inner {
 impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
-    /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library
-    /// that the process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic
-    /// linker's path, and the ROCm folder known when this crate was built. [`RuntimeInfo::origin`] contains the
-    /// place that was chosen. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that
-    /// `HSA_SIM` configures. No other setting starts the simulation.
+    /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library that the
+    /// process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic linker's path,
+    /// the ROCm folder known when this crate was built, and `/opt/rocm/lib`. [`RuntimeInfo::origin`] contains the
+    /// chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
+    /// configures. No other setting starts the simulation.
     ///
-    /// A relative `ROCM_PATH` is rejected. A program that runs with more privileges than its caller
-    /// (set-user-id, set-group-id, file capabilities) ignores all three variables, and loads the
-    /// library that the administrator has installed.
+    /// A relative `ROCM_PATH` is ignored. If a program runs with more privileges than its caller (set-user-id,
+    /// set-group-id, file capabilities), this function ignores all three variables. It then loads the library that the
+    /// administrator has installed.
     ///
     /// This function is safe although it runs the library's code. The administrator or the user of this
     /// process has chosen the library, like every library that the dynamic linker loads before `main`.
@@ -184,7 +184,7 @@ impl Runtime {
     /// As for [`Runtime::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, Error> {
-        // SAFETY: the caller vouches for the file.
+        // SAFETY: the caller guarantees that the file is sound to load.
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
 
@@ -194,13 +194,13 @@ impl Runtime {
     /// As for [`sys::Library::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
-        // The child's copy of AMD's runtime uses the parent's state of the driver.
+        // In a forked child, AMD's runtime would use the driver state of the parent.
         if STARTED.load(Ordering::Relaxed) > 0
             && STARTED_AFTER.load(Ordering::Relaxed) != ForkCount::current().number()
         {
             return Err(Error::new(Operation::Load, ErrorKind::Forked));
         }
-        // SAFETY: the caller vouches for the files.
+        // SAFETY: the caller guarantees that the files are sound to load.
         let native = unsafe { Native::load(search) }
             .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
         let runtime = Self::start(native)?;
@@ -292,7 +292,8 @@ impl Runtime {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }
 
-    /// Returns the first CPU, whose access applies to the loads and stores of this process.
+    /// Returns the first CPU. Access that is granted to this or any other CPU holds for the loads and stores of this
+    /// process.
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
@@ -303,7 +304,8 @@ impl Runtime {
     }
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
-    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it.
+    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it, for an agent of another runtime,
+    /// and in a [forked child](Self::has_forked).
     pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -313,8 +315,8 @@ impl Runtime {
         self.native().agent_attribute(agent.native, attribute).ok().map(|bytes| bytes.number())
     }
 
-    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` if the agent belongs to another
-    /// runtime.
+    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` for an agent of another runtime,
+    /// and in a [forked child](Self::has_forked).
     pub fn compute_properties(&self, id: AgentId) -> Option<ComputeProperties> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -323,11 +325,11 @@ impl Runtime {
         Some(discovery::compute_properties(self.native(), agent))
     }
 
-    /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes
-    /// itself: signals, copies, pool memory and others. For functions that are not in the table, such as those of
+    /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes itself:
+    /// signals, copies, pool memory and others. For functions that are not in the table, such as the functions of
     /// queues, call [`function`](Self::function).
     ///
-    /// Call the functions only while a clone of this `Runtime` exists: dropping the last one stops the runtime. Pass
+    /// Call the functions only while a clone of this `Runtime` exists: dropping the last clone stops the runtime. Pass
     /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to them.
     ///
     /// ```
@@ -353,8 +355,8 @@ impl Runtime {
     /// Returns the address of a function that the loaded library exports, also of one that is not in the
     /// [`table`](Self::table). `None` if the library has no such function, and for the simulation.
     ///
-    /// Taking the address is safe; calling it is not. The caller casts the address to the function's
-    /// type. Call it only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
+    /// Taking the address is safe; calling it is not. The caller casts the address to the function's type. Call the
+    /// function only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
     /// process ends.
     ///
     /// `examples/queue.rs` creates a queue with this function.
@@ -411,7 +413,6 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the descriptors that are opened in advance; see [`SpareDescriptors`].
     pub(crate) fn spare_descriptors(&self) -> &SpareDescriptors {
         &self.inner.spare_descriptors
     }
@@ -423,8 +424,8 @@ impl Runtime {
 
     /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
-    /// In such a child every operation returns an error. Functions that return a list or a count without
-    /// a `Result` return an empty list or zero, because a thread of the parent may hold their locks.
+    /// In such a child every operation returns an error. Functions that return a list or a count without a `Result`
+    /// return an empty list or zero. The reason: a thread of the parent may have held their locks.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }

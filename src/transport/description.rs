@@ -43,9 +43,9 @@ const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// The name that the sender gave it: up to 255 bytes, may be empty.
+    /// The name that the sender gave the memory: up to 255 bytes, may be empty.
     pub name: String,
-    /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with that of the memory.
+    /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with the size of the memory.
     pub size: u64,
     /// The granule of the sender's sizes and addresses in bytes.
     pub granule: u64,

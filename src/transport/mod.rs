@@ -1,4 +1,4 @@
-//! Sends shared memory to another process, with a description of it.
+//! Sends shared memory and its description to another process.
 //!
 //! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends the descriptor
 //! with a [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
@@ -14,9 +14,9 @@
 //! descriptor, or part of a message, is shut down. The size in the description must be that of the
 //! memory. Every wait has a time limit.
 //!
-//! A channel works between any two PID namespaces; a ticket is valid within one, and an attempt to fetch
-//! it elsewhere fails with [`Unavailable::OtherNamespace`](crate::error::Unavailable::OtherNamespace). A
-//! user who has no number in this process's user namespace is trusted only by [`Trust::Anyone`].
+//! A channel works between any two PID namespaces. A ticket is valid within one namespace; fetching it in another fails
+//! with [`Unavailable::OtherNamespace`](crate::error::Unavailable::OtherNamespace). A user who has no number in this
+//! process's user namespace is trusted only by [`Trust::Anyone`].
 //!
 //! AMD's own IPC sends memory to every process that connects to an abstract socket named after the
 //! exporter. This module uses no named sockets.
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 /// The default time limit of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit that replaces a longer one, if the deadline of the longer one would overflow.
+/// The time limit that replaces a longer limit whose deadline would overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One end of a Unix socket, over which memory is sent and received.
@@ -180,9 +180,9 @@ impl Channel {
     /// [`ErrorKind::Malformed`], [`ErrorKind::UnexpectedDescriptors`], [`ErrorKind::OutOfDescriptors`],
     /// [`ErrorKind::System`]. Every descriptor that was received is closed.
     ///
-    /// After part of a message, or a message with more than one descriptor, the connection is shut down,
-    /// and the data left in it is discarded: further calls return [`ErrorKind::Disconnected`]. If nothing
-    /// was received ([`ErrorKind::TimedOut`]), and after a whole message, the channel stays usable.
+    /// After part of a message, or a message with more than one descriptor, this method shuts the connection down and
+    /// discards the remaining data. Further calls return [`ErrorKind::Disconnected`]. If nothing was received
+    /// ([`ErrorKind::TimedOut`]), and after a whole message, the channel stays usable.
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         let mut received = Received::default();
         let message = self.receive_all(&mut received);
@@ -234,7 +234,7 @@ impl Channel {
         Ok(message)
     }
 
-    /// Ends the connection, discards the data in it, and returns the descriptors in it, which would stay open
+    /// Ends the connection and discards its data. Returns the descriptors in the data, which would otherwise stay open
     /// in the socket's queue.
     fn shut_down(&self) -> Vec<OwnedFd> {
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
@@ -270,7 +270,8 @@ fn import_foreign(
     operation: Operation,
 ) -> Result<Allocation, Error> {
     let imported = Allocation::import(vmm, &descriptor).map_err(with_operation(operation));
-    // A file that is no memory may belong to a file system or a socket of the other process.
+    // A file that is not memory may belong to a file system or a socket of the other process, so that closing it can
+    // block.
     if imported.is_err() {
         close_foreign(vec![descriptor]);
     }

@@ -121,8 +121,8 @@ impl Ticket {
     /// Fetches the offered descriptor. Does not check that the descriptor is memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if the process has ended, withdrew the offer, belongs to a user who is not trusted
-    /// or is in another PID namespace, or if the kernel denies access to the process's descriptors;
+    /// [`ErrorKind::Unavailable`] if the process has ended, withdrew the offer, belongs to a user who is not trusted or
+    /// is in another PID namespace. Also if the kernel denies access to the process's descriptors;
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
     pub fn fetch_descriptor(&self, trust: Trust) -> Result<OwnedFd, Error> {
         self.try_fetch(trust).map_err(|kind| Error::new(Operation::Fetch, kind))
@@ -144,7 +144,7 @@ impl Ticket {
         if pid_namespace().map_err(failed("read"))? != Some(self.namespace) {
             return Err(unavailable(Unavailable::OtherNamespace));
         }
-        // No system call takes a negative descriptor.
+        // A negative number is never a descriptor.
         if self.descriptor < 0 {
             return Err(withdrawn());
         }

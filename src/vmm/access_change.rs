@@ -25,7 +25,6 @@ impl AccessChange {
     /// Changes the access of no agent.
     pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
 
-    /// Returns the same change without some agents.
     fn without(&self, agents: AgentSet) -> Self {
         Self { agents: self.agents.difference(agents), ..*self }
     }
@@ -78,8 +77,8 @@ impl Journal<'_, '_> {
 
     /// Changes access to a group of adjacent mappings.
     ///
-    /// Changes the access of CPUs first, in a separate request. After a failure, it is then known whether the access of
-    /// CPUs or of GPUs was being changed.
+    /// Changes the access of CPUs first, in a separate request. A failure then shows whether the access of CPUs or of
+    /// GPUs was being changed.
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
@@ -165,7 +164,6 @@ impl Journal<'_, '_> {
         Ok(())
     }
 
-    /// Changes the access of CPUs to one mapping.
     fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let now = self.targets[index].now;
@@ -179,7 +177,7 @@ impl Journal<'_, '_> {
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = access.requested;
-        // SAFETY: as above.
+        // SAFETY: the target is locked, and mapped.
         unsafe { shared.limit_view(now.range(), &access) }
     }
 
@@ -251,33 +249,33 @@ impl Shared {
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
         let mut already_granted = AgentSet::NONE;
         let change_view = || {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
         if !self.with_descriptor(change_view)? {
             let request = self.request_all(&without_access, &self.host_access());
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
             already_granted.insert(host);
             granted.insert(host);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.limit_view(mapping.range(), &mapping.access) }?;
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         let before = AccessState { runtime_granted: already_granted, ..mapping.access };
         let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.grant_gpus_in_runtime(mapping.range(), &request) }?;
         *granted = granted.union(request.agents);
         let after = AccessState { runtime_granted: *granted, ..mapping.access };
         let now = MappedRange { access: after, ..*mapping };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
     }
 
-    /// Returns whether [`restore_access`](Self::restore_access) can grant access again that the runtime may have
-    /// revoked before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
+    /// Returns whether [`restore_access`](Self::restore_access) can restore grants that the runtime may have revoked
+    /// before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
     pub(super) fn can_restore_grants(&self, access: &AccessState) -> bool {
         // Granting again to a CPU could map over a foreign mapping, if the runtime has unmapped the memory.
         !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
@@ -297,18 +295,18 @@ impl Shared {
         let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
         // The old view still exists, but may have lost its access.
         if current != old {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.protect_view(now.range(), old) }?;
         }
         let granted = now.access.runtime_granted;
         let access = AccessState { runtime_granted: granted, ..before };
         let restored = MappedRange { access, ..*now };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe { self.drop_unused_view(&restored, &now.access) };
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
         let request = self.request_all(&restored, &change);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe {
             self.grant_gpus_in_runtime(now.range(), &request)?;
             self.set_entries(&restored, agents, &mut AgentSet::default())?;
@@ -329,7 +327,7 @@ impl Shared {
             return Ok(());
         }
         let result = self.call_shared(|native| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
@@ -355,14 +353,13 @@ impl Shared {
         }
         self.with_descriptor(|| {
             self.check_descriptor()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { self.set_access_in_runtime(range, request) }
         })
     }
 
-    /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to
-    /// save a call, and agents that have no access before and after: AMD's runtime would map the memory for
-    /// them.
+    /// Returns the request for the agents whose access changes. To save a call, omits agents whose access stays the
+    /// same. Also omits agents without access before and after: AMD's runtime would map the memory for them.
     fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let granted = mapping.access.runtime_granted;
         // The runtime always maps with full access for a CPU, and for a GPU whose page table the library
@@ -392,9 +389,9 @@ impl Shared {
         Request { list, agents: change.agents }
     }
 
-    /// Returns the access to request from the runtime for an agent. It is always read and write for a CPU and
-    /// for a GPU whose page table the library controls: `mprotect` and [`set_entries`](Self::set_entries) set
-    /// their actual permissions.
+    /// Returns the access to request from the runtime for an agent. Always read and write for a CPU, whose actual
+    /// permissions `mprotect` sets. The same holds for a GPU whose page table the library controls, by
+    /// [`set_entries`](Self::set_entries).
     fn runtime_access(&self, index: usize, access: &AccessSet) -> Access {
         let is_full = self.cpus.contains(index) || self.controlled().contains(index);
         if is_full { Access::ReadWrite } else { access.get(index) }

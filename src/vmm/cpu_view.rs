@@ -1,9 +1,8 @@
 //! This process's view of mapped memory: its own mapping for loads and stores.
 //!
-//! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`, and removes
-//! the view by mapping `PROT_NONE` at the end of an operation, when no step can fail any more. It does not
-//! call the runtime for this, because the runtime revokes the CPU's access with `munmap` and leaves an address-space
-//! hole in the reservation.
+//! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`, and removes the view by
+//! mapping `PROT_NONE` at the end of an operation, when no step can fail any more. The library does not call the
+//! runtime to remove the view: the runtime calls `munmap`, which leaves an address-space hole in the reservation.
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
@@ -77,10 +76,11 @@ impl Shared {
             return Ok(true);
         }
         if now != Access::None || self.runtime_mapped_for_cpu(&mapping.access) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped.
             return unsafe { self.protect_view(mapping.range(), new) }.map(|()| true);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the mapping is locked and mapped. The check above shows that the CPU has
+        // no view.
         let is_mapped = !self.must_map_by_runtime() && unsafe { self.map_dma_buf(mapping, new) }?;
         // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
@@ -98,7 +98,8 @@ impl Shared {
         range: Range,
         access: Access,
     ) -> Result<(), ErrorKind> {
-        // SAFETY: the caller's promise. The user of the library requested that accesses without permission fault.
+        // SAFETY: the caller guarantees that the range is locked and mapped. Faults are intended: the user of the
+        // library requested this access.
         unsafe { protect(range.start, range.size, protection(access)) }
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
@@ -114,7 +115,7 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         match self.cpu_access(access) {
             Access::ReadWrite => Ok(()),
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and mapped.
             limited => unsafe { self.protect_view(range, limited) },
         }
     }
@@ -128,8 +129,8 @@ impl Shared {
         let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !needed {
-            // SAFETY: the caller's promise. Only this library's view is replaced, or the runtime's inaccessible mapping
-            // if the memory was mapped again meanwhile.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this
+            // library's view or, if the memory was mapped again meanwhile, the runtime's inaccessible mapping.
             let _ = unsafe { block_access(now.start, now.size) };
         }
     }
@@ -143,8 +144,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an
-    /// operation. If none is free, closes the reserved descriptor for it.
+    /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
+    /// If no descriptor is free, first closes the reserved descriptor.
     pub(super) fn with_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
         self.runtime.spare_descriptors().with_reserve(act)
     }
@@ -179,7 +180,8 @@ impl Shared {
             _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
         let mapped = tested.and_then(|()| {
-            // SAFETY: the caller's promise. The runtime has left no hole: only its inaccessible mapping is replaced.
+            // SAFETY: the caller guarantees that the mapping is locked and mapped. The runtime has left no hole, so the
+            // call replaces only the runtime's inaccessible mapping.
             unsafe {
                 map_shared(descriptor.as_fd(), mapping.offset, start, size, protection(access))
             }

@@ -57,9 +57,8 @@ impl Vmm {
     /// segments by address. Adjacent mappings are one segment if they map consecutive bytes of one handle. Physical
     /// memory need not be [shareable](super::AllocationProperties::shareable_as).
     ///
-    /// Each segment has a descriptor of its own, which keeps the memory alive, also after it is unmapped or
-    /// freed. A descriptor gives access to the whole dma-buf ([`Segment`]). If the call fails, no
-    /// descriptor stays open.
+    /// Each segment has its own descriptor, which keeps the memory alive, even after the memory is unmapped or freed. A
+    /// descriptor gives access to the whole dma-buf ([`Segment`]). If the call fails, no descriptor stays open.
     ///
     /// ```
     /// # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -81,10 +80,10 @@ impl Vmm {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is empty, not mapped completely in one reservation, extends
-    /// past the end of pool memory, or is pool memory of a CPU; [`ErrorKind::NotSupported`] if the runtime
-    /// cannot export pool memory; [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::OutsideDmaBuf`] if the runtime
-    /// returns a dma-buf that does not contain the range.
+    /// [`ErrorKind::InvalidArgument`] if the range is empty, not mapped completely in one reservation, past the end of
+    /// pool memory, or pool memory of a CPU; [`ErrorKind::NotSupported`] if the runtime cannot export pool memory;
+    /// [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::OutsideDmaBuf`] if the runtime returns a dma-buf that does not
+    /// contain the range.
     pub fn export_address_range(
         &self,
         address: Address,
@@ -165,7 +164,7 @@ impl Shared {
         let exported = exported.map_err(|failure| ErrorKind::of_call(failure, range.size))?;
         let failed = |errno: Errno| ErrorKind::of_system("fcntl", errno);
         let (descriptor, offset) = exported.map_err(failed)?;
-        // AMD's runtime sets close-on-exec; others may not.
+        // AMD's runtime sets close-on-exec; other runtimes may not.
         fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(failed)?;
         segment(descriptor, offset, range.size)
     }

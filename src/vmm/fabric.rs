@@ -70,7 +70,6 @@ impl FabricHandle {
         Self(bytes).with_size(size)
     }
 
-    /// Returns the runtime's handle.
     fn native(&self) -> [u8; NATIVE_SIZE] {
         core::array::from_fn(|index| self.0[index])
     }
@@ -139,8 +138,8 @@ impl Vmm {
     /// which ends the process.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle without a size or with an invalid one, or one that the runtime
-    /// rejects; [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.
+    /// [`ErrorKind::InvalidArgument`] for a handle without a valid size, or a handle that the runtime rejects;
+    /// [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.
     pub fn import_from_fabric_handle(&self, fabric: &FabricHandle) -> Result<Handle, Error> {
         self.run(Operation::ImportFromShareableHandle, |shared| shared.import_fabric(fabric))
     }

@@ -30,7 +30,6 @@ impl Shared {
         self.runtime.agents().iter().find(is_node).ok_or_else(unknown)
     }
 
-    /// Creates memory of the host.
     pub(super) fn create_on_host(
         &self,
         size: usize,

@@ -20,7 +20,7 @@
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
 //! The journal's guards lock the reservations of all targets. Only the journal changes which targets are mapped. The
-//! unsafe calls for a target rely on both.
+//! SAFETY comments in this module rely on these two facts.
 
 use super::Shared;
 use super::access_change::AccessChange;
@@ -35,18 +35,18 @@ use std::sync::Arc;
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
 pub(super) struct Target<'c> {
-    /// Its state in the runtime: the current one, or the last one before it was unmapped.
+    /// The mapping in the runtime: as it is now, or as it was before it was unmapped.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
     /// The requested change of access.
     pub change: &'c AccessChange,
-    /// The index of its reservation among the locked ones.
+    /// The index of the mapping's reservation in the journal's guards.
     guard: usize,
     /// The agents in the operation's requests to the runtime, successful or not.
     pub attempted: AgentSet,
     state: State,
-    /// Whether the ledger listed it before the operation.
+    /// Whether the ledger listed the mapping before the operation.
     listed: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Target<'c> {
 enum State {
     /// Mapped as before the operation, except for changes of access.
     AsBefore,
-    /// Mapped by the operation. Unmapping it undoes all changes to it.
+    /// Mapped by the operation. Unmapping the target undoes all changes to it.
     New,
     Unmapped,
     /// Unknown, because a rollback has failed. A target that the ledger listed before stays listed, so that its memory
@@ -228,17 +228,17 @@ impl<'a, 'c> Journal<'a, 'c> {
         unmapped?.map_or(Ok(()), Err)
     }
 
-    /// Undoes the unmap of a mapping. `alone` is false if the runtime unmapped adjacent mappings with it.
+    /// Undoes the unmap of a mapping. `alone` is false if the same call of the runtime unmapped adjacent mappings, too.
     fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
         let (shared, now) = (self.shared, self.targets[index].now);
         if !self.targets[index].is_mapped() {
             return self.map_as_before(index);
         }
-        // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of some
+        // The runtime failed. Of adjacent mappings, the runtime may have unmapped some, and revoked the access of some
         // agents to the next one. A single mapping is still mapped.
         if !alone && !shared.is_mapped(&now)? {
-            // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole: mapping the target again
-            // would replace that mapping.
+            // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
+            // target again would replace the foreign mapping.
             // SAFETY: the target is locked, and was just unmapped.
             unsafe { shared.keep_reserved(&now) }?;
         } else if shared.can_restore_grants(&now.access)
@@ -446,8 +446,8 @@ impl<'a, 'c> Journal<'a, 'c> {
 }
 
 impl Shared {
-    /// Runs an operation on mappings: all of it, or nothing. Locks the reservations that contain the ranges
-    /// against other operations. Rejects an empty list of ranges.
+    /// Runs an operation on mappings: all of its steps, or none. Locks the reservations that contain the ranges against
+    /// other operations. Rejects an empty list of ranges.
     pub(super) fn transact<'c, T>(
         &self,
         operation: Operation,

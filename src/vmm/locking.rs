@@ -47,7 +47,7 @@ impl Shared {
     }
 }
 
-/// Locks reservations, which are sorted by address. Returns `None` if one was freed or quarantined before.
+/// Locks reservations, which are sorted by address. Returns `None` if any of them was freed or quarantined before.
 fn lock_all(reservations: &[Arc<Reservation>]) -> Option<Guards<'_>> {
     let mut guards = Guards::new();
     for reservation in reservations {

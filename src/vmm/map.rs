@@ -1,4 +1,4 @@
-//! Maps and unmaps memory, one or many mappings at once.
+//! Maps and unmaps memory, one or many mappings in one call.
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
@@ -22,7 +22,7 @@ use std::cell::Cell;
 pub struct NewMapping {
     /// The address, a multiple of the granule.
     pub address: Address,
-    /// Its size in bytes, a multiple of the granule.
+    /// The size in bytes, a multiple of the granule.
     pub size: usize,
     /// Where the part to map begins in the memory, in bytes; see [`Vmm::map`].
     pub offset: usize,
@@ -38,13 +38,13 @@ impl Vmm {
     /// range is inside one reservation and empty. One handle may be mapped at several addresses, all of
     /// which then access the same memory.
     ///
-    /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of
-    /// every agent that is not a CPU ([`VmmOptions::with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that
-    /// first grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
+    /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of every agent
+    /// that is not a CPU ([`with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that first
+    /// grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
     ///
-    /// Other threads observe a successful map as two steps. The first step counts the mapping, so that
-    /// releasing the handle does not free the memory; the second creates the mapping. In between, another
-    /// thread may release the last reference and find nothing mapped yet.
+    /// Other threads observe a successful map as two steps. The first step counts the mapping, so that releasing the
+    /// handle does not free the memory; the second creates the mapping. Between the steps, another thread may release
+    /// the last reference and find nothing mapped yet.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] names the condition that does not hold; [`ErrorKind::NotSupported`] for an offset
@@ -62,14 +62,13 @@ impl Vmm {
         })
     }
 
-    /// Creates many mappings at once and sets access to them, all or nothing (`hipMemMap`,
-    /// `hipMemSetAccess`; `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
+    /// Creates many mappings and sets access to them, all or nothing (`hipMemMap`, `hipMemSetAccess`;
+    /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
-    /// The ranges may be in any order and in several reservations. Each must meet the conditions of
-    /// [`map`](Self::map), and they must not overlap. All get the access of `descriptors`, as by
-    /// [`set_access`](Self::set_access), or no access if that list is empty. From ROCm 6.4 on, one call of the
-    /// runtime sets GPUs' access to adjacent mappings. As for `map`, other threads observe two steps: the mappings are
-    /// counted, then all appear at once.
+    /// The ranges may be in any order and in several reservations. Each must meet the conditions of [`map`](Self::map),
+    /// and they must not overlap. All get the access of `descriptors`, as by [`set_access`](Self::set_access), or no
+    /// access if that list is empty. From ROCm 6.4 on, one call of the runtime sets GPUs' access to adjacent mappings.
+    /// As for `map`, other threads observe two steps: the mappings are counted, then all appear together.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid range, for ranges that overlap, or for an empty list; otherwise as
@@ -101,8 +100,8 @@ impl Vmm {
     ///
     /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. Where
     /// that is impossible, the runtime maps the memory for the CPU. Runtimes until ROCm 7.1 leave an address-space hole
-    /// when they unmap such memory. The library fills the hole at once. If another thread has created a mapping in the
-    /// hole, that mapping is not changed, and the reservation is quarantined.
+    /// when they unmap such memory. The library fills the hole immediately. If another thread has created a mapping in
+    /// the hole, that mapping is not changed, and the reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
@@ -114,8 +113,7 @@ impl Vmm {
         })
     }
 
-    /// Unmaps many ranges of whole mappings at once, all or nothing (`hipMemUnmap`,
-    /// `hsa_amd_vmem_unmap`).
+    /// Unmaps many ranges of whole mappings, all or nothing (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
     /// Each range is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
     /// of the runtime unmaps all adjacent mappings. Other threads observe a single step.
@@ -160,9 +158,9 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps the ranges in `old` and maps those in `new`: all of it, or nothing. `old` is sorted by address
-    /// and must consist of the expected whole mappings. `new` may have the same addresses; this method
-    /// sorts `new` by address, and sets the serials.
+    /// Unmaps all ranges in `old` and maps all in `new`, or changes nothing. `old` is sorted by address and must
+    /// consist of the expected whole mappings. `new` may have the same addresses; this method sorts `new` by address,
+    /// and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
@@ -224,7 +222,7 @@ impl Shared {
             return Err(Feature::MapAtOffset(offset).into());
         }
         let (guard, reservation) = journal.containing(range)?;
-        // If the expected reservation was freed, another may have its addresses by now.
+        // If the expected reservation was freed, another reservation may have its addresses now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }

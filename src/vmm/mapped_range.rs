@@ -3,8 +3,8 @@
 //! # Safety
 //!
 //! The unsafe functions of this module, and those that refer to it, change a mapping in the runtime and in this
-//! process. Their caller holds the lock of the mapping's reservation (`ReservationGuard`). The range consists of
-//! whole mappings of this library, or was just unmapped. Otherwise the functions replace memory of other code.
+//! process. The caller holds the lock of the mapping's reservation (`ReservationGuard`). The range consists of whole
+//! mappings of this library, or was just unmapped. Otherwise the functions replace memory of other code.
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};
@@ -25,7 +25,8 @@ impl Shared {
     /// The reservation is locked, the range is empty, and the handle counts the mapping.
     pub(super) unsafe fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range is locked and empty, and that the handle is alive, because
+            // it counts the mapping.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
@@ -37,8 +38,8 @@ impl Shared {
     /// The range is [locked](self), and mapped.
     pub(super) unsafe fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
-            // SAFETY: the caller's promise. Code that still uses the memory dereferences a dangling pointer, which
-            // is unsafe itself.
+            // SAFETY: the caller guarantees that the range is locked and mapped. Code that still uses the memory
+            // dereferences a dangling pointer, which requires `unsafe` there.
             unsafe { native.unmap(range.start, range.size) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
@@ -53,8 +54,8 @@ impl Shared {
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
-    /// Keeps the addresses of an unmapped range reserved, if the runtime has left an address-space hole or
-    /// the old memory in it.
+    /// Keeps the addresses of an unmapped range reserved, if the runtime has left an address-space hole or the old
+    /// memory there.
     ///
     /// # Safety
     /// The range is [locked](self), and was just unmapped.
@@ -65,8 +66,8 @@ impl Shared {
             return fill_hole(start, size).map_err(lost);
         }
         if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
-            // SAFETY: the caller's promise. The runtime has left no hole: only its inaccessible mapping or this
-            // library's view is replaced.
+            // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
+            // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
             return unsafe { block_access(start, size) }.map_err(lost);
         }
         Ok(())

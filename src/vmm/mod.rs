@@ -1,9 +1,9 @@
 //! HIP's virtual memory management.
 //!
-//! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for
-//! the same calls. The ledger records all reservations, memory, mappings and access. A call checks its
-//! arguments against the ledger, and records each step in a journal before it performs the step in the runtime. If a
-//! step fails, it rolls the earlier steps back. At the end it writes the runtime's state to the ledger.
+//! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for the same
+//! calls. The ledger records all reservations, memory, mappings and access. A call checks its arguments against the
+//! ledger, and records each step in a journal before it performs the step in the runtime. If a step fails, the call
+//! rolls the earlier steps back. At the end, it writes the runtime's state to the ledger.
 //!
 //! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
@@ -26,8 +26,8 @@
 //!
 //! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
 //! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
-//! [`Vmm::unmap_many`], which change many ranges at once, all or none. It also has none for [`RetireQueue`], which
-//! unmaps memory when HSA signals show that no agent uses it any more.
+//! [`Vmm::unmap_many`], which change many ranges, all or none. HIP has also none for [`RetireQueue`], which unmaps
+//! memory when HSA signals show that no agent uses it any more.
 //!
 //! # Memory model
 //!
@@ -36,10 +36,9 @@
 //!
 //! * The library never creates a slice of such memory, and no reference other than to single atomic bytes. It
 //!   copies bytes between this memory and the caller's own.
-//! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
-//!   therefore read and write the same range at the same time, also with agents. A race is not
-//!   undefined behaviour. For each byte, a reader gets the old value or one that a writer stored;
-//!   bytes of several writers may be mixed.
+//! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads and agents may therefore
+//!   read and write the same range at the same time. A race is not undefined behaviour. For each byte, a reader gets
+//!   the old value or a value that a writer stored; bytes of several writers may be mixed.
 //! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
 //!   accesses itself, with a lock or a channel.
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
@@ -58,9 +57,9 @@
 //! The simulation copies with system calls of the kernel, which are outside Rust's memory model like an
 //! agent's copies.
 //!
-//! Calls log through [`tracing`] while they hold the lock of their reservation and of the loaded library: a subscriber
-//! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no call of
-//! a buffer. The library catches a panic of a subscriber.
+//! Calls log through [`tracing`] while they hold the locks of their reservation and of the loaded library: a subscriber
+//! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no call
+//! of a buffer. The library catches a panic of a subscriber.
 
 mod access_change;
 mod cpu_view;
@@ -119,10 +118,11 @@ use ledger::{Ledger, MappedRange, Range, Reservation as Reserved};
 use page_table::PageTables;
 use std::sync::Arc;
 
-/// Virtual memory management on one runtime. Cheap to clone; may be used from any thread.
+/// Virtual memory management on one runtime. Cheap to clone; may be used from any thread. Concurrent accesses to memory
+/// are described in the [memory model](self#memory-model).
 ///
-/// Operations on different reservations rarely wait for each other: before ROCm 10, while one of them exports, imports
-/// or queries properties; while the process has no free file descriptor; and for the page of the barrier
+/// Operations on different reservations rarely wait for each other: before ROCm 10, while one of them exports or
+/// imports; while the process has no free file descriptor; and for the page of the barrier
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
 /// mapped, allocated or reserved.
 ///
@@ -187,7 +187,7 @@ pub struct Usage {
 pub struct MappingInfo {
     /// The start address.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: usize,
     /// Where the mapped part begins in the memory, in bytes.
     pub offset: usize,
@@ -197,7 +197,7 @@ pub struct MappingInfo {
 
 #[derive(Debug)]
 struct Shared {
-    /// Declared before `runtime`, so that it is dropped first: dropping the runtime may stop it.
+    /// Declared before `runtime`, so that the page tables are dropped first: dropping `runtime` may stop the runtime.
     page_tables: PageTables,
     runtime: Runtime,
     profile: HipProfile,
@@ -206,7 +206,7 @@ struct Shared {
     probes: Vec<Probe>,
     /// The unit of reservations.
     granule: usize,
-    /// The CPU agents. In calls of the runtime, the first one represents all of them.
+    /// The CPU agents. In calls of the runtime, the first CPU represents all CPUs.
     cpus: AgentSet,
     /// For each agent, the agents that can be granted access to its memory.
     peers_of: Vec<AgentSet>,
@@ -214,7 +214,6 @@ struct Shared {
     cpu_access: CpuAccess,
     /// Whether the runtime has rejected a CPU's pool for physical memory.
     rejects_cpu_pools: AtomicBool,
-    /// The quarantined ranges and memory.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
 
@@ -222,9 +221,9 @@ impl Vmm {
     /// Opens virtual memory management with the newest documented behaviour.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if runtime or driver do not support virtual memory
-    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) contains the reason), if the
-    /// runtime has no GPU, or if it has more than 128 agents.
+    /// [`ErrorKind::NotSupported`] if the runtime has no GPU or more than 128 agents, or if runtime or driver do not
+    /// support virtual memory. [`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) contains the
+    /// reason.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         Self::open_with(runtime, VmmOptions::default())
     }
@@ -416,7 +415,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything, because stopping a runtime with live mappings can crash (ROCm 6.4.3).
+    /// Frees everything, because stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Another thread of the parent may have held locks of libdrm.
@@ -440,8 +439,8 @@ impl Drop for Shared {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
-                // SAFETY: no other thread can use the ledger any more. It lists the range as a mapping of this library.
-                // After a failed rollback, the runtime may not have it, and then rejects the call.
+                // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
+                // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
                 let result = unsafe { self.unmap_in_runtime(range) };
                 if result.is_err() {
                     self.runtime.stay_started();

@@ -28,7 +28,7 @@ pub struct VmmOptions {
     pub(super) no_execute: bool,
     /// Whether operations wait until their changes of page tables have taken effect.
     pub(super) barrier: bool,
-    /// Quirks to work around besides those of the runtime's version.
+    /// Quirks to work around in addition to the quirks of the runtime's version.
     pub(super) more_quirks: Quirks,
     /// When a `Vmm` tests for quirks.
     pub(super) probing: Probing,
@@ -37,13 +37,12 @@ pub struct VmmOptions {
 }
 
 impl VmmOptions {
-    /// Returns whether the `Vmm` changes GPUs' page tables.
     pub(super) fn changes_page_tables(&self) -> bool {
         self.page_tables || self.no_execute
     }
 
-    /// Returns the defaults: the newest profile, the quirks that tests of the runtime find, and those known quirks of its
-    /// version for which it cannot be tested.
+    /// Returns the defaults: the newest profile, the quirks that probes of the runtime find, and the known quirks of
+    /// its version that no probe reveals.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -83,8 +82,8 @@ impl VmmOptions {
         Self { no_execute: enabled, ..self }
     }
 
-    /// Waits at the end of each operation until its changes of GPUs' page tables have taken effect. Off by default;
-    /// [`with_page_tables`](Self::with_page_tables) includes it.
+    /// Waits at the end of each operation until the operation's changes of GPUs' page tables have taken effect. Off by
+    /// default; [`with_page_tables`](Self::with_page_tables) includes it.
     ///
     /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting,
     /// a GPU that uses a mapping immediately after it was granted access can fault. A GPU whose access was revoked, or
@@ -96,7 +95,7 @@ impl VmmOptions {
         Self { barrier: enabled, ..self }
     }
 
-    /// Works around these quirks besides the known quirks of the runtime's version: for a vendor's build that
+    /// Works around these quirks in addition to the known quirks of the runtime's version: for a vendor's build that
     /// lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
@@ -104,10 +103,10 @@ impl VmmOptions {
     }
 
     /// Sets whether opening a `Vmm` tests the runtime for quirks, or relies on the implementation and its version. By
-    /// default, every runtime but the simulation is tested. Only quirks whose test is harmless are tested, once
-    /// for each [`Runtime`](crate::Runtime). The test makes up to 20 runtime calls, copies nothing, and uses one
-    /// granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains those
-    /// that differ from the version.
+    /// default, every runtime but the simulation is tested. Only quirks whose test is harmless are tested, once for
+    /// each [`Runtime`](crate::Runtime). The test makes up to 20 runtime calls, copies nothing, and uses one granule of
+    /// a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the results that
+    /// contradict the version.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }
@@ -117,10 +116,9 @@ impl VmmOptions {
     /// tests and benchmarks.
     ///
     /// # Safety
-    /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
-    /// quirk makes undefined. [`Quirks::KNOWN`] describes the defect of each: without
-    /// `export_keeps_descriptor`, for example, dropping two exported descriptors closes one that
-    /// belongs to other code.
+    /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the quirk makes
+    /// undefined. [`Quirks::KNOWN`] describes the defect of each. Without `export_keeps_descriptor`, for example,
+    /// dropping two exported descriptors closes a descriptor of other code.
     ///
     /// ```compile_fail,E0133
     /// use hsa_vmm::vmm::{Quirks, VmmOptions};

@@ -20,8 +20,8 @@ impl Vmm {
     ///
     /// `mprotect` enforces a CPU's permission. A GPU's page table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
-    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested, until
-    /// [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested. The GPU keeps this
+    /// access until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
@@ -39,8 +39,8 @@ impl Vmm {
         })
     }
 
-    /// Sets the access of agents to many ranges of whole mappings at once, all or nothing
-    /// (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
+    /// Sets the access of agents to many ranges of whole mappings, all or nothing (`hipMemSetAccess`,
+    /// `hsa_amd_vmem_set_access`).
     ///
     /// Each range is an address and a size; otherwise as [`set_access`](Self::set_access). Other threads
     /// observe a single step.
@@ -73,7 +73,7 @@ impl Vmm {
         self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
     }
 
-    /// Revokes all access of agents to adjacent whole mappings, also of GPUs. HIP has no such call.
+    /// Revokes all access of agents, including GPUs, to adjacent whole mappings. HIP has no such call.
     ///
     /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. If the access of every named agent
     /// is [enforced](Vmm::enforcement), this is [`set_access`](Self::set_access) with [`Access::None`]. Otherwise

@@ -21,10 +21,10 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
-    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10).
-    /// Earlier releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime
-    /// imports it. All agents can be granted access to it. A process that imports it sees memory of that GPU, because
-    /// these runtimes report the GPU as the owner.
+    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). Earlier
+    /// releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime imports it.
+    /// All agents can be granted access to the memory. A process that imports it sees memory of that GPU, because these
+    /// runtimes report the GPU as the owner.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -34,7 +34,8 @@ impl Vmm {
     /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);
     /// * the properties request Windows handles, fabric handles without a fabric, or fabric handles together with
     ///   descriptors;
-    /// * the runtime or the GPU lacks [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma).
+    /// * the runtime lacks uncached memory, or the runtime or the GPU lacks [GPUDirect
+    ///   RDMA](AllocationProperties::with_gpu_direct_rdma).
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
         let created = self.run(Operation::Create, |shared| shared.create(size, properties));
         created.map_err(|error| match properties.location {
@@ -71,8 +72,8 @@ impl Vmm {
     /// Returns the properties with which physical memory was created
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is that of its
-    /// owner, if the runtime reports the owner.
+    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is that of the owner
+    /// that the runtime reports, or unknown.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
@@ -181,7 +182,7 @@ impl Shared {
         }
     }
 
-    /// Releases memory whose handle was removed. If that fails, or a GPU may still use it, quarantines it.
+    /// Releases memory whose handle was removed. Quarantines the memory if that fails, or if a GPU may still use it.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         let release = |native: &Native| {
             // SAFETY: nothing references, maps or uses the memory: its record was removed, and is dropped here.

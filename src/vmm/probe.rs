@@ -1,7 +1,7 @@
 //! Tests the runtime for quirks when the first [`Vmm`](super::Vmm) opens on it.
 //!
-//! Makes at most 20 runtime calls on memory of its own, and no copy. Does not test for quirks whose test could
-//! crash a defective runtime.
+//! Makes at most 20 runtime calls on its own memory, and no copy. Does not test for quirks whose test could crash a
+//! defective runtime.
 
 use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
@@ -52,20 +52,20 @@ pub enum Probing {
 pub struct Probe {
     /// The quirk.
     pub quirk: &'static Quirk,
-    /// Whether the implementation and its version are known to have it.
+    /// Whether the implementation and its version are known to have the quirk.
     pub expected: bool,
-    /// Whether the runtime has it. This decides whether it is worked around.
+    /// Whether the runtime has the quirk. The library works around it only in this case.
     pub found: bool,
 }
 
-/// The quirks that were found and those that were looked for.
+/// The quirks that were looked for, and the quirks that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
     looked_for: Quirks,
     found: Quirks,
 }
 
-/// What was found on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
+/// The findings on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
 #[derive(Default)]
 struct KeptFindings(OnceLock<Findings>);
 
@@ -78,7 +78,7 @@ macro_rules! record {
     };
 }
 
-/// Returns the quirks to work around, and those that were looked for.
+/// Returns the quirks to work around, and the probes that were made.
 pub(super) fn choose_quirks(
     runtime: &Runtime,
     granule: usize,
@@ -187,8 +187,9 @@ impl Prober<'_> {
             mapped.and(sharing)
         });
         if may_be_mapped(&result) || prober.addresses_lost.get() {
-            // Stopping a runtime with live mappings can crash (6.4.3). The tested releases leave reserved addresses in
-            // the address space then; a later release could unmap them, and a foreign mapping there.
+            // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3). When they stop, the tested
+            // releases leave reserved addresses in the address space. A later release could unmap them, and with them a
+            // foreign mapping.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
@@ -220,7 +221,7 @@ impl Prober<'_> {
         let file_before = file_mapped_at(base);
         // SAFETY: the addresses are reserved and free, and the handle has this size.
         unsafe { self.native.map(base, size, handle) }?;
-        // SAFETY: as above.
+        // SAFETY: the addresses at `second` are also reserved and free, and the handle has this size.
         let mapped_second = unsafe { self.native.map(second, size, handle) };
         let cpu_has_access =
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
@@ -229,7 +230,7 @@ impl Prober<'_> {
         let mut unmap = |address, length| {
             // SAFETY: nothing uses these mappings of the probe's own.
             let result = unsafe { self.native.unmap(address, length) };
-            // Fills a hole at once, because foreign mappings can be created in it.
+            // Fills a hole immediately, because foreign mappings can be created in it.
             leaves_hole |= fill_hole(base, size).is_ok();
             result
         };
@@ -278,7 +279,8 @@ impl Prober<'_> {
         if let Some(peer) = self.peer.filter(|_| changed) {
             let kept = self.native.access_of(base, peer).is_ok_and(|access| access == READ_WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
-            // Success proves nothing: some releases then corrupt the mapping (openxla/xla#46576).
+            // If the grant succeeds, the quirk is not ruled out: some releases then corrupt the mapping
+            // (openxla/xla#46576).
             let owner_first = [(self.gpu, READ_WRITE), (peer, READ_WRITE)];
             if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
                 record!(findings.peer_after_owner_fails = true);
@@ -287,8 +289,8 @@ impl Prober<'_> {
         self.cpu.is_some()
     }
 
-    /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files at
-    /// once.
+    /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files
+    /// immediately.
     fn file_of_the_same_size(&self) -> Option<OwnedFd> {
         let file = memfd_create("hsa-vmm probe", MemfdFlags::CLOEXEC).ok()?;
         ftruncate(&file, self.size as u64).is_ok().then_some(file)

@@ -110,14 +110,13 @@ impl AllocationProperties {
         }
     }
 
-    /// Returns whether this is memory of the host.
     pub(super) fn is_on_host(&self) -> bool {
         matches!(self.location, Location::Host | Location::HostNuma(_))
     }
 
-    /// Lets other PCIe devices, such as network adapters, access the memory directly. The library sets
-    /// the runtime's PCIe flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when it creates the memory. When it exports the memory,
-    /// it sets the mapping type of the dma-buf (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`).
+    /// Lets other PCIe devices, such as network adapters, access the memory directly. The library sets the runtime's
+    /// PCIe flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when it creates the memory. When it exports the memory, it sets the
+    /// mapping type of the dma-buf (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`).
     ///
     /// ROCm 7.0 to 7.2 have both flags and ignore them for virtual memory; ROCm 7.14 rejects the mapping type
     /// for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and GPUs

@@ -14,8 +14,8 @@ impl Vmm {
         self.find_mapping(address).map(|it| self.describe(&it))
     }
 
-    /// Returns start and size in bytes of the mapping that contains an address, if any
-    /// (`hipMemGetAddressRange`): [`mapping_at`](Self::mapping_at) without access, and without allocating.
+    /// Returns start and size in bytes of the mapping that contains an address, if any (`hipMemGetAddressRange`).
+    /// Unlike [`mapping_at`](Self::mapping_at), does not return the access, and does not allocate.
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }

@@ -1,12 +1,12 @@
 //! Deviations of AMD's runtimes from their documentation.
 //!
-//! The table below lists each quirk with the defect and its workaround, a public source, and the
-//! affected implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a
-//! harmless call reveals; these results override the version. For an [unknown](Implementation::Unknown)
-//! runtime, three kinds are enabled: the quirks found in this way, `memory_returns_with_addresses` together with
-//! `unmap_keeps_memory`, and harmless workarounds of defects that can crash the process. Callers can enable more quirks
-//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.
-//! Disabling the workaround of a quirk that the runtime has is unsafe.
+//! The table below lists each quirk with the defect and its workaround, a public source, and the affected
+//! implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a harmless call
+//! reveals; these results override the version. For an [unknown](Implementation::Unknown) runtime, the quirks found in
+//! this way are enabled, and `memory_returns_with_addresses` together with `unmap_keeps_memory`. Harmless workarounds
+//! of defects that can crash the process are also enabled. Callers can enable more quirks
+//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix. Disabling
+//! the workaround of a quirk that the runtime has is unsafe.
 
 use crate::runtime::{Implementation, RuntimeInfo};
 use core::ops::RangeInclusive;
@@ -32,10 +32,10 @@ pub struct Quirk {
     pub rocr: RangeInclusive<u16>,
     /// Whether AMD's `libhsa` on `rocddi` has the quirk (extension 1.33).
     pub rocddi: bool,
-    /// Whether it is also worked around on a runtime of unknown implementation: the defect can crash the
-    /// process, and the workaround does no harm to a correct runtime.
+    /// Whether the quirk is also worked around on a runtime of unknown implementation: only if the defect can crash the
+    /// process, and the workaround does not harm a correct runtime.
     pub if_unknown: bool,
-    /// Whether opening a `Vmm` can look for it
+    /// Whether opening a `Vmm` can look for the quirk
     /// ([`VmmOptions::with_probing`](crate::vmm::VmmOptions::with_probing)).
     pub probed: bool,
     field: fn(&mut Quirks) -> &mut bool,

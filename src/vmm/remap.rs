@@ -24,9 +24,9 @@ impl Vmm {
     /// calls return [`Problem::NotMapped`]. [`Mapping::exchange`] exchanges the memory of owned mappings.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the sizes of the
-    /// mappings differ, the ranges overlap, or an agent cannot access the other memory;
-    /// [`ErrorKind::Quarantined`] if the runtime and the rollback failed.
+    /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the mappings' sizes differ, the
+    /// ranges overlap, or an agent cannot access the other memory; [`ErrorKind::Quarantined`] if the runtime and the
+    /// rollback failed.
     pub fn exchange(
         &self,
         destination: Address,
@@ -86,7 +86,7 @@ impl Shared {
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, offset, native, owner, .. } = *memory;
                 let serial = match by_address {
-                    // Invalidates owned mappings, which would not know their new memory.
+                    // A new serial invalidates owned mappings, which do not refer to the new memory.
                     true => journal.containing(mapping.range())?.1.new_serial(),
                     false => mapping.serial,
                 };

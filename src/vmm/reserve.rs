@@ -6,18 +6,18 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
-/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below
-/// the first GPU address, but cannot free them. The first GPU address is at most this constant: it is 16 MiB in older
-/// kernel drivers (`SVM_USER_BASE`), 2 MiB in newer ones.
+/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below the first
+/// GPU address, but cannot free them. The first GPU address is 16 MiB in older kernel drivers (`SVM_USER_BASE`), and 2
+/// MiB in newer drivers.
 const MIN_ADDRESS: usize = 16 << 20;
 
 impl Vmm {
     /// Reserves an empty range of addresses (`hipMemAddressReserve`,
     /// `hsa_amd_vmem_address_reserve_align`).
     ///
-    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the granule.
-    /// `hint` is the preferred start. If it is not free or not aligned, the range begins at another address
-    /// without an error.
+    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the granule. `hint` is
+    /// the preferred start. If the hint is not free or not aligned, the range begins at another address, without an
+    /// error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -112,11 +112,11 @@ impl Shared {
         // A runtime that cannot align reservations (ROCm 6.1) also leaves reserved addresses writable. A
         // reservation must not be accessible.
         if !self.native().reserves_aligned() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the range was just reserved, so that no other code uses it.
             let blocked = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = blocked {
                 // If `unreserve` fails, it quarantines the range.
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
                 let _ = unsafe { self.unreserve(range.start, range.size) };
                 return Err(ErrorKind::of_system("mmap", errno));
             }
@@ -136,15 +136,14 @@ impl Shared {
         })
     }
 
-    /// Reserves addresses. With hint 0, the result is aligned, also with a runtime that does not support
-    /// alignment. With another hint, the result can be at another address and unaligned; the caller checks
-    /// both.
+    /// Reserves addresses. With hint 0, the result is aligned, even if the runtime does not support alignment. With
+    /// another hint, the result can be at another address and unaligned; the caller checks both.
     fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
         let nothing_left = Failure {
             call: "hsa_amd_vmem_address_reserve",
             status: crate::native::Status::OUT_OF_RESOURCES,
         };
-        // AMD's runtimes 6.4 and 7.2 would succeed, because rounding up such a size overflows.
+        // AMD's runtimes 6.4 and 7.2 would wrongly succeed, because rounding up such a size overflows.
         if size > isize::MAX as usize {
             return Err(nothing_left);
         }
@@ -178,7 +177,7 @@ impl Shared {
     /// # Safety
     /// The runtime has just reserved exactly this range, and nothing is mapped in it.
     unsafe fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that exactly this range is reserved, and that nothing is mapped in it.
         let freed = unsafe { self.native().address_free(start, size) };
         freed.inspect_err(|failure| {
             let failure = ErrorKind::of_call(*failure, size);

@@ -38,8 +38,8 @@ impl Vmm {
     /// Imports a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
-    /// Every import returns a new handle of the same memory, with the size of the whole allocation. The
-    /// caller keeps the descriptor, and may close it at once.
+    /// Every import returns a new handle of the same memory, with the size of the whole allocation. The caller keeps
+    /// the descriptor, and may close it immediately.
     ///
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.
@@ -117,7 +117,7 @@ impl Shared {
     pub(super) unsafe fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
         let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
         let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory stays alive during the call.
         unsafe { self.export(memory.ok_or_else(released)?) }
     }
 
@@ -132,12 +132,12 @@ impl Shared {
             return copy.map_err(failed);
         }
         let (flags, runtime_keeps) = (mapping_type.into(), self.quirks.export_keeps_descriptor);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory stays alive during the call.
         let exported =
             self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
-            // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); others may not.
+            // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); other runtimes may not.
             fcntl_setfd(&exported, FdFlags::CLOEXEC).map_err(failed)?;
         }
         Ok(exported)
@@ -187,7 +187,7 @@ impl Shared {
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
         let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
-            // These statuses do not show the cause: the runtime returns them also without a free descriptor.
+            // The runtime returns these statuses also if no descriptor is free.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors
@@ -205,7 +205,7 @@ impl Shared {
     /// # Safety
     /// The handle is alive.
     unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the handle is alive.
         let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let pool_owner = pool.and_then(|pool| {

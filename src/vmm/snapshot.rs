@@ -33,7 +33,7 @@ pub struct ReservationEntry {
     pub size: usize,
     /// Its name, if the caller has set one.
     pub name: Option<String>,
-    /// Whether it is quarantined and never used again; [`Vmm::quarantine`] lists the reasons.
+    /// Whether the reservation is quarantined and never used again; [`Vmm::quarantine`] lists the reasons.
     pub quarantined: bool,
     /// The mappings in it, by address.
     pub mappings: Vec<MappingEntry>,
@@ -103,8 +103,8 @@ pub struct AccessEntry {
     pub agent: AgentId,
     /// The access that the caller has set.
     pub access: Access,
-    /// Whether the agent has more access than that: the runtime has granted this GPU access, which
-    /// includes reading and writing until the access is [revoked](Vmm::revoke) or the memory unmapped.
+    /// Whether the agent has more access than `access`: the runtime has granted this GPU access. The GPU can then read
+    /// and write until the access is [revoked](Vmm::revoke) or the memory unmapped.
     pub can_do_more: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Reads, writes, copies and fills mapped memory, by this process's loads and stores or by agents.
 //!
-//! Each call locks the reservation and checks the ledger first, so that an invalid address is an error and
-//! never a fault.
+//! Each call first locks the reservation and checks the ledger, so that an invalid address is an error and never a
+//! fault.
 
 use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
 use super::{Access, Address, Expected, Shared, Vmm};
@@ -13,8 +13,6 @@ use smallvec::SmallVec;
 impl Vmm {
     /// Copies from mapped memory, by this process's own loads.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// read access.
@@ -24,8 +22,6 @@ impl Vmm {
 
     /// Copies to mapped memory, by this process's own stores.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// write access.
@@ -33,15 +29,13 @@ impl Vmm {
         self.run(Operation::Write, |shared| shared.write(address, bytes, Expected::Any))
     }
 
-    /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`). A
-    /// CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory twice,
-    /// the contents of the destination are undefined.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
+    /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`).
+    /// A CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory
+    /// twice, the contents of the destination are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if a range is not completely mapped in one reservation, the size is
-    /// zero, or the agent lacks read access to the source or write access to the destination.
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, or a range that is not completely mapped in one reservation.
+    /// Also if the agent lacks read access to the source or write access to the destination.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -72,8 +66,6 @@ impl Vmm {
     /// Copies mapped memory to this process's own memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
     /// has no read access.
@@ -91,8 +83,6 @@ impl Vmm {
     /// Copies this process's own memory to mapped memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
     /// has no write access.
@@ -107,17 +97,15 @@ impl Vmm {
         })
     }
 
-    /// Fills a mapped range with a 32-bit value, by the GPU that owns the memory, and waits for the end.
-    /// `size` is in bytes, a multiple of four.
+    /// Fills a mapped range with a 32-bit value, by the agent that owns the memory, and waits for the end. `size` is in
+    /// bytes, a multiple of four.
     ///
-    /// If the owner of imported memory is unknown, the first GPU with write access fills the memory. The GPU
+    /// If the owner is unknown, or a CPU without write access, the first GPU with write access fills the memory. A GPU
     /// fills by copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, the GPU has
-    /// no write access, or address or size is not a multiple of four.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
+    /// access, or address or size are not multiples of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared| shared.fill(address, value, size, Expected::Any))
     }
@@ -215,8 +203,8 @@ impl Shared {
         })
     }
 
-    /// Returns the agent that fills a part of a mapping: the memory's owner or, if the owner is unknown or a CPU, the
-    /// first GPU with write access. A CPU fills only its own memory.
+    /// Returns the agent that fills a part of a mapping: the memory's owner. If the owner is unknown, or a CPU without
+    /// write access, returns the first GPU with write access. A CPU fills only its own memory.
     fn filler(&self, mapping: &MappedRange, part: Range) -> Result<CopyEngine, ErrorKind> {
         let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
         let owner = mapping.owner.map(usize::from);

@@ -107,7 +107,7 @@ fn another_process_shares_the_memory() {
     });
 }
 
-/// The plan of a fault, and whether an error is the expected one.
+/// The plan of a fault, and a function that returns whether an error is the expected one.
 type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
 
 const FAILURES: [PlannedFailure; 5] = [

@@ -177,7 +177,7 @@ impl CInterface {
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Closes the runtime that the C interface has opened, and configures the one that it opens next.
+    /// Closes the runtime that the C interface has opened, and configures the next runtime to open.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a NUL"));
@@ -215,7 +215,7 @@ impl CInterface {
         // SAFETY: the file is HIP's library, and is never unloaded.
         let functions = unsafe { Functions::load(&library) };
         let functions = functions.map_err(|error| failed(&full_message(&error)))?;
-        // HIP's threads may still run.
+        // Never unloads the library: HIP's threads may still run its code.
         core::mem::forget(library);
         call!(functions, hipInit(0)).map_err(|error| failed(&error))?;
         let mut devices = 0;

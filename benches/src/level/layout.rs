@@ -70,7 +70,8 @@ impl Layout {
         }
     }
 
-    /// Fills `addresses` with random mapped addresses. The round has mapped the holes `filled`, so they count as mapped.
+    /// Fills `addresses` with random mapped addresses. The round has mapped the holes `filled`, so they count as
+    /// mapped.
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());

@@ -48,10 +48,8 @@ impl fmt::Display for Level {
     }
 }
 
-/// The result of a call.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
-/// Returns the error for a failed call.
 pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error> {
     format!("{call} returned {status}").into()
 }

@@ -202,8 +202,8 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {label}: {}", output.status);
         ran += expected.len();
     }
-    // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, five cases that run here without
-    // their kernels, and one case about sparse arrays. This test also runs five newer cases, ten cases of IPC, and 33
+    // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, and one case about sparse arrays.
+    // Five more cases run here without their kernels. This test also runs five newer cases, ten cases of IPC, and 33
     // cases without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }

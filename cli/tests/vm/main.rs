@@ -18,21 +18,22 @@ mod tree;
 use hsa_rocr::{Installation, Release, test};
 use run_command::{HSA_VMM, command};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The release that the tests use by default.
 const RELEASE: Release = Release::R6_4_3;
 
-/// A lock that each test holds while its virtual machine runs, because a machine uses two processors.
+/// A lock that each test holds while its virtual machine runs. At most two virtual machines run at once: each keeps
+/// one processor of the host busy most of the time.
 struct MachineLock {
     installations: &'static [Installation],
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Waits until no other virtual machine runs. If virtual machines are not available, reports the reason and
+/// Waits until fewer than two virtual machines run. If virtual machines are not available, reports the reason and
 /// returns `None`.
 fn lock_machine(name: &str) -> Option<MachineLock> {
-    static LOCK: Mutex<()> = Mutex::new(());
+    static LOCKS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
     let is_selected = test::is_long() || test::is_required("vm") || selection().is_some();
     if !is_selected {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
@@ -45,7 +46,13 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         (Err(error), _) => format!("qemu-system-x86_64: {error}"),
         (Ok(_), Err(error)) => error.to_string(),
         (Ok(_), Ok(_)) => {
-            let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+            let free = LOCKS.iter().find_map(|lock| match lock.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            });
+            let guard =
+                free.unwrap_or_else(|| LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner));
             return Some(MachineLock { installations, _guard: guard });
         }
     };

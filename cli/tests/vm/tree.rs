@@ -136,14 +136,14 @@ fn tree_without_needed_options_is_rejected() {
     );
 }
 
-/// The scripts that replace the tools. `make` writes its arguments to a file, and the module to the folder `M`.
+/// The scripts that replace the tools. `make` writes its arguments to a file, and the modules to the folder `M`.
 const TOOLS: [(&str, &str); 8] = [
     ("apt-get", "case $* in *download*) : >busybox.deb ;; esac"),
     ("dpkg-deb", r#"mkdir -p "$3/bin" && echo busybox >"$3/bin/busybox""#),
     (
         "make",
         r#"echo "$*" >"${0%/*}/make-arguments"
-for word; do case $word in M=*) echo software-gpu >"${word#M=}/hsa_vmm.ko" ;; esac; done"#,
+for word; do case $word in M=*) cd "${word#M=}"; echo software-gpu >hsa_vmm.ko; echo >fast_load.ko ;; esac; done"#,
     ),
     ("strip", r#"if [ "$2" = -o ]; then cp "$4" "$3"; fi"#),
     ("gcc", ""),
@@ -174,7 +174,7 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tree = create_tree();
-    // An earlier kernel of Debian with the same name.
+    // This is an earlier kernel of Debian with the same name.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -17,7 +17,6 @@ pub struct Injector<C> {
 /// Reports each rule once, when it first affects a call.
 struct Reporter {
     report: Box<dyn Fn(usize) + Send + Sync>,
-    /// Whether each rule was reported.
     reported: Vec<AtomicBool>,
 }
 

@@ -26,19 +26,19 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and every bit pattern is a value.
+        // SAFETY: there is no padding, and every bit pattern that a caller writes is a value.
         unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
     }
 }
 
-// SAFETY: an integer.
+// SAFETY: an integer has no padding, and every bit pattern is a value.
 unsafe impl Plain for u32 {
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
         visit("value", self.to_string());
     }
 }
 
-// SAFETY: an integer.
+// SAFETY: an integer has no padding, and every bit pattern is a value.
 unsafe impl Plain for u64 {
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
         visit("value", format!("{self:#x}"));

@@ -103,7 +103,6 @@ impl Buffers {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of buffer objects.
     pub(crate) fn count(&self) -> usize {
         self.index().by_offset.len()
     }

@@ -24,7 +24,6 @@ pub(crate) struct Config {
     pub(crate) page_tables: Option<PathBuf>,
 }
 
-/// The maximum number of GPUs.
 pub(crate) const MAX_GPUS: usize = 8;
 
 impl Config {

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The device of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     /// `/dev/kfd`, and the process that opened it; amdkfd rejects the calls of all other processes.
@@ -52,13 +51,11 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 /// The locked table. A fork waits for the lock.
 pub(crate) type Guard = MutexGuard<'static, Table>;
 
-/// Locks the table.
 pub(crate) fn table() -> Guard {
     static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the calling process.
 pub(crate) fn this_process() -> libc::pid_t {
     std::process::id() as libc::pid_t
 }
@@ -91,7 +88,6 @@ fn may_be_device(descriptor: c_int) -> bool {
     }
 }
 
-/// Returns the device of a descriptor.
 pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) {
         return None;
@@ -108,7 +104,6 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     None
 }
 
-/// Registers a descriptor of a device.
 pub(crate) fn insert(descriptor: c_int, device: Device) {
     let Ok(file_identity) = memory_file::identity(descriptor) else { return };
     let replaced = table().insert(descriptor, OpenDevice { device, file_identity });

@@ -10,16 +10,13 @@ use crate::vram::{LimitedMemory, MemoryUsage};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The minor number of the first render node.
 pub(crate) const FIRST_RENDER_MINOR: usize = 128;
 
-/// The major number of DRM's devices.
 pub(crate) const DRM_MAJOR: u32 = 226;
 
 /// The major number of `/dev/kfd`: one of the numbers that the kernel assigns dynamically.
 pub(crate) const KFD_MAJOR: u32 = 511;
 
-/// One GPU.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     /// amdkfd's identifier of the GPU.
@@ -93,9 +90,8 @@ pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
     START.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the driver, if it has started.
 pub(crate) fn current() -> Option<&'static Driver> {
-    // SAFETY: null, or leaked by `get` and never freed.
+    // SAFETY: the pointer is null, or `get` has leaked the driver, which is never freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
@@ -111,7 +107,7 @@ pub(crate) fn get() -> &'static Driver {
     }
     let driver = Driver::new().unwrap_or_else(|error| {
         log::print_error(format_args!("{error}"));
-        // SAFETY: ends the process at once, without exit handlers.
+        // SAFETY: the call ends the process at once, without exit handlers.
         unsafe { libc::_exit(2) }
     });
     let driver: &'static Driver = Box::leak(Box::new(driver));

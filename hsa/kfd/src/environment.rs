@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Returns whether the process has more privileges than its caller (set-user-id, set-group-id, file
 /// capabilities). Such a process must not write files that the caller's variables name.
 fn is_privileged() -> bool {
-    // SAFETY: only reads the process's auxiliary vector.
+    // SAFETY: the call only reads the process's auxiliary vector.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 

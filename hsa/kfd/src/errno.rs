@@ -26,7 +26,6 @@ numbers! {
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {
-    /// Returns `errno` of this thread.
     pub(crate) fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }

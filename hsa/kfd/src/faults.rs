@@ -78,7 +78,6 @@ impl Faults {
         Self { injector: self.injector.with_reporter(write) }
     }
 
-    /// Returns whether nothing is planned.
     pub(crate) fn is_empty(&self) -> bool {
         self.injector.is_empty()
     }
@@ -153,7 +152,6 @@ impl Faults {
     }
 }
 
-/// Performs a call with its fault, if any.
 pub(crate) fn perform<C, T, E>(
     fault: Option<FaultKind>,
     context: &C,

@@ -55,7 +55,7 @@ extern "C" fn register() {
     };
 }
 
-/// The dynamic loader calls this before the program starts.
+/// The dynamic loader calls [`register`] before the program starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;

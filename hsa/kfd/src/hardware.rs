@@ -2,7 +2,7 @@
 //!
 //! By default the engines read amdgpu's list of mappings ([`PageTable`](crate::page_table::PageTable)),
 //! as if each change took effect at once. With one of three keys of `HSA_KFD` ([`Updates`]), changes take effect as on
-//! real hardware: the engines then read the entries of this module, which the emulated amdgpu writes.
+//! real hardware. The engines then read the entries of this module, which the emulated amdgpu writes.
 
 use crate::buffer::Buffer;
 use crate::page_table::Entry;
@@ -18,7 +18,7 @@ pub(crate) struct Updates {
     /// large BAR. `None`: the CPU writes them before the call returns.
     pub(crate) delay: Option<Duration>,
     /// `tlb`: the engines keep the translations that they have used. An SDMA job that clears entries
-    /// flushes them; a write by the CPU does not.
+    /// flushes the translations; a write by the CPU does not.
     pub(crate) tlb: bool,
     /// `split_bug`: after `CLEAR` or `REPLACE` has removed a part of a mapping, amdgpu forgets the
     /// remainder (`bo_va->invalids`). `UNMAP` and `GEM_CLOSE` then leave the remainder's entries in the hardware.
@@ -91,7 +91,6 @@ impl Hardware {
         self.change(Change::Write(address, Pte::new(entry)));
     }
 
-    /// Clears the entries in a range.
     pub(crate) fn clear(&mut self, range: Range<u64>) {
         self.change(Change::Clear(range));
     }

@@ -54,21 +54,21 @@ extern "C" fn record_stack(
     }
 }
 
-/// The dynamic loader calls this before the program starts, and before [`la_version`].
+/// The dynamic loader calls [`record_stack`] before the program starts, and before [`la_version`].
 #[used]
 #[unsafe(link_section = ".init_array")]
 static RECORD_STACK: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = record_stack;
 
-/// Enters the loader that `HSA_KFD_LOADER` names. Returns 0, which means that this object audits nothing, if
-/// the variable is not set or the program was started as an argument of a loader.
+/// Enters the loader that `HSA_KFD_LOADER` names. Does nothing if the variable is not set or the program was
+/// started as an argument of a loader. The result 0 means that this object audits nothing.
 #[unsafe(no_mangle)]
 extern "C" fn la_version(_version: c_uint) -> c_uint {
-    // SAFETY: only reads the process's auxiliary vector.
+    // SAFETY: the call only reads the process's auxiliary vector.
     let is_started_by_kernel = unsafe { libc::getauxval(libc::AT_BASE) != 0 };
     if let Some(loader) = environment::variable(VARIABLE).filter(|_| is_started_by_kernel) {
         let Err(error) = enter_loader(&loader);
         print_error(format_args!("cannot start the loader {}: {error}", loader.display()));
-        // SAFETY: ends the process; nothing of the program has run.
+        // SAFETY: the call ends the process; nothing of the program has run.
         unsafe { libc::_exit(NOT_STARTED) };
     }
     0
@@ -83,9 +83,9 @@ fn library_path(loader: &OsStr) -> Option<CString> {
 /// Finds the first variable that begins with `prefix`.
 ///
 /// # Safety
-/// `variables` is an array of strings that ends with null.
+/// `variables` must be an array of strings that ends with null.
 unsafe fn find(variables: *mut *mut c_char, prefix: &[u8]) -> Option<*mut *mut c_char> {
-    // SAFETY: the caller's promise; stops at null.
+    // SAFETY: the caller promises an array that ends with null, where the iteration stops.
     (0..)
         .map(|index| unsafe { variables.add(index) })
         .map_while(|slot| unsafe { (!(*slot).is_null()).then(|| (slot, CStr::from_ptr(*slot))) })
@@ -93,7 +93,6 @@ unsafe fn find(variables: *mut *mut c_char, prefix: &[u8]) -> Option<*mut *mut c
         .map(|(slot, _)| slot)
 }
 
-/// Returns the file of this object.
 fn own_file() -> Option<&'static CStr> {
     // SAFETY: all zeros is a value of the struct.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -122,15 +121,14 @@ fn enter_loader(loader: &OsStr) -> Result<std::convert::Infallible> {
     }
 }
 
-/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If there is already a
-/// `LD_LIBRARY_PATH`, the new value also contains the folders of the old one, and follows it in the environment: the
-/// last value counts.
+/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If there is already a `LD_LIBRARY_PATH`, the
+/// new value also contains the old folders, and comes after the old value in the environment: the last value counts.
 ///
 /// # Safety
-/// `variables` is the environment on the initial stack.
+/// `variables` must be the environment on the initial stack.
 unsafe fn replace_audit(variables: *mut *mut c_char, loader: &OsStr) -> Result<()> {
     let mut libraries = library_path(loader).ok_or(EINVAL)?.into_bytes();
-    // SAFETY: the caller's promise. The string lives as long as the process.
+    // SAFETY: the environment is a writable array of strings that ends with null. `into_raw` leaks the new string.
     unsafe {
         let mut slot = find(variables, b"LD_AUDIT=").ok_or(EINVAL)?;
         if let Some(other) = find(variables, b"LD_LIBRARY_PATH=") {
@@ -150,9 +148,9 @@ unsafe fn replace_audit(variables: *mut *mut c_char, loader: &OsStr) -> Result<(
 /// Sets `AT_BASE`, the address of the loader, in the auxiliary vector, which follows the environment.
 ///
 /// # Safety
-/// `variables` is the environment on the initial stack.
+/// `variables` must be the environment on the initial stack.
 unsafe fn set_base(variables: *mut *mut c_char, base: usize) -> Result<()> {
-    // SAFETY: the caller's promise; the vector ends with `AT_NULL`.
+    // SAFETY: on the initial stack, the auxiliary vector follows the environment, and ends with `AT_NULL`.
     unsafe {
         let end = (0..).map(|index| variables.add(index)).find(|slot| (**slot).is_null());
         let mut entry: *mut [u64; 2] = end.ok_or(EINVAL)?.add(1).cast();
@@ -167,11 +165,10 @@ unsafe fn set_base(variables: *mut *mut c_char, base: usize) -> Result<()> {
     Err(EINVAL)
 }
 
-/// Reads a value of type `T` from a file.
 fn read_at<T>(file: &File, offset: u64) -> Result<T> {
     let mut bytes = vec![0; size_of::<T>()];
     file.read_exact_at(&mut bytes, offset).map_err(to_errno)?;
-    // SAFETY: as many bytes as the value has; the ELF structs are numbers, for which all bytes are valid.
+    // SAFETY: the array has as many bytes as `T`, an ELF struct of numbers, for which all bytes are valid.
     Ok(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
@@ -203,7 +200,7 @@ fn map(path: &Path) -> Result<(usize, usize)> {
         protection: libc::PROT_NONE,
         flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     };
-    // SAFETY: replaces nothing.
+    // SAFETY: without MAP_FIXED, the call replaces no mapping.
     let base = unsafe { real::map(reserve, -1, 0)? } as usize;
     for segment in &segments {
         // SAFETY: the segment lies in the range reserved above, which nothing uses.
@@ -215,7 +212,7 @@ fn map(path: &Path) -> Result<(usize, usize)> {
 /// Maps a segment of a file, and zeroed memory where the segment is longer than its part of the file.
 ///
 /// # Safety
-/// Nothing uses the range of the segment.
+/// Nothing may use the range of the segment.
 unsafe fn map_segment(file: &File, base: usize, segment: &Elf64_Phdr) -> Result<()> {
     let page = PAGE as usize;
     let (start, offset) = (base + segment.p_vaddr as usize, segment.p_offset as usize);
@@ -234,7 +231,7 @@ unsafe fn map_segment(file: &File, base: usize, segment: &Elf64_Phdr) -> Result<
         protection,
         flags: libc::MAP_PRIVATE | libc::MAP_FIXED | flags,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: nothing uses the range of the segment, which contains these mappings and writes.
     unsafe {
         let part = mapping(start - within_page, file_end, 0);
         real::map(part, file.as_raw_fd(), (offset - within_page) as u64)?;
@@ -256,7 +253,7 @@ unsafe fn map_segment(file: &File, base: usize, segment: &Elf64_Phdr) -> Result<
 fn restore_dynamic_section() -> Result<()> {
     let file = File::open("/proc/self/exe").map_err(to_errno)?;
     let (header, segments) = headers(&file)?;
-    // SAFETY: only reads the process's auxiliary vector.
+    // SAFETY: the call only reads the process's auxiliary vector.
     let headers_address = unsafe { libc::getauxval(libc::AT_PHDR) };
     let contains = |segment: &&Elf64_Phdr, offset: u64| {
         segment.p_type == libc::PT_LOAD
@@ -282,10 +279,11 @@ fn restore_dynamic_section() -> Result<()> {
 /// Enters a loader with a stack that begins with the number of arguments.
 ///
 /// # Safety
-/// `entry` is the entry point of a mapped loader. `stack` is the stack that the kernel has written.
+/// `entry` must be the entry point of a mapped loader, and `stack` the stack that the kernel has written.
 #[cfg(target_arch = "x86_64")]
 unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
-    // SAFETY: the caller's promise. As after execve, rdx is 0: the loader registers no function for exit.
+    // SAFETY: the caller promises the loader's entry point and the kernel's stack. As after execve, rdx is 0: the
+    // loader registers no function for exit.
     unsafe {
         std::arch::asm!(
             "mov rsp, {stack}",
@@ -303,10 +301,11 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
 /// Enters a loader with a stack that begins with the number of arguments.
 ///
 /// # Safety
-/// `entry` is the entry point of a mapped loader. `stack` is the stack that the kernel has written.
+/// `entry` must be the entry point of a mapped loader, and `stack` the stack that the kernel has written.
 #[cfg(target_arch = "aarch64")]
 unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
-    // SAFETY: the caller's promise. As after execve, x0 is 0: the loader registers no function for exit.
+    // SAFETY: the caller promises the loader's entry point and the kernel's stack. As after execve, x0 is 0: the
+    // loader registers no function for exit.
     unsafe {
         std::arch::asm!(
             "mov sp, {stack}",
@@ -327,6 +326,6 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn jump(_entry: usize, _stack: *const c_void) -> ! {
     print_error(format_args!("{VARIABLE} needs x86-64 or AArch64"));
-    // SAFETY: ends the process; nothing of the program has run.
+    // SAFETY: the call ends the process; nothing of the program has run.
     unsafe { libc::_exit(NOT_STARTED) }
 }

@@ -173,7 +173,7 @@ impl Log {
     /// Writes one line, in a single write so that lines of several threads do not mix.
     pub(crate) fn line(&self, text: Arguments<'_>) {
         let Some(mut file) = self.file.as_ref() else { return };
-        // SAFETY: queries a number and touches no memory.
+        // SAFETY: the call accesses no memory.
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");

@@ -12,7 +12,6 @@ use std::ffi::CString;
 pub(crate) struct Label {
     /// The GPU that owns the memory, counted from 0.
     pub(crate) gpu: usize,
-    /// The flags of the allocation.
     pub(crate) flags: u32,
     /// Identifies the memory in all processes.
     pub(crate) token: u64,
@@ -64,7 +63,7 @@ impl MemoryFile {
             Ok(own::keep(descriptor, floor))
         })?;
         let file = Self { descriptor };
-        // SAFETY: touches no memory.
+        // SAFETY: the call accesses no memory.
         if unsafe { libc::ftruncate(descriptor, size) } < 0 {
             return Err(Errno::last());
         }
@@ -87,7 +86,7 @@ impl MemoryFile {
     /// Reads all of the bytes, or fails.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let (start, length, offset) = (bytes.as_mut_ptr(), bytes.len(), offset as libc::off_t);
-        // SAFETY: writes to the slice alone.
+        // SAFETY: the kernel writes at most `length` bytes, into the slice.
         let transferred = unsafe { libc::pread(self.descriptor, start.cast(), length, offset) };
         check_complete(transferred, length)
     }
@@ -95,7 +94,7 @@ impl MemoryFile {
     /// Writes all of the bytes, or fails.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (start, length, offset) = (bytes.as_ptr(), bytes.len(), offset as libc::off_t);
-        // SAFETY: reads the slice alone.
+        // SAFETY: the kernel reads at most `length` bytes of the slice.
         let transferred = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
         check_complete(transferred, length)
     }
@@ -111,7 +110,7 @@ fn create(name: &str) -> Result<c_int> {
 }
 
 fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
-    // SAFETY: sealing changes what may be done with the file and touches no memory.
+    // SAFETY: sealing restricts operations on the file and accesses no memory.
     let sealed = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_ADD_SEALS, seals) };
     if sealed < 0 { Err(Errno::last()) } else { Ok(()) }
 }
@@ -132,7 +131,7 @@ pub(crate) fn create_device(name: &str, close_on_exec: bool) -> Result<c_int> {
 /// number.
 pub(crate) fn create_text(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
-    // SAFETY: reads the text alone.
+    // SAFETY: the kernel only reads the text.
     let transferred = unsafe { libc::pwrite(descriptor, text.as_ptr().cast(), text.len(), 0) };
     if let Err(error) = check_complete(transferred, text.len()) {
         real::close(descriptor);
@@ -150,7 +149,7 @@ pub(crate) fn identity(descriptor: c_int) -> Result<(u64, u64)> {
 fn status(descriptor: c_int) -> Result<libc::stat> {
     // SAFETY: all zeros is a valid `stat`, which is plain numbers.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    // SAFETY: the kernel only fills the struct.
     if unsafe { libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) } < 0 {
         return Err(Errno::last());
     }
@@ -206,7 +205,7 @@ pub(crate) fn link_target(descriptor: c_int, prefix: &str) -> Option<String> {
 /// Returns 64 unpredictable bits, never zero.
 pub(crate) fn random_token() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: writes at most the eight bytes of the array.
+    // SAFETY: the kernel writes at most the eight bytes of the array.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u64::from_ne_bytes(bytes).max(1)
 }

@@ -5,7 +5,6 @@ use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The maximum size of the data in bytes.
 pub(crate) const MAX_SIZE: usize = 256;
 /// The size of the file that contains the metadata.
 const FILE_SIZE: usize = 8 + 8 + 4 + MAX_SIZE;
@@ -102,7 +101,7 @@ mod tests {
             Metadata::from_creator(label),
             Metadata::from_creator(Label { token: token ^ 1, ..label }),
         );
-        // SAFETY: our own child, which was not waited for.
+        // SAFETY: the test has not waited for the child, so the number still names the child.
         unsafe { libc::kill(child, libc::SIGKILL) };
         // SAFETY: as above; the status is not needed.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };

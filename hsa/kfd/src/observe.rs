@@ -25,7 +25,7 @@ pub(crate) fn current() -> Option<&'static Observer> {
         }
         let log = Log::from_environment().unwrap_or_else(|error| {
             log::print_error(format_args!("HSA_KFD_LOG: {error}"));
-            // SAFETY: ends the process without running destructors.
+            // SAFETY: the call ends the process without running destructors.
             unsafe { libc::_exit(2) }
         });
         Some(Observer {

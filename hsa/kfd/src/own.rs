@@ -1,7 +1,7 @@
 //! The emulation's own descriptors and files.
 //!
 //! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors: they lie above the process's soft limit where the hard limit permits that, lists of
+//! descriptors. They lie above the process's soft limit if the hard limit permits that. Lists of
 //! descriptors omit them, and the program cannot close them.
 
 use libc::{c_int, rlimit};
@@ -45,7 +45,6 @@ pub(crate) fn contains(descriptor: c_int) -> bool {
     flag(descriptor).is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
-/// Returns the number of the emulation's descriptors.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
@@ -70,21 +69,21 @@ pub(crate) fn limit_lock() -> MutexGuard<'static, ()> {
     LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a function with the soft limit of open files raised to the hard limit. Passes it the floor:
+/// Runs a function with the soft limit of open files raised to the hard limit. Its argument is the floor:
 /// the lowest number for the emulation's descriptors.
 pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     let _limit = limit_lock();
     let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills the struct, which lives until the call returns.
+    // SAFETY: the kernel only fills the struct.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     if limit.rlim_cur >= limit.rlim_max {
         return run((limit.rlim_cur / 2).min(HIGHEST_FLOOR) as c_int);
     }
     let raised = rlimit { rlim_cur: limit.rlim_max, ..limit };
-    // SAFETY: reads the struct, which lives until the call returns.
+    // SAFETY: the kernel only reads the struct.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
     let result = run(limit.rlim_cur.min(HIGHEST_FLOOR) as c_int);
-    // SAFETY: as above.
+    // SAFETY: the kernel only reads the struct.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     result
 }
@@ -92,7 +91,7 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
 /// Moves a descriptor to the lowest free number that is at least `floor`, if there is one, and marks it as the
 /// emulation's. Returns the descriptor's number.
 pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
-    // SAFETY: touches no memory; the descriptor is one the emulation has just opened.
+    // SAFETY: the call accesses no memory; the emulation has just opened the descriptor.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
         as c_int;
     let kept = if high < 0 { descriptor } else { high };
@@ -117,6 +116,6 @@ pub(crate) fn unmark_file(file: &File) {
 
 /// Returns the user that owns the files shared between processes.
 pub(crate) fn user() -> libc::uid_t {
-    // SAFETY: queries a number and touches no memory.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::geteuid() }
 }

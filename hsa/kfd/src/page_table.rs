@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The size of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
 /// The permissions, `AMDGPU_VM_PAGE_*`.

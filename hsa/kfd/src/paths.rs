@@ -7,7 +7,6 @@ use libc::{c_char, c_int};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-/// A path of the driver.
 #[derive(Debug)]
 pub(crate) enum DriverPath {
     /// `/dev/kfd`.
@@ -32,7 +31,7 @@ const DRIVER_PATHS: [&str; 8] = [
     "/sys/kernel/debug/dri",
 ];
 
-/// Resolves a path of the driver. For other paths it only compares strings and does not start the
+/// Resolves a path of the driver. For other paths, only compares strings and does not start the
 /// driver.
 pub(crate) fn resolve(path: *const c_char) -> Option<DriverPath> {
     driver_path(text(path)?)

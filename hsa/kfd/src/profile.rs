@@ -140,7 +140,6 @@ impl Profile {
     }
 }
 
-/// Finds a profile by name.
 pub(crate) fn find(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }

@@ -38,7 +38,7 @@ impl NextFunction {
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
         static NEXT: $crate::real::NextFunction = {
-            // SAFETY: a literal without zeros; `concat!` adds the final zero.
+            // SAFETY: the name is a literal without zeros; `concat!` adds the final zero.
             let name = unsafe {
                 std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($name, "\0").as_bytes())
             };
@@ -52,7 +52,7 @@ macro_rules! next {
                 Option<unsafe extern "C" fn($($kind),*) -> $result>,
             >(address)
         };
-        // SAFETY: the arguments are the caller's own, passed on unchanged.
+        // SAFETY: the caller keeps the function's contract; the arguments are unchanged.
         function.map(|function| unsafe { function($($argument),*) })
     }};
 }
@@ -64,10 +64,9 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { libc::syscall(libc::SYS_close, descriptor) };
 }
 
-/// Duplicates a descriptor.
 pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // SAFETY: touches no memory; a bad descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let copy = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, command, 0) };
     if copy < 0 { Err(Errno::last()) } else { Ok(copy as c_int) }
 }
@@ -75,13 +74,13 @@ pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int>
 /// Sets whether a descriptor is closed on `exec`.
 pub(crate) fn set_close_on_exec(descriptor: c_int, closes: bool) {
     let flags = if closes { libc::FD_CLOEXEC } else { 0 };
-    // SAFETY: sets a flag of a descriptor and touches no memory.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_SETFD, flags) };
 }
 
 /// Returns the seals of a memory file.
 pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
-    // SAFETY: queries flags and touches no memory; a bad descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_GET_SEALS) };
     if seals < 0 { Err(Errno::last()) } else { Ok(seals as c_int) }
 }
@@ -99,11 +98,11 @@ pub(crate) struct Mapping {
 ///
 /// # Safety
 ///
-/// As `mmap`: `MAP_FIXED` replaces existing mappings.
+/// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
     // `offset` is 64 bits wide, because it is passed on the stack.
-    // SAFETY: the caller is responsible for the address.
+    // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
     };

@@ -23,7 +23,7 @@ fn check_complete(transferred: isize, length: usize) -> Result<()> {
 /// Copies from the caller's memory.
 pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
     let (local, remote) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
-    // SAFETY: the kernel writes to the slice alone, and checks the other address.
+    // SAFETY: the kernel writes only into the slice, and checks the other address.
     let transferred =
         unsafe { libc::process_vm_readv(owner(), &raw const local, 1, &raw const remote, 1, 0) };
     check_complete(transferred, bytes.len())
@@ -32,7 +32,7 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
 /// Copies from memory of this process, which may not have started the emulated driver.
 pub(crate) fn read_own(address: u64, bytes: &mut [u8]) -> Result<()> {
     let (local, remote) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
-    // SAFETY: as for `read`.
+    // SAFETY: the kernel writes only into the slice, and checks the other address.
     let transferred = unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };
@@ -57,7 +57,7 @@ pub(crate) fn check_readable(address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
     let start = address / PAGE * PAGE;
     let length = end.ok_or(EFAULT)? - start;
-    // SAFETY: this reads pages of the program, which the kernel checks, and changes none.
+    // SAFETY: the kernel checks the range, and only loads its pages.
     let done = unsafe { libc::madvise(start as *mut _, length as usize, libc::MADV_POPULATE_READ) };
     if done == 0 {
         return Ok(());
@@ -110,12 +110,12 @@ mod tests {
     fn map_before_inaccessible_page(count: usize) -> u64 {
         let size = (count + 1) * PAGE as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new pages at an address that the kernel chooses; this test alone uses them.
+        // SAFETY: the pages are new, at an address that the kernel chooses, and only this test uses them.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(address, libc::MAP_FAILED);
         let last = address.wrapping_byte_add(count * PAGE as usize);
-        // SAFETY: the last of these pages.
+        // SAFETY: `last` is the last of these pages.
         assert_eq!(unsafe { libc::mprotect(last, PAGE as usize, libc::PROT_NONE) }, 0);
         address as u64
     }

@@ -77,7 +77,7 @@ extern "C" fn write_at_exit() {
     }
 }
 
-/// The dynamic loader calls this at exit.
+/// The dynamic loader calls [`write_at_exit`] at exit.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static WRITE_AT_EXIT: extern "C" fn() = write_at_exit;

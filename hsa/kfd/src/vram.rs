@@ -24,7 +24,6 @@ const AVAILABILITY_UNIT: u64 = 2 << 20;
 /// The memory that a process uses on one GPU.
 #[derive(Debug, Default)]
 struct Usage {
-    /// The used bytes.
     used: AtomicU64,
     /// The used bytes, with each buffer rounded up to a multiple of [`AVAILABILITY_UNIT`].
     rounded: AtomicU64,
@@ -129,7 +128,7 @@ impl Drop for MemoryUsage {
         if let Some(file) = &self.file {
             own::mark(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
-            // SAFETY: mapped by `shared`, and nothing else uses the slots.
+            // SAFETY: `shared` has mapped the slots, and nothing else uses them.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
@@ -202,9 +201,9 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     if mapped == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: excludes the new mapping from forked children.
+    // SAFETY: the call only excludes the new mapping from forked children.
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
-    // SAFETY: maps `size` bytes of a file that is never truncated, until `MemoryUsage` is dropped. Every
+    // SAFETY: `size` bytes of a file that is never truncated are mapped until `MemoryUsage` is dropped. Every
     // process uses the numbers atomically, and every bit pattern is a number.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }
@@ -232,8 +231,8 @@ impl LimitedMemory {
         self.usage.slots[self.usage.own_slot][self.gpu].used.load(Ordering::Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them: the size of each buffer is rounded up to a multiple of
-    /// 2 MiB, and the remaining size is rounded down to such a multiple. An allocation can be larger than this number.
+    /// Returns the available bytes as amdkfd reports them. The size of each buffer is rounded up to a multiple of
+    /// 2 MiB, and the remaining size down. An allocation can be larger than this number.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.usage.rounded(self.gpu));
         free - free % AVAILABILITY_UNIT

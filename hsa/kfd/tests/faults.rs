@@ -69,7 +69,7 @@ fn mmap_faults_change_mappings() {
         let (_, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let [correct, lost, shifted, narrow] =
             [(); 4].map(|()| mmap(gpu.drm, offset, 2 * MIB as usize).unwrap());
-        // SAFETY: mapped just now; the addresses are inside, whatever the fault.
+        // SAFETY: the test has just mapped the memory; the addresses are inside, whatever the fault.
         unsafe {
             correct.write(1);
             correct.add(4096).write(2);
@@ -113,7 +113,7 @@ fn export_fault_substitutes_memory() {
             let descriptor = gpu.export(handle).unwrap();
             mmap(descriptor, 0, 4096).unwrap()
         });
-        // SAFETY: mapped just now.
+        // SAFETY: the test has just mapped the memory.
         unsafe {
             memory.write(7);
             assert_eq!((exported.read(), substitute.read()), (7, 0));

@@ -41,7 +41,7 @@ fn forked_child_has_no_driver_state() {
         let gem = gpu.prime(descriptor).unwrap();
         gpu.gem_va(gem, MAP, ADDRESS, MIB).unwrap();
         let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
-        // SAFETY: mapped just now.
+        // SAFETY: the test has just mapped the memory.
         unsafe { memory.write_volatile(5) };
         in_child(|| {
             // The child inherits the mapping, but cannot use amdkfd's file.

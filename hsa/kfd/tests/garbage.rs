@@ -87,7 +87,7 @@ fn random_calls_return() {
                 let (offset, length) =
                     (random.word(memory, &descriptors) & !4095, random.below(1 << 20));
                 if let Ok(mapped) = kernel::mmap(device, offset, length as usize) {
-                    // SAFETY: mapped just now.
+                    // SAFETY: the test has just mapped the memory.
                     unsafe { libc::munmap(mapped.cast(), length as usize) };
                 }
             }
@@ -149,7 +149,7 @@ fn nearly_valid_calls_return() {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
-        // SAFETY: mapped just now.
+        // SAFETY: the test has just mapped the memory.
         unsafe { memory.add(4096).cast::<u32>().write(Gpu::ID as u32) };
         let (memory, dmabuf) = (memory as u64, gpu.export(handle).unwrap());
         let mut random = Random(0xfeed);
@@ -199,7 +199,7 @@ fn queue_survives_counter_overflow() {
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
         let [written, read] = [8192, 8200].map(|at| memory.wrapping_add(at).cast::<u64>());
-        // SAFETY: mapped just now; the ring before them is all zeros, which are no-ops.
+        // SAFETY: the test has just mapped the memory; the ring before them is all zeros, which are no-ops.
         unsafe {
             read.write_volatile(u64::MAX - 2);
             written.write_volatile(u64::MAX);

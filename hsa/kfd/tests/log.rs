@@ -52,7 +52,7 @@ fn log_records_each_call() {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
         let mapped = mmap(gpu.drm, offset, 4096).unwrap();
-        // SAFETY: mapped just now.
+        // SAFETY: the test has just mapped the memory.
         unsafe { libc::munmap(mapped.cast(), 4096) };
         gpu.free(handle).unwrap();
         gpu.free(handle).unwrap_err();

@@ -70,12 +70,12 @@ fn memory_aliases_agree() {
         for flags in [VRAM | PUBLIC, GTT] {
             let (handle, offset) = gpu.alloc(MIB, flags).unwrap();
             let descriptor = gpu.export(handle).unwrap();
-            // SAFETY: only queries the size.
+            // SAFETY: the call only returns the size.
             let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
             assert_eq!(size, MIB as i64);
             let mapped = [(gpu.drm, offset), (descriptor, 0)]
                 .map(|(descriptor, offset)| mmap(descriptor, offset, MIB as usize).unwrap());
-            // SAFETY: both were mapped just now.
+            // SAFETY: the test has just made both mappings.
             unsafe {
                 mapped[0].add(5000).write_volatile(77);
                 assert_eq!(mapped[1].add(5000).read_volatile(), 77);
@@ -168,7 +168,7 @@ fn unmapped_user_memory_is_rejected() {
         let handle = gpu.register_host(host, size as u64).unwrap();
         gpu.free(handle).unwrap();
         assert_eq!(gpu.register_host(host + 1, 4096), Err(EINVAL), "not page-aligned");
-        // SAFETY: an unused page of this test.
+        // SAFETY: the test owns the page, and does not use it.
         unsafe { libc::munmap((host + 7 * MIB) as *mut _, 4096) };
         assert_eq!(gpu.register_host(host, size as u64), Err(EFAULT), "a hole near the end");
         gpu.free(gpu.register_host(host, 7 * MIB).unwrap()).unwrap();
@@ -212,7 +212,7 @@ fn processes_of_a_machine_share_memory() {
         );
         assert_eq!(gpu.available(), 24 * MIB, "the killed process's memory is available again");
     });
-    // SAFETY: only queries the user.
+    // SAFETY: the call only returns the user.
     let user = unsafe { libc::geteuid() };
     let machine = setting.rsplit_once('=').expect("a name").1;
     let file = std::env::temp_dir().join(format!("hsa-kfd-{user}-{machine}.machine"));

@@ -9,7 +9,6 @@ use core::ptr;
 use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, function_index};
 use hsa_sys::*;
 
-/// The version of the format.
 const VERSION: u64 = 1;
 
 /// The functions of the runtime that the header needs.
@@ -26,7 +25,7 @@ struct Queries {
 /// # Safety
 /// The tables must be those of the runtime, with the versions that `hsa_sys::tools` describes.
 pub(crate) unsafe fn header(table: &ApiTable) -> Line {
-    // SAFETY: the caller promises the tables; each type is that of the function.
+    // SAFETY: the caller promises the tables; each field has the type of the named function.
     let queries = unsafe {
         Queries {
             iterate_agents: function(table.core, CORE, "hsa_iterate_agents"),
@@ -43,7 +42,7 @@ pub(crate) unsafe fn header(table: &ApiTable) -> Line {
     if let Ok(program) = std::env::current_exe() {
         line.text("program", bytes(&program));
     }
-    // SAFETY: the pointer of a function of the runtime.
+    // SAFETY: an optional function pointer has the size of a pointer.
     let runtime_function: *const c_void = unsafe { transmute_copy(&queries.system_info) };
     if let Some(file) = stack::file_of(runtime_function) {
         line.text("runtime", file);
@@ -74,13 +73,13 @@ unsafe fn function<F>(table: *mut FunctionTable, functions: &[(&str, usize)], na
 }
 
 extern "C" fn add_agent(agent: hsa_agent_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `agents` passes this list.
+    // SAFETY: `agents` passes a list of this type.
     unsafe { &mut *list.cast::<Vec<hsa_agent_t>>() }.push(agent);
     HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_pool(pool: hsa_amd_memory_pool_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `pools` passes this list.
+    // SAFETY: `pools` passes a list of this type.
     unsafe { &mut *list.cast::<Vec<hsa_amd_memory_pool_t>>() }.push(pool);
     HSA_STATUS_SUCCESS
 }
@@ -96,7 +95,7 @@ impl Queries {
     fn agents(&self) -> Vec<hsa_agent_t> {
         let mut list = Vec::new();
         if let Some(iterate) = self.iterate_agents {
-            // SAFETY: the callback casts the pointer to this list.
+            // SAFETY: the callback casts the pointer to the type of this list.
             unsafe { iterate(Some(add_agent), ptr::from_mut(&mut list).cast()) };
         }
         list
@@ -105,7 +104,7 @@ impl Queries {
     fn pools(&self, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
         let mut list = Vec::new();
         if let Some(iterate) = self.iterate_pools {
-            // SAFETY: the callback casts the pointer to this list.
+            // SAFETY: the callback casts the pointer to the type of this list.
             unsafe { iterate(agent, Some(add_pool), ptr::from_mut(&mut list).cast()) };
         }
         list
@@ -114,7 +113,7 @@ impl Queries {
     fn write_agent(&self, line: &mut Line, agent: hsa_agent_t) {
         let (mut name, mut kind) = ([0_u8; 64], 0_u32);
         if let Some(query) = self.agent_info {
-            // SAFETY: the attributes have these types.
+            // SAFETY: each variable has the type of its attribute.
             unsafe {
                 query(agent, HSA_AGENT_INFO_NAME, name.as_mut_ptr().cast());
                 query(agent, HSA_AGENT_INFO_DEVICE, (&raw mut kind).cast());
@@ -139,7 +138,7 @@ impl Queries {
     fn write_pool(&self, line: &mut Line, pool: hsa_amd_memory_pool_t) {
         let (mut segment, mut flags, mut granule) = (0_u32, 0_u32, 0_usize);
         if let Some(query) = self.pool_info {
-            // SAFETY: the attributes have these types.
+            // SAFETY: each variable has the type of its attribute.
             unsafe {
                 query(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, (&raw mut segment).cast());
                 query(pool, HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS, (&raw mut flags).cast());

@@ -50,7 +50,7 @@ unsafe fn start(table: *mut ApiTable) -> bool {
     if table.is_null() {
         return false;
     }
-    // SAFETY: the caller promises the tables.
+    // SAFETY: not null, and the caller promises the runtime's tables.
     let table = unsafe { *table };
     if table.version.major != API_TABLE_MAJOR || table.core.is_null() || table.amd_ext.is_null() {
         recording::print_error(format_args!(
@@ -59,7 +59,7 @@ unsafe fn start(table: *mut ApiTable) -> bool {
         ));
         return false;
     }
-    // SAFETY: as above; each table begins with its version.
+    // SAFETY: not null, and each table begins with its version.
     let majors = unsafe { [(*table.core).version.major, (*table.amd_ext).version.major] };
     if majors != [CORE_MAJOR, AMD_EXT_MAJOR] {
         recording::print_error(format_args!(
@@ -68,12 +68,12 @@ unsafe fn start(table: *mut ApiTable) -> bool {
         ));
         return false;
     }
-    // SAFETY: the versions are those that the wrappers and the queries are written for.
+    // SAFETY: the versions of the tables are checked above.
     let header = unsafe { agents::header(&table) };
     if !recording::begin(header) {
         return false;
     }
-    // SAFETY: as above.
+    // SAFETY: the versions of the tables are checked above.
     unsafe { wrappers::install(&table) };
     true
 }

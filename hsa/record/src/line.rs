@@ -72,7 +72,6 @@ impl Line {
         self.bytes.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
-    /// Writes text.
     pub(crate) fn text(&mut self, key: &str, value: &[u8]) {
         self.key(key);
         self.text_value(value);

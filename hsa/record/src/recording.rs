@@ -84,7 +84,7 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
             }
             return Err(error);
         }
-        // SAFETY: duplicates a descriptor of this function, and closes it if there is a duplicate.
+        // SAFETY: only this function owns the descriptor, which it closes if there is a duplicate.
         unsafe {
             let high = libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, MIN_DESCRIPTOR);
             if high >= 0 {
@@ -118,7 +118,7 @@ pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) ->
     Some(Start(now()))
 }
 
-/// Writes a call that has returned. `write_fields` writes its arguments and results.
+/// Writes a call that has returned. `write_fields` writes the call's arguments and results.
 #[inline(never)]
 pub(crate) fn finish(
     start: Start,
@@ -171,7 +171,7 @@ extern "C" fn stop_in_child() {
 /// Writes a line in one system call, so that lines of several threads do not mix. If that fails, the recording stops.
 fn write(descriptor: c_int, line: &[u8]) {
     loop {
-        // SAFETY: the buffer is valid for its length.
+        // SAFETY: the kernel reads `line.len()` bytes of `line`.
         let written = unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
         if usize::try_from(written).is_ok_and(|written| written == line.len()) {
             return;
@@ -193,7 +193,7 @@ fn write(descriptor: c_int, line: &[u8]) {
 /// Returns the monotonic time in nanoseconds.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time.
+    // SAFETY: the kernel writes `time`, which lives until the call returns.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
@@ -202,7 +202,7 @@ fn now() -> u64 {
 fn thread_id() -> u32 {
     // A thread that is exiting may have no thread-local storage left.
     THREAD_ID.try_with(Cell::get).ok().filter(|&id| id != 0).unwrap_or_else(|| {
-        // SAFETY: queries a number.
+        // SAFETY: the call accesses no memory.
         let id = unsafe { libc::gettid() } as u32;
         let _ = THREAD_ID.try_with(|cell| cell.set(id));
         id
@@ -214,7 +214,6 @@ pub(crate) fn print_error(message: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("hsa-vmm record: {message}\n").as_bytes());
 }
 
-/// Returns the bytes of a path.
 pub(crate) fn bytes(path: &std::path::Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }

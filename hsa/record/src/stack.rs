@@ -13,7 +13,6 @@ const MAX_FRAMES: usize = 64;
 /// Makes `dladdr1` return the `link_map` (`dlfcn.h`).
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// The file of the program.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Finds the program's file, and loads the library that unwinds stacks. `write` needs both.
@@ -22,14 +21,14 @@ pub(crate) fn prepare() {
         PROGRAM.get_or_init(|| program);
     }
     let mut frames = [ptr::null_mut::<c_void>(); 1];
-    // SAFETY: the array has one element.
+    // SAFETY: `backtrace` writes at most one element.
     unsafe { libc::backtrace(frames.as_mut_ptr(), 1) };
 }
 
 /// Writes the callers of the runtime's function, the innermost first: `FILE+0xOFFSET FUNCTION`.
 pub(crate) fn write(line: &mut Line) {
     let mut frames = [ptr::null_mut::<c_void>(); MAX_FRAMES];
-    // SAFETY: the array has as many elements.
+    // SAFETY: `backtrace` writes at most `MAX_FRAMES` elements.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), MAX_FRAMES as c_int) };
     let count = usize::try_from(count).unwrap_or(0);
     let own_base = frame_of(write as *const c_void).map(|frame| frame.base);
@@ -76,9 +75,9 @@ struct LinkMap {
 fn frame_of(address: *const c_void) -> Option<Frame> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let mut map = ptr::null_mut::<c_void>();
-    // SAFETY: writes the structure and the pointer; any address is allowed.
+    // SAFETY: `dladdr1` writes only `info` and `map`, and accepts any address.
     let found = unsafe { libc::dladdr1(address, info.as_mut_ptr(), &raw mut map, RTLD_DL_LINKMAP) };
-    // SAFETY: zeros are valid, too.
+    // SAFETY: even without a result, all zeros is a value of `Dl_info`.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() || map.is_null() {
         return None;

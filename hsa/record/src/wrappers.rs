@@ -35,7 +35,7 @@ macro_rules! wrappers {
             #[allow(unused_variables, reason = "some functions have no results")]
             let write = |$line: &mut Line, $succeeded: bool| $write;
             let start = recording::start(stringify!($name), |line| write(line, false));
-            // SAFETY: the caller promises what the function requires.
+            // SAFETY: the wrapper has the contract of the function that it replaces.
             let status = unsafe { original($($parameter),*) };
             if let Some(start) = start {
                 let succeeded = status == HSA_STATUS_SUCCESS;
@@ -52,7 +52,7 @@ macro_rules! wrappers {
             $({
                 let (functions, table) = wrappers!(@table $table, table);
                 let index = function_index(functions, stringify!($name));
-                // SAFETY: the caller promises the tables.
+                // SAFETY: the caller promises the runtime's tables, which begin with their versions.
                 let slot = index.and_then(|index| unsafe { FunctionTable::slot(table, index) });
                 let wrapper = $name as *mut c_void;
                 if let Some(slot) = slot {
@@ -80,7 +80,7 @@ unsafe fn elements<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() {
         return &[];
     }
-    // SAFETY: the caller promises the elements.
+    // SAFETY: not null, therefore valid for `count` elements.
     unsafe { slice::from_raw_parts(first, count.min(MAX_ELEMENTS)) }
 }
 
@@ -99,7 +99,7 @@ unsafe fn write_result<T: Copy>(
     write: impl FnOnce(&mut Line, T),
 ) {
     if succeeded && !result.is_null() {
-        // SAFETY: the caller promises the pointer.
+        // SAFETY: not null, therefore valid (`# Safety`).
         write(line, unsafe { *result });
     }
 }
@@ -109,7 +109,7 @@ unsafe fn write_result<T: Copy>(
 /// # Safety
 /// As for [`write_result`].
 unsafe fn write_address(line: &mut Line, succeeded: bool, result: *const *mut c_void) {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: both functions have the same contract.
     unsafe {
         write_result(line, succeeded, result, |line, value| line.hex("address", value as u64))
     };
@@ -124,7 +124,7 @@ unsafe fn write_handle(
     succeeded: bool,
     result: *const hsa_amd_vmem_alloc_handle_t,
 ) {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: both functions have the same contract.
     unsafe {
         write_result(line, succeeded, result, |line, value| line.hex("handle", value.handle))
     };
@@ -135,19 +135,18 @@ unsafe fn write_handle(
 /// # Safety
 /// As for [`write_result`].
 unsafe fn write_descriptor(line: &mut Line, succeeded: bool, result: *const c_int) {
-    // SAFETY: the caller promises the pointer.
+    // SAFETY: both functions have the same contract.
     unsafe { write_result(line, succeeded, result, |line, value| line.signed("fd", value.into())) };
 }
 
-// SAFETY, for all blocks: the caller of the wrapper promises that arrays and results are valid, as the runtime's
-// function requires.
+// SAFETY, for all blocks: the wrapper's caller keeps the contract of the runtime's function.
 wrappers! {
     amd_ext hsa_amd_vmem_address_reserve(address: *mut *mut c_void, size: usize, hint: u64, flags: u64)
     |line, succeeded| {
         line.number("size", size as u64);
         line.hex("hint", hint);
         line.number("flags", flags);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_address(line, succeeded, address) };
     }
 
@@ -158,7 +157,7 @@ wrappers! {
         line.hex("hint", hint);
         line.number("alignment", alignment);
         line.number("flags", flags);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_address(line, succeeded, address) };
     }
 
@@ -175,7 +174,7 @@ wrappers! {
         line.number("size", size as u64);
         line.number("type", kind.into());
         line.number("flags", flags);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_handle(line, succeeded, handle) };
     }
 
@@ -204,7 +203,7 @@ wrappers! {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         line.number("count", count as u64);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires `count` descriptors.
         let descriptors = unsafe { elements(descriptors, count) };
         line.list("access", descriptors, |line, descriptor| {
             line.object_item(|line| {
@@ -219,7 +218,7 @@ wrappers! {
     ) |line, succeeded| {
         line.hex("address", address as u64);
         line.hex("agent", agent.handle);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe {
             write_result(line, succeeded, permissions, |line, value| {
                 line.number("permissions", value.into());
@@ -232,7 +231,7 @@ wrappers! {
     ) |line, succeeded| {
         line.hex("handle", handle.handle);
         line.number("flags", flags);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 
@@ -240,7 +239,7 @@ wrappers! {
         descriptor: c_int, handle: *mut hsa_amd_vmem_alloc_handle_t
     ) |line, succeeded| {
         line.signed("fd", descriptor.into());
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_handle(line, succeeded, handle) };
     }
 
@@ -248,7 +247,7 @@ wrappers! {
         handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void
     ) |line, succeeded| {
         line.hex("address", address as u64);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_handle(line, succeeded, handle) };
     }
 
@@ -257,7 +256,7 @@ wrappers! {
         kind: *mut hsa_amd_memory_type_t
     ) |line, succeeded| {
         line.hex("handle", handle.handle);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe {
             write_result(line, succeeded, pool, |line, value| line.hex("pool", value.handle));
             write_result(line, succeeded, kind, |line, value| line.number("type", value.into()));
@@ -270,7 +269,7 @@ wrappers! {
         line.hex("pool", pool.handle);
         line.number("size", size as u64);
         line.number("flags", flags.into());
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_address(line, succeeded, address) };
     }
 
@@ -286,7 +285,7 @@ wrappers! {
         count: u32, agents: *const hsa_agent_t, flags: *const u32, address: *const c_void
     ) |line, succeeded| {
         line.hex("address", address as u64);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires `count` agents.
         write_agents(line, unsafe { elements(agents, count as usize) });
     }
 
@@ -302,7 +301,7 @@ wrappers! {
         address: *mut *mut c_void
     ) |line, succeeded| {
         line.number("size", size as u64);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires `count` agents, and a valid result.
         unsafe {
             write_agents(line, elements(agents, count as usize));
             write_address(line, succeeded, address);
@@ -318,7 +317,7 @@ wrappers! {
     ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 
@@ -328,7 +327,7 @@ wrappers! {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         line.number("flags", flags);
-        // SAFETY: see above.
+        // SAFETY: the runtime requires a valid result.
         unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 

@@ -228,21 +228,20 @@ impl Archive {
     }
 }
 
-/// Unpacks a package into a folder.
 pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     let mut command = Command::new("dpkg-deb");
     command.arg("--extract").arg(package).arg(folder);
     run(&format!("dpkg-deb --extract {}", package.display()), "dpkg-deb", command).map(drop)
 }
 
-/// Runs a tool with a timeout. `line` is its command line in errors.
+/// Runs a tool with a timeout. `line` is the tool's command line in errors.
 pub(crate) fn run(
     line: &str,
     program: &'static str,
     mut command: Command,
 ) -> Result<Output, AptError> {
-    // Fix the language of the output, because it is parsed. Disable questions, which would block
-    // without a terminal.
+    // Fix the language of the output, because callers parse the output. Disable questions, which would
+    // block without a terminal.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.
@@ -306,7 +305,7 @@ fn mirror() -> Result<String, AptError> {
 }
 
 /// Rejects a mirror with white space. In the list of package sources, a line break would end the line that names the
-/// archive's keys, and the next line could trust unsigned packages.
+/// archive's keys. The next line could then trust unsigned packages.
 fn checked_mirror(mirror: String) -> Result<String, AptError> {
     let is_invalid = mirror.contains(|letter: char| letter.is_whitespace() || letter.is_control());
     if is_invalid { Err(AptError::InvalidMirror(mirror)) } else { Ok(mirror) }

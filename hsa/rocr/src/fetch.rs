@@ -10,14 +10,13 @@ use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The package of the program that lists GPUs. Its dependencies, which only a script in the package
-/// needs, are not fetched.
+/// The package of the program that lists GPUs. Its dependencies are not fetched: only a script in the
+/// package needs them.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
 /// margin.
 const NEEDED_SPACE: u64 = 192 << 20;
-/// The prefix of temporary folders.
 pub(crate) const TEMPORARY_PREFIX: &str = ".fetch-";
 
 /// Why releases could not be fetched.

@@ -11,11 +11,11 @@
 //! ```
 //!
 //! [`fetch`] downloads [releases](Release) from Debian's mirror, with all dependencies, into a
-//! separate folder; it installs nothing. [`fetch_from`] stores a
-//! release that the user has. [`Installation::command`] starts a program with that
-//! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
-//! a program on the emulated kernel driver. [`Recording::apply`] records a program's virtual memory calls.
-//! [`mod@test`] starts programs with a release on the emulated driver for tests.
+//! separate folder; it installs nothing. [`fetch_from`] stores a release that the user has.
+//! [`Installation::command`] starts a program with a release and its C library, which can be newer than
+//! the machine's. [`Emulation::apply`] runs a program on the emulated kernel driver.
+//! [`Recording::apply`] records a program's virtual memory calls. [`mod@test`] starts programs with a
+//! release on the emulated driver for tests.
 
 mod apt;
 mod emulation;

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Object {
     /// The object's description for error messages.
     pub(crate) description: &'static str,
-    /// The name of the file.
     pub(crate) file: &'static str,
     /// The package that builds the object.
     pub(crate) package: &'static str,
@@ -31,8 +30,8 @@ pub struct NoObject {
 
 impl Object {
     /// Finds the file that the environment variable names. If the variable is not set, searches beside the program,
-    /// where cargo builds the file, and in `../lib/hsa-vmm`, where a package installs it. Skips a file that another user
-    /// can change: if the program is in `/tmp/a`, any user can create `/tmp/deps`.
+    /// where cargo builds the file, and in `../lib/hsa-vmm`, where a package installs the file. Skips a file that
+    /// another user can change: if the program is in `/tmp/a`, any user can create `/tmp/deps`.
     pub(crate) fn find(self) -> Result<PathBuf, NoObject> {
         let configured = env::var_os(self.variable).filter(|configured| !configured.is_empty());
         if let Some(configured) = configured {

@@ -16,9 +16,9 @@
 //! standard error why it is skipped. The test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration.
 //!
-//! By default a test runs on one of its releases. The test's name selects the release, so that each release runs a
-//! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them at
-//! the same time.
+//! By default, a test runs on one of its releases. The test's name selects the release, so that each release runs a
+//! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a test runs on all of its releases at the
+//! same time.
 //! [`part_by_default`] returns how many rounds, cases or sequences of a long test run.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated

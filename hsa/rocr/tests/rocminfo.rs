@@ -16,7 +16,6 @@ fn check_on_each_release(name: &str, gpus: u8, check: impl Fn(&str)) {
     }
 }
 
-/// Counts the lines that start with a text.
 fn count_lines(text: &str, start: &str) -> usize {
     text.lines().filter(|line| line.trim_start().starts_with(start)).count()
 }

@@ -102,7 +102,7 @@ macro_rules! thunks {
             pub(crate) unsafe extern "C" fn $name<const SLOT: usize>(
                 $($argument: $type),*
             ) -> hsa_status_t {
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: this function has the contract of `$body`.
                 call(SLOT, Function::$name, move |instance| unsafe { $body(instance, $($argument),*) })
             }
         )*
@@ -120,7 +120,6 @@ macro_rules! thunks {
 }
 every_function!(thunks);
 
-/// The number of functions.
 pub(crate) const FUNCTION_COUNT: usize = NAMES.len() + VALUE_NAMES.len();
 
 /// Returns the name of every function, in the order of [`Function`].

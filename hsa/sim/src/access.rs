@@ -14,7 +14,6 @@ use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The requested access of one agent.
 pub(crate) type AccessRequest = (Agent, hsa_access_permission_t);
 
 /// `hsa_amd_vmem_set_access`
@@ -34,7 +33,7 @@ pub(crate) unsafe fn set(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let request = |index| {
-        // SAFETY: the caller promises the array, and each element is read on its own.
+        // SAFETY: the caller promises `count` descriptors; `read_unaligned` needs no alignment.
         let request = unsafe { descriptors.add(index).read_unaligned() };
         Ok((instance.agent(request.agent_handle)?, request.permissions))
     };
@@ -229,7 +228,7 @@ impl Instance {
             _ => Protection::None,
         };
         let file = memory.file().map_err(|error| file_error_status(&error))?;
-        // SAFETY: a mapping of this instance, inside a reservation.
+        // SAFETY: the range is a mapping in a reservation, and the instance owns reserved addresses.
         let mapped =
             unsafe { address_space::map_file(start, size, protection, file.as_fd(), offset) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
@@ -249,7 +248,7 @@ impl Instance {
         match agent {
             Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
             Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
-                // SAFETY: a mapping of this instance. The resulting hole is the simulated defect.
+                // SAFETY: the instance owns the range of its mapping. The hole is the simulated defect.
                 unsafe { address_space::release(start, size) };
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.insert(start..start + size, ());
@@ -259,7 +258,7 @@ impl Instance {
                 let memory = state.handles.get(handle).and_then(|entry| entry.memory());
                 let memory = memory.filter(|_| self.behaviour.cpu_revocation_keeps_memory());
                 let file = memory.and_then(|memory| memory.existing_file());
-                // SAFETY: a mapping of this instance, inside a reservation.
+                // SAFETY: the range is a mapping in a reservation, and the instance owns reserved addresses.
                 let blocked = unsafe {
                     match file {
                         Some(file) => {
@@ -293,7 +292,7 @@ pub(crate) unsafe fn get(
     let address = non_null(address)?.addr().get();
     let permissions = non_null(permissions)?;
     let behaviour = instance.behaviour;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
     // In most generations, the address after a mapping counts as part of the mapping.
@@ -308,7 +307,7 @@ pub(crate) unsafe fn get(
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     match mapping.permission(agent) {
-        // SAFETY: as above.
+        // SAFETY: not null, therefore writable (`# Safety`).
         Some(permission) => unsafe { permissions.write(permission) },
         None if behaviour.get_access_rejects_unset_agents() => {
             return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);

@@ -44,7 +44,7 @@ unsafe fn map(
     let offset = file.map_or(0, |(_, offset)| offset as libc::off_t);
     let descriptor = file.map_or(-1, |(file, _)| file.as_raw_fd());
     let hint = without_provenance_mut(address);
-    // SAFETY: a fixed range is the caller's; otherwise the kernel picks an unused one.
+    // SAFETY: with MAP_FIXED, the caller owns the range; without it, the kernel picks unused addresses.
     let mapped = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, offset) };
     if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapped.addr()) }
 }
@@ -71,7 +71,7 @@ pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Opt
     let mapped = unsafe { map(address, size, access, flags, None).ok()? };
     if mapped != address {
         // A kernel that does not know the flag treats the address as a hint.
-        // SAFETY: just reserved and not returned to a caller yet.
+        // SAFETY: `map` has just mapped the range, and no other code knows its address.
         unsafe { release(mapped, size) };
         return None;
     }
@@ -87,10 +87,10 @@ pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::
 /// Unmaps a range; does nothing for size 0.
 ///
 /// # Safety
-/// The range must be the caller's and no longer in use.
+/// The caller must own the range, which must no longer be in use.
 pub(crate) unsafe fn release(address: usize, size: usize) {
     if size > 0 {
-        // SAFETY: the caller's range. The call fails only if it splits a mapping and the kernel has no
+        // SAFETY: the caller owns the range. The call fails only if it splits a mapping and the kernel has no
         // memory for that; the range then stays reserved, which is harmless.
         unsafe { libc::munmap(without_provenance_mut(address), size) };
     }
@@ -99,16 +99,16 @@ pub(crate) unsafe fn release(address: usize, size: usize) {
 /// Replaces a range by a mapping without access.
 ///
 /// # Safety
-/// The range must be the caller's.
+/// The caller must own the range.
 pub(crate) unsafe fn map_none(address: usize, size: usize) -> io::Result<()> {
-    // SAFETY: the caller's range.
+    // SAFETY: the caller owns the range.
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }
 
 /// Replaces a range by a shared mapping of a file from an offset.
 ///
 /// # Safety
-/// The range must be the caller's.
+/// The caller must own the range.
 pub(crate) unsafe fn map_file(
     address: usize,
     size: usize,
@@ -117,7 +117,7 @@ pub(crate) unsafe fn map_file(
     offset: usize,
 ) -> io::Result<()> {
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    // SAFETY: the caller's range.
+    // SAFETY: the caller owns the range.
     unsafe { map(address, size, access, flags, Some((file, offset))) }.map(drop)
 }
 

@@ -38,7 +38,7 @@ const BIT_SET_LENGTH: usize = 8;
 /// The length of a GPU's UUID: `GPU-`, 16 digits and the terminating zero.
 const UUID_LENGTH: usize = 21;
 
-/// The registers that a program writes to flush the path to a GPU's memory. Here writes have no effect.
+/// The registers that a program writes to flush the path to a GPU's memory. In the simulation, writes have no effect.
 static HDP_REGISTERS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
 /// `hsa_agent_get_info`
@@ -72,7 +72,6 @@ fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> Hsa
             HSA_DEFAULT_FLOAT_ROUNDING_MODE_NEAR.into()
         }
         HSA_AGENT_INFO_QUEUE_TYPE => HSA_QUEUE_TYPE_MULTI.into(),
-        // The version of HSA.
         HSA_AGENT_INFO_VERSION_MAJOR | HSA_AGENT_INFO_VERSION_MINOR => 1u16.into(),
         HSA_AGENT_INFO_EXTENSIONS => {
             let is_gpu = matches!(agent, Agent::Gpu(_));

@@ -61,7 +61,7 @@ impl Instance {
         if agents.is_null() || count == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: the caller promises the array, and each element is read on its own.
+        // SAFETY: the caller promises `count` agents; `read_unaligned` needs no alignment.
         (0..count).map(|index| self.agent(unsafe { agents.add(index).read_unaligned() })).collect()
     }
 }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn iterate(
 ) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for agent in instance.agents() {
-        // SAFETY: the caller's function and the caller's data.
+        // SAFETY: `callback` accepts `data`, as the caller promises.
         match unsafe { callback(instance.agent_handle(agent), data) } {
             HSA_STATUS_SUCCESS => {}
             status => return Err(status),

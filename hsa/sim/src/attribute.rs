@@ -16,7 +16,6 @@ impl Value {
         Self(bytes)
     }
 
-    /// Returns `length` bytes of zeros.
     pub(crate) fn zeros(length: usize) -> Self {
         Self(vec![0; length])
     }

@@ -128,8 +128,8 @@ pub struct Config {
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A each change of access leaves an address-space hole for
-    /// a moment; a mapping that another thread creates in the hole is overwritten, as with AMD's runtime.
+    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves an
+    /// address-space hole for a moment, and overwrites a mapping that another thread creates there.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs
     /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).
@@ -147,8 +147,8 @@ pub struct Config {
     /// calls are not counted and support no faults.
     pub has_no_op_vmem: bool,
     /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows. A
-    /// copy waits up to one second for the first read of its signal before it starts, so that the
-    /// first wait for a copy returns before the copy ends.
+    /// copy then starts after the first read of its signal, or after one second. Therefore, the first
+    /// wait for a copy returns before the copy ends.
     pub early_waits: bool,
     /// The planned faults.
     pub faults: FaultPlan,

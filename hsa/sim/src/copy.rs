@@ -26,7 +26,6 @@ enum View {
     Gpu(usize),
     /// A GPU, in a call that locks the host memory of its arguments.
     GpuThatLocks(usize),
-    /// The process itself.
     Process,
 }
 
@@ -101,7 +100,7 @@ pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
         }
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: remote.len() };
         let (list, count) = (remote.as_ptr(), remote.len() as libc::c_ulong);
-        // SAFETY: writes no more than the array, and the kernel checks the other addresses.
+        // SAFETY: the kernel writes a byte of `bytes` for each of at most 1024 elements, and checks their addresses.
         let done = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, list, count, 0) };
         if usize::try_from(done) != Ok(remote.len()) {
             return false;
@@ -185,7 +184,7 @@ impl State {
     /// of a CPU; `Some(None)` for virtual memory that no GPU owns, such as a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // These releases treat virtual memory as the CPU's.
+            // Such a release treats virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {
@@ -386,7 +385,7 @@ pub(crate) unsafe fn copy_async(
     let agents = [instance.agent(destination_agent)?, instance.agent(source_agent)?];
     let find = |signal| instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL);
     let dependencies = (0..dependency_count as usize)
-        // SAFETY: the caller promises the array, and each element is read on its own.
+        // SAFETY: the caller promises `dependency_count` signals; `read_unaligned` needs no alignment.
         .map(|index| find(unsafe { dependencies.add(index).read_unaligned() }))
         .collect::<HsaResult<Vec<Arc<Signal>>>>()?;
     let completion = find(completion)?;
@@ -416,7 +415,7 @@ pub(crate) unsafe fn copy_async(
         let copied = copied.map_err(|failure| failure.into_status(&instance)).is_ok();
         completion.update(|value| if copied { value.wrapping_sub(1) } else { -1 });
     };
-    // Copy in a separate thread, because the copy may depend on one that is submitted later.
+    // Copy in a separate thread, because the copy may depend on a copy that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
     thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
 }

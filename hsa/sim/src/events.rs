@@ -11,7 +11,6 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryFault {
     pub(crate) gpu: usize,
-    /// The address of the page.
     pub(crate) address: usize,
     pub(crate) reason: hsa_amd_memory_fault_reason_t,
 }
@@ -29,7 +28,6 @@ struct Handler {
 // call on any thread, as with AMD's runtime.
 unsafe impl Send for Handler {}
 
-/// The registered handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers(Mutex<Vec<Handler>>);
 
@@ -75,7 +73,7 @@ pub(crate) fn report(instance: &Instance, fault: MemoryFault) {
     let handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut handled = false;
     for Handler { callback, data } in handlers {
-        // SAFETY: the caller of `register` promised that any thread can call it; no lock is held.
+        // SAFETY: the caller of `register` promised that any thread can call `callback`; no lock is held.
         handled |= unsafe { callback(&event, data) } == HSA_STATUS_SUCCESS;
     }
     if !handled {

@@ -44,7 +44,7 @@ pub(crate) unsafe fn export(
     bytes[4..8].copy_from_slice(&(descriptor as u32).to_ne_bytes());
     bytes[8..].copy_from_slice(&memory.token.to_ne_bytes());
     state.shared_memory.remember(&memory);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { fabric.write_unaligned(hsa_fabric_handle_t { handle: bytes }) };
     Ok(())
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = instance.lock().handles.insert(imported, 0);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }

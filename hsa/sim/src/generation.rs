@@ -85,11 +85,11 @@ impl fmt::Display for Generation {
 /// What happens to the access of agents that a call of `set_access` does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnnamedAgents {
-    /// It is revoked.
+    /// Their access is revoked.
     Dropped,
-    /// It is revoked if the call changes the permission of a named agent.
+    /// Their access is revoked if the call changes the permission of a named agent.
     DroppedOnChange,
-    /// It stays.
+    /// They keep their access.
     Kept,
 }
 
@@ -186,8 +186,7 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` creates the CPU's mapping without access. It fails for addresses that are not
-    /// page-aligned, and the memory stays claimed until the addresses are freed.
+    /// `map` creates the CPU's mapping without access. The memory stays claimed until the addresses are freed.
     pub(crate) fn map_prepares_cpu(self) -> bool {
         self.generation == Generation::B
     }
@@ -378,8 +377,9 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606: the agent of a
-    /// handle's region exports it, and an import has no region; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
+    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606: the agent of the
+    /// handle's region makes the export, and an import has no region; E: memory.rs,
+    /// `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }

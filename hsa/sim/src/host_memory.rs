@@ -23,14 +23,14 @@ pub(crate) unsafe fn lock(
     agent_address: *mut *mut c_void,
 ) -> HsaResult {
     let agent_address = non_null(agent_address)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { agent_address.write(core::ptr::null_mut()) };
     if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if !agents.is_null() {
         let count = usize::try_from(count).map_err(|_| HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `count` agents.
         unsafe { instance.agents_of(agents, count)? };
     }
     let start = address.addr();
@@ -43,7 +43,7 @@ pub(crate) unsafe fn lock(
         // Locking the same range again counts another lock (seen in 6.1.2, 6.4.3 and 7.2.4).
         *locks = locks.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         // AMD's runtime makes no driver call here, so no page table is flushed.
-        // SAFETY: as above.
+        // SAFETY: not null, therefore writable (`# Safety`).
         unsafe { agent_address.write(address) };
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn lock(
     };
     state.allocations.insert(start, locked);
     state.flush_page_tables();
-    // SAFETY: as above.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { agent_address.write(address) };
     Ok(())
 }

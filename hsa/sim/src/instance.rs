@@ -43,7 +43,6 @@ pub(crate) struct Instance {
     pub(crate) signals: Signals,
     #[cfg(feature = "export")]
     pub(crate) queues: Queues,
-    /// The number of calls of each function.
     calls: [AtomicU64; FUNCTION_COUNT],
     running_calls: overlap::Calls,
     pub(crate) faults: Faults,
@@ -64,7 +63,6 @@ pub(crate) struct State {
     /// Memory that the runtime has leaked: still claimed, but in no table.
     pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
-    /// The page table of each GPU.
     pub(crate) page_tables: Vec<PageTable>,
     /// Memory that is not virtual memory: from pools, attached or locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
@@ -172,8 +170,8 @@ impl Instance {
         self.stop(&mut state);
         state.leaked_memory.clear();
         for range in core::mem::take(&mut state.leaked_ranges) {
-            // SAFETY: reserved by this instance; the caller that drops the simulation no longer
-            // uses its memory.
+            // SAFETY: this instance has reserved the range; the caller that drops the simulation no
+            // longer uses its memory.
             unsafe { crate::address_space::release(range.start, range.len()) };
         }
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
-/// What an IPC handle refers to. This is the second to last word of the handle.
+/// What an IPC handle refers to: the second to last word of the handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Allocation = 0,
@@ -66,7 +66,7 @@ pub(crate) unsafe fn create(
     let memory = allocation.and_then(|allocation| allocation.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let found = handle_of(memory, length as u64, Target::Allocation)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(found) };
     Ok(())
 }
@@ -92,10 +92,10 @@ pub(crate) unsafe fn attach(
     let agents = if count == 0 {
         instance.agents().filter(|agent| matches!(agent, Agent::Gpu(_))).collect()
     } else {
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `count` agents.
         unsafe { instance.agents_of(agents, count as usize)? }
     };
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore readable (`# Safety`).
     let words = unsafe { handle.read_unaligned() }.handle;
     if !instance.config.accepts_any_ipc_length && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -103,7 +103,7 @@ pub(crate) unsafe fn attach(
     let memory = open(instance, words, Target::Allocation);
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let start = attach_memory(instance, memory, length, agents)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
@@ -207,7 +207,7 @@ pub(crate) unsafe fn export_dmabuf(
     }
     let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
     state.shared_memory.remember(&memory);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());
         offset.write(offset_in_allocation as u64);
@@ -227,7 +227,7 @@ pub(crate) unsafe fn export_dmabuf_v2(
     offset: *mut u64,
     _flags: u64,
 ) -> HsaResult {
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: both functions have the same contract.
     unsafe { export_dmabuf(instance, address, size, dmabuf, offset) }
 }
 

@@ -41,7 +41,7 @@ pub(crate) unsafe fn iterate(
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let Agent::Gpu(number) = agent else { return Ok(()) };
     let isa = hsa_isa_t { handle: instance.identity.value(Kind::Isa, number) };
-    // SAFETY: the caller's function and the caller's data.
+    // SAFETY: `callback` accepts `data`, as the caller promises.
     match unsafe { callback(isa, data) } {
         HSA_STATUS_SUCCESS => Ok(()),
         status => Err(status),

@@ -122,7 +122,7 @@ pub(crate) fn map(
         // AMD's runtime maps the buffer object without access. In the simulation, registered
         // reservations are already inaccessible; only the memory has to stay claimed.
         if !reservation.is_registered() {
-            // SAFETY: inside a reservation of this instance, where nothing is mapped.
+            // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
             unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
         }
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);

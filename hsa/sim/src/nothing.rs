@@ -72,7 +72,7 @@ unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
     if to.is_null() {
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { to.write(value) };
     HSA_STATUS_SUCCESS
 }
@@ -83,7 +83,7 @@ unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
 /// `to` must be null or writable.
 unsafe fn write_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     match next_range(1, 1) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` is null or writable, as the caller promises.
         Some(handle) => unsafe {
             write_out(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 })
         },
@@ -97,7 +97,7 @@ unsafe extern "C" fn reserve(
     hint: u64,
     flags: u64,
 ) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: both functions require that `to` is null or writable.
     unsafe { reserve_align(to, size, hint, 0, flags) }
 }
 
@@ -111,7 +111,7 @@ unsafe extern "C" fn reserve_align(
     let Some(start) = next_range(size, (alignment as usize).max(GRANULE)) else {
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     };
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_out(to, start as *mut c_void) }
 }
 
@@ -126,7 +126,7 @@ unsafe extern "C" fn create(
     _: u64,
     to: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_handle(to) }
 }
 
@@ -162,7 +162,7 @@ unsafe extern "C" fn get_access(
     to: *mut hsa_access_permission_t,
     _: hsa_agent_t,
 ) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_out(to, HSA_ACCESS_PERMISSION_RW) }
 }
 
@@ -171,9 +171,9 @@ fn file() -> c_int {
     static FILE: OnceLock<c_int> = OnceLock::new();
     *FILE.get_or_init(|| {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a name that ends with a zero.
+        // SAFETY: the name ends with a zero.
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), flags) };
-        // SAFETY: accesses no memory; -1 is an error.
+        // SAFETY: the call accesses no memory; it rejects -1 as a descriptor.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
         // The size of the file never changes, like that of a dma-buf.
         // SAFETY: as above.
@@ -192,12 +192,12 @@ unsafe extern "C" fn export(
     if descriptor < 0 {
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     }
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_out(to, descriptor) }
 }
 
 unsafe extern "C" fn import(_: c_int, to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_handle(to) }
 }
 
@@ -205,7 +205,7 @@ unsafe extern "C" fn retain(
     to: *mut hsa_amd_vmem_alloc_handle_t,
     address: *mut c_void,
 ) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that `to` is null or writable.
     unsafe { write_out(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
 }
 
@@ -215,7 +215,7 @@ unsafe extern "C" fn properties(
     pool: *mut hsa_amd_memory_pool_t,
     memory_type: *mut hsa_amd_memory_type_t,
 ) -> hsa_status_t {
-    // SAFETY: as HSA documents the function.
+    // SAFETY: HSA requires that both pointers are null or writable.
     unsafe {
         write_out(pool, hsa_amd_memory_pool_t { handle: 0 });
         write_out(memory_type, MEMORY_TYPE_PINNED)

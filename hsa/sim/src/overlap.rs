@@ -4,7 +4,7 @@
 //! (`Runtime::VMemoryExportShareableHandle`, `…ImportShareableHandle`, `…RetainAllocHandle` and
 //! `…GetAllocPropertiesFromHandle` in `runtime.cpp`). In AMD's runtime, an overlap with a call that
 //! changes these tables is a data race: calls fail, handles are lost, the process crashes. In the
-//! simulation, it aborts the process.
+//! simulation, such an overlap aborts the process.
 
 use crate::abi::{Function, NAMES};
 use std::io::Write;
@@ -28,11 +28,9 @@ impl Access {
 struct Use {
     function: Function,
     takes_lock: bool,
-    /// The table of handles.
     handles: Access,
     /// The reference counts of the handles.
     references: Access,
-    /// The table of mappings.
     mappings: Access,
 }
 
@@ -72,7 +70,6 @@ impl Use {
 #[derive(Debug, Default)]
 pub(crate) struct Calls([AtomicUsize; USES.len()]);
 
-/// A running call.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a AtomicUsize);
 

@@ -33,7 +33,7 @@ pub struct Page {
 #[derive(Debug)]
 pub(crate) struct Entry {
     end: usize,
-    /// The offset in the memory of the first mapped byte. With the fault `shifted` the mapping wraps at the
+    /// The offset of the first mapped byte in the memory. With the fault `shifted`, the mapping wraps at the
     /// end of the memory.
     offset: u64,
     pub(crate) memory: Arc<Memory>,
@@ -68,7 +68,6 @@ type Entries = BTreeMap<usize, Entry>;
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     updates: PageTableUpdates,
-    /// The entries in memory.
     entries: Entries,
     /// With [`PageTableUpdates::NotFlushed`], removed entries that the TLB contains; with
     /// [`PageTableUpdates::Late`], the entries that the GPU uses.

@@ -1,6 +1,6 @@
 //! Physical memory: a size and an owner. Its memory file is created on first use.
 //!
-//! Because of this, a small machine can simulate GPUs with 192 GiB, and 100,000 handles do not exceed the limit of
+//! Therefore, a small machine can simulate GPUs with 192 GiB, and 100,000 handles do not exceed the limit of
 //! open files.
 
 use std::fs::File;
@@ -10,12 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// The owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The CPU of this number.
     Cpu(usize),
-    /// The GPU of this number.
     Gpu(usize),
 }
 
@@ -40,9 +37,8 @@ impl Account {
         self.used.load(Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them: the size of each claim is rounded up to a multiple of
-    /// 2 MiB, and the rest is rounded down to such a multiple. More bytes can be claimed, because
-    /// claims are not rounded.
+    /// Returns the available bytes as amdkfd reports them. The size of each claim is rounded up to a multiple of
+    /// 2 MiB, and the remaining size down. A claim can be larger than this number, because claims are not rounded.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.rounded.load(Relaxed));
         free - free % AVAILABILITY_UNIT
@@ -138,7 +134,7 @@ impl Memory {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that no other code uses.
+        // SAFETY: the descriptor is new, and no other code uses it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(self.size)?;
         // SAFETY: sealing restricts operations on the file and accesses no memory.
@@ -199,7 +195,7 @@ fn path(descriptor: RawFd) -> String {
 /// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
 /// files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
-    // SAFETY: returns flags and accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
     if seals < 0 || seals & SEALS != SEALS {
         return None;
@@ -223,7 +219,7 @@ pub(crate) fn size_of(descriptor: RawFd) -> Option<u64> {
 
 /// Opens a new descriptor of the same memory, always readable and writable.
 pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
-    // SAFETY: returns flags and accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
@@ -236,23 +232,23 @@ pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
 
 /// Duplicates a descriptor that the caller of the runtime passed.
 pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: accesses no memory; an invalid descriptor is an error.
+    // SAFETY: the call accesses no memory.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that no other code uses.
+    // SAFETY: the descriptor is new, and no other code uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Returns whether this process can open a file descriptor now.
 pub(crate) fn has_spare_descriptor() -> bool {
-    // SAFETY: accesses no memory.
+    // SAFETY: `eventfd` accesses no memory of the process.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: a new descriptor that no other code uses.
+    // SAFETY: the descriptor is new, and no other code uses it.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
 }
@@ -260,7 +256,7 @@ pub(crate) fn has_spare_descriptor() -> bool {
 /// Returns 64 unpredictable bits, never zero.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: writes at most the eight bytes of the array.
+    // SAFETY: the kernel writes at most the eight bytes of the array.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u64::from_ne_bytes(bytes).max(1)
 }

@@ -149,7 +149,7 @@ pub(crate) unsafe fn info(
         // SAFETY: `allocate` has allocated `agents.len()` elements.
         unsafe { list.add(index).write_unaligned(instance.agent_handle(*agent)) };
     }
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe {
         count.write(agents.len() as u32);
         accessible.write(list);

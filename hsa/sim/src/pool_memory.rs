@@ -87,7 +87,7 @@ impl Instance {
             return Ok(address);
         }
         let mapped = memory.file().and_then(|file| {
-            // SAFETY: just reserved; no other code knows the addresses.
+            // SAFETY: this call has just reserved the range; no other code knows its address.
             unsafe {
                 address_space::map_file(address, size, Protection::ReadWrite, file.as_fd(), 0)
             }
@@ -102,10 +102,9 @@ impl Instance {
     }
 }
 
-/// Unmaps an allocation.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
-        // SAFETY: mapped by this instance; its user has freed it.
+        // SAFETY: this instance has mapped the range. After a free, a detach or the shutdown, nothing uses it.
         unsafe { address_space::release(address, allocation.extent()) };
     }
 }
@@ -144,7 +143,7 @@ pub(crate) unsafe fn allocate(
         caller_data: CallerData::default(),
     };
     instance.lock().allocations.insert(start, allocation);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
@@ -198,7 +197,7 @@ pub(crate) unsafe fn allow_access(
     if is_unallocated && !instance.behaviour.allow_access_supports_vmem() {
         return Err(instance.behaviour.not_allocated_status());
     }
-    // SAFETY: the caller promises the array.
+    // SAFETY: the caller promises `count` agents.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);

@@ -36,7 +36,6 @@ const SYSTEM_GRANULE: u64 = 4096;
 /// The bytes of local memory (LDS) of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
-/// One pool of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
     pub(crate) owner: Agent,
@@ -137,7 +136,7 @@ pub(crate) unsafe fn iterate(
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for pool in instance.pools(agent).filter(|pool| pool.visible) {
-        // SAFETY: the caller's function and the caller's data.
+        // SAFETY: `callback` accepts `data`, as the caller promises.
         match unsafe { callback(instance.pool_handle(pool), data) } {
             HSA_STATUS_SUCCESS => {}
             status => return Err(status),
@@ -160,11 +159,11 @@ pub(crate) unsafe fn info(
     let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let write_word = |number: u32| unsafe { value.cast().write_unaligned(number) };
-    // SAFETY: as above, a size.
+    // SAFETY: not null, and the caller has room for the attribute's type, a size.
     let write_size = |number: u64| unsafe {
         value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
-    // SAFETY: as above, a boolean.
+    // SAFETY: not null, and the caller has room for the attribute's type, a boolean.
     let write_boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_AMD_MEMORY_POOL_INFO_SEGMENT => write_word(pool.segment),

@@ -161,7 +161,7 @@ impl Queue {
     /// # Safety
     /// `queue` must be null, or a queue that [`create`] has returned and that is not destroyed.
     pub(crate) unsafe fn of<'a>(queue: *const hsa_queue_t) -> Option<&'a Self> {
-        // SAFETY: the caller promises that the pointer is null or a queue.
+        // SAFETY: the caller promises null or a live `Queue`, whose first field is the public queue.
         NonNull::new(queue.cast_mut()).map(|queue| unsafe { queue.cast::<Self>().as_ref() })
     }
 
@@ -178,7 +178,6 @@ impl Queue {
         self.stopped.load(Acquire)
     }
 
-    /// Returns the next packet to execute.
     fn next_packet(&self) -> &Packet {
         let index = self.read_index.load(Acquire) % u64::from(self.public.size);
         &self.ring[index as usize]
@@ -261,7 +260,7 @@ impl Queue {
             if self.is_stopped() || !instance.is_initialised() {
                 return Err(HSA_STATUS_ERROR_INVALID_QUEUE);
             }
-            // The doorbell's waiters are woken when the queue is stopped.
+            // `stop` wakes the waiters of the doorbell.
             self.doorbell.wait(instance, |_| self.is_stopped() || is_done(), Some(CHECK_INTERVAL));
         }
         Ok(())
@@ -269,12 +268,10 @@ impl Queue {
 }
 
 impl Packet {
-    /// Returns the type of the packet.
     fn kind(&self) -> hsa_packet_type_t {
         (self.0[0].load(Acquire) & 0xff) as hsa_packet_type_t
     }
 
-    /// Returns the format of AMD's packet.
     fn format(&self) -> hsa_amd_packet_type_t {
         (self.0[0].load(Acquire) >> 16 & 0xff) as hsa_amd_packet_type_t
     }

@@ -1,4 +1,4 @@
-//! A map from address ranges to values. It splits ranges where needed.
+//! A map from address ranges to values, which splits ranges where needed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

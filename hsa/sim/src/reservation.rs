@@ -25,7 +25,7 @@ pub(crate) struct Reservation {
     registered: bool,
     /// The number of mappings in the range.
     pub(crate) mapping_count: usize,
-    /// Address-space holes: parts that the runtime unmapped. They can contain mappings that other code created.
+    /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings there.
     pub(crate) holes: Ranges<()>,
     /// Memory that stays claimed after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
@@ -45,7 +45,8 @@ impl State {
     }
 
     /// Returns the base of the reservation that contains a range. As in AMD's runtime, a range that
-    /// wraps around passes the check, because its end is below the end of the reservation.
+    /// wraps around passes the check, because its end is below the end of the reservation. Some
+    /// releases reject such a range if it starts after the reservation.
     pub(crate) fn reservation_around(
         &self,
         behaviour: Behaviour,
@@ -79,7 +80,7 @@ pub(crate) unsafe fn reserve(
     hint: u64,
     flags: u64,
 ) -> HsaResult {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: both functions have the same contract.
     unsafe { reserve_align(instance, address, size, hint, PAGE as u64, flags) }
 }
 
@@ -131,7 +132,7 @@ pub(crate) unsafe fn reserve_align(
         lingering: Ranges::default(),
     };
     state.reservations.insert(base, reservation);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { address.write(core::ptr::without_provenance_mut(base)) };
     Ok(())
 }
@@ -238,7 +239,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
         state.leaked_ranges.push(freed);
         return Ok(());
     }
-    // SAFETY: reserved by this instance; the caller promises that it is no longer in use.
+    // SAFETY: this instance has reserved the range; the caller promises that it is no longer in use.
     unsafe { address_space::release(freed.start, freed.len()) };
     Ok(())
 }

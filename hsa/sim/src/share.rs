@@ -108,7 +108,7 @@ pub(crate) unsafe fn export(
     if has_unknown_flags && instance.behaviour.rejects_unknown_flags() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
     let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -133,17 +133,17 @@ pub(crate) unsafe fn export(
     {
         handle.exported = Some(descriptor);
     }
-    // SAFETY: as above.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { dmabuf.write(descriptor) };
     Ok(())
 }
 
-/// Closes the descriptor that a handle keeps for its exports, if it still refers to this memory.
-/// AMD's runtime closes the number without a check.
+/// Closes the descriptor that a handle keeps for its exports, if it still refers to the handle's memory.
+/// AMD's runtime closes the descriptor's number without a check.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
-        // SAFETY: a descriptor of this memory that the runtime created and owns.
+        // SAFETY: the runtime has created the descriptor and owns it; the token shows that no other file is open there.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }
@@ -200,7 +200,7 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = state.handles.insert(imported, size);
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }

@@ -25,7 +25,6 @@ const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// ([`Config::early_waits`](crate::Config::early_waits)).
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One signal.
 #[derive(Debug)]
 pub(crate) struct Signal {
     value: Storage,
@@ -50,7 +49,7 @@ enum Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         if let Self::Mapped(address, memory) = self {
-            // SAFETY: mapped for this value, which is no longer used.
+            // SAFETY: the range was mapped only for this value, which is no longer used.
             unsafe { address_space::release(*address, memory.size as usize) };
         }
     }
@@ -128,7 +127,7 @@ impl Signal {
         previous
     }
 
-    /// Changes the value atomically without waking waiters, which notice it when they next check the value.
+    /// Changes the value atomically without waking waiters, which notice the change at their next check.
     #[cfg(feature = "export")]
     pub(crate) fn store_silently(&self, value: hsa_signal_value_t) {
         self.value().store(value, std::sync::atomic::Ordering::Release);
@@ -221,7 +220,6 @@ impl Signals {
         table.signals.get(&signal.handle).cloned()
     }
 
-    /// Adds a signal and returns its handle.
     pub(crate) fn add(&self, signal: Arc<Signal>) -> hsa_signal_t {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let handle = table.next;
@@ -254,11 +252,11 @@ pub(crate) unsafe fn create(
 ) -> HsaResult {
     let signal = non_null(signal)?;
     if consumer_count > 0 {
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `consumer_count` agents.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
     let handle = instance.signals.add(Arc::new(Signal::new(initial)));
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { signal.write(handle) };
     Ok(())
 }

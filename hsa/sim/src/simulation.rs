@@ -122,7 +122,8 @@ impl Simulation {
     }
 
     /// Allocates memory of the host as a dma-buf, as a program does with the DRM file of a GPU
-    /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). `hsa_amd_vmem_import_shareable_handle` imports it.
+    /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). To import the dma-buf, call
+    /// `hsa_amd_vmem_import_shareable_handle`.
     ///
     /// # Errors
     /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no such driver

@@ -37,7 +37,7 @@ pub(crate) fn try_acquire(slot: usize) -> bool {
 }
 
 /// Acquires the slot that a forked child has inherited, if its simulation was not initialised when the process was
-/// forked. As with AMD's runtime, the child can then start its own. Returns whether the slot was acquired.
+/// forked. As with AMD's runtime, the child can then start its own simulation. Returns whether the slot was acquired.
 #[cfg(feature = "export")]
 pub(crate) fn try_acquire_inherited(slot: usize) -> bool {
     let owner = TABLE[slot].process.load(Ordering::Acquire);
@@ -75,7 +75,6 @@ pub(crate) fn is_owned(slot: usize) -> bool {
     TABLE[slot].process.load(Ordering::Acquire) == current_process()
 }
 
-/// Returns the instance in a slot.
 pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
     match TABLE[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),

@@ -15,7 +15,6 @@ pub(crate) fn non_null<T>(pointer: *mut T) -> HsaResult<NonNull<T>> {
     NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
 }
 
-/// Converts an error of a memory file to a status.
 pub(crate) fn file_error_status(error: &io::Error) -> hsa_status_t {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
@@ -97,7 +96,7 @@ pub(crate) unsafe fn string(
     let text = non_null(text)?;
     let entry = STATUSES.iter().find(|(code, ..)| *code == status);
     let (.., message) = entry.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { text.write(message.as_ptr()) };
     Ok(())
 }

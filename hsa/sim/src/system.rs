@@ -64,12 +64,12 @@ pub(crate) unsafe fn info(
         HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => write_long(u64::MAX),
         HSA_SYSTEM_INFO_ENDIANNESS => write_word(HSA_ENDIANNESS_LITTLE),
         HSA_SYSTEM_INFO_MACHINE_MODEL => write_word(HSA_MACHINE_MODEL_LARGE),
-        // SAFETY: as above; the attribute is an array of 128 bytes.
+        // SAFETY: not null, and the caller has room for the attribute's type, an array of 128 bytes.
         HSA_SYSTEM_INFO_EXTENSIONS => unsafe {
             value.cast().write_unaligned(extensions(behaviour.supports_loader()));
         },
         HSA_AMD_SYSTEM_INFO_BUILD_VERSION if !instance.build.is_empty() => {
-            // SAFETY: as above; the attribute is a pointer, and the text lives as long as the instance.
+            // SAFETY: not null, and the caller has room for a pointer. The text lives as long as the instance.
             unsafe { value.cast().write_unaligned(instance.build.as_ptr()) };
         }
         HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED => write_boolean(behaviour.reports_svm()),

@@ -40,8 +40,8 @@ fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
 const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
 const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 
-/// AMD's runtime selects the agent by the owner of the address. Before extension 1.12, it does not
-/// know the owner of virtual memory (6.4.3 on the emulated driver also returned `INVALID_ALLOCATION`).
+/// AMD's runtime selects the agent by the owner of the address. Before extension 1.12, the runtime does
+/// not know the owner of virtual memory (6.4.3 on the emulated driver also returned `INVALID_ALLOCATION`).
 #[test]
 fn fill_rejects_vmem_before_rocm_7_2() {
     for (generation, status) in [("a", INVALID_ALLOCATION), ("b", OK)] {

@@ -105,7 +105,7 @@ fn export_faults_substitute_or_leak() {
     let (base, handle) = rig.mapped(PAGE, &[(rig.cpus[0], RW)]);
     write(base, 5);
     let read_first = |descriptor| {
-        // SAFETY: just exported, and owned by this test.
+        // SAFETY: the test has just exported the descriptor, and owns it.
         let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
         let mut bytes = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("memory");

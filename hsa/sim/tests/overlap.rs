@@ -25,7 +25,7 @@ fn overlap(generation: &str) {
         }
         let imported = rig.import(descriptor);
         assert!(imported.is_ok(), "{imported:?}");
-        // The other thread hangs until the process ends.
+        // The thread that creates a handle hangs until the process ends.
         std::process::exit(0);
     });
 }

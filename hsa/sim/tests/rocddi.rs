@@ -1,4 +1,5 @@
-//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of each difference.
+//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of
+//! each difference.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -157,7 +158,7 @@ fn map_rejects_invalid_ranges_of_memory() {
         let status = rig.map_at(base, size, offset, handle);
         assert_eq!(status, INVALID_ARGUMENT, "{size:#x} {offset:#x}");
     }
-    // The size of an import is known, too. D checks it when access is set.
+    // The size of an import is known, too. Generation D checks the size when access is set.
     for (era, expected) in [(D, OK), (E, INVALID_ARGUMENT)] {
         let rig = start(era);
         let descriptor = rig.export(rig.create(PAGE)).expect("a descriptor");
@@ -316,7 +317,6 @@ fn memory_of_the_cpu_is_supported() {
     assert_eq!(rig.try_create(rig.system, PAGE, MEMORY_TYPE_NONE, 0), Err(INVALID_ARGUMENT));
 }
 
-/// Exports a handle to the fabric.
 fn export_fabric(rig: &Rig, handle: u64) -> Result<hsa_fabric_handle_t, hsa_status_t> {
     let mut fabric = hsa_fabric_handle_t { handle: [0; 16] };
     let export = rig.vmem.hsa_amd_vmem_export_fabric_handle.expect("in the table");
@@ -326,7 +326,6 @@ fn export_fabric(rig: &Rig, handle: u64) -> Result<hsa_fabric_handle_t, hsa_stat
     }
 }
 
-/// Imports a handle from the fabric.
 fn import_fabric(rig: &Rig, fabric: hsa_fabric_handle_t) -> Result<u64, hsa_status_t> {
     let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
     let import = rig.vmem.hsa_amd_vmem_import_fabric_handle.expect("in the table");

@@ -152,7 +152,8 @@ fn isa_info_returns_the_full_name() {
 
 #[test]
 fn pools_are_in_amds_order() {
-    // Segment (0: global, 3: LDS) and flags (1: kernel arguments, 2: fine-grained, 4: coarse-grained, 8: extended scope).
+    // Segment (0: global, 3: LDS), and flags (1: kernel arguments, 2: fine-grained, 4: coarse-grained, 8: extended
+    // scope).
     let flags = |rig: &Rig, agent| -> Vec<(u32, u32)> {
         let description = |pool: &hsa_amd_memory_pool_t| {
             let query =

@@ -22,7 +22,7 @@ pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 /// set-group-id, file capabilities or a security module.
 #[must_use]
 pub fn is_privileged() -> bool {
-    // SAFETY: only reads the auxiliary vector of the process.
+    // SAFETY: the call only reads the auxiliary vector of the process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -49,7 +49,7 @@ pub enum Origin {
     Loaded,
     /// The file is in `ROCM_PATH`.
     RocmPath,
-    /// The dynamic linker found it.
+    /// The dynamic linker found the file.
     Linker,
     /// The file is in the `lib` folder of the ROCm that was found when the caller of this crate was built.
     RocmAtBuild,
@@ -193,7 +193,7 @@ pub struct Library {
     path: PathBuf,
     origin: Origin,
     has_rocr_symbol_version: bool,
-    // Because of `RTLD_NODELETE`, dropping this does not unload the library.
+    // Because of `RTLD_NODELETE`, dropping the field does not unload the library.
     library: libloading::os::unix::Library,
 }
 
@@ -274,7 +274,7 @@ impl Library {
         let path = file_of(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
         let handle = library.into_raw();
         let has_rocr_symbol_version = has_rocr_symbol_version(handle);
-        // SAFETY: the handle is that of the library.
+        // SAFETY: `into_raw` has returned the handle, and given up its ownership.
         let library = unsafe { libloading::os::unix::Library::from_raw(handle) };
         Ok(Self { table, path, origin, has_rocr_symbol_version, library })
     }
@@ -298,8 +298,8 @@ fn is_loaded(name: &str) -> bool {
 #[cfg(target_env = "gnu")]
 fn has_rocr_symbol_version(handle: *mut c_void) -> bool {
     let has = |version: &CStr| {
-        // SAFETY: the handle is that of an open library, both strings are valid, and only the address is
-        // compared.
+        // SAFETY: the handle belongs to an open library, both strings end with a zero, and nothing calls the
+        // address.
         !unsafe { libc::dlvsym(handle, c"hsa_init".as_ptr(), version.as_ptr()) }.is_null()
     };
     // In a library without symbol versions, the dynamic linker finds every version.
@@ -312,7 +312,7 @@ fn has_rocr_symbol_version(_handle: *mut c_void) -> bool {
 }
 
 fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: only returns the address; the caller converts it to its type.
+    // SAFETY: the call only returns the address; the caller converts the address to its type.
     let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
     NonNull::new(symbol.as_raw_ptr())
 }

@@ -117,8 +117,7 @@ impl<'a> Object<'a> {
         found && !file.is_null() && unsafe { CStr::from_ptr(file) } == self.name
     }
 
-    /// Reads an attribute of the started library. `None` if it is not started or does not know the
-    /// attribute.
+    /// Reads an attribute. `None` if the library is not started or does not know the attribute.
     fn system_info<T: Copy + Default>(&self, attribute: hsa_system_info_t) -> Option<T> {
         const { assert!(size_of::<T>() <= size_of::<u64>()) };
         let address = self.symbol(c"hsa_system_get_info")?;
@@ -142,7 +141,7 @@ impl<'a> Object<'a> {
         if build.is_null() {
             return None;
         }
-        // SAFETY: not null; the documentation says that it is a string constant.
+        // SAFETY: not null; HSA documents the attribute's value as a string constant.
         let build = unsafe { CStr::from_ptr(build) }.to_string_lossy();
         Some(build.trim_matches('"').to_owned())
     }

@@ -53,7 +53,7 @@ pub fn check_owner(path: &Path, parents: usize) -> Result<(), Untrusted> {
 
 fn check_user(found: &Metadata) -> Result<(), String> {
     let user = found.uid();
-    // SAFETY: only reads the effective user of the process.
+    // SAFETY: the call only reads the effective user of the process.
     let is_own = user == unsafe { libc::geteuid() };
     if is_own || user == 0 || fs::metadata("/proc/self/exe").is_ok_and(|file| file.uid() == user) {
         return Ok(());

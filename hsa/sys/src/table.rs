@@ -1,5 +1,5 @@
-//! The list of all functions of the ABI. The struct of pointers, the loader, the required functions
-//! and the names in logs and errors are generated from it.
+//! The list of all functions of the ABI. From this list, a macro generates the struct of pointers, the
+//! loader, the required functions, and the names in logs and errors.
 
 use crate::bindings::*;
 use core::ffi::{CStr, c_void};
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The C name, which is looked up and appears in logs.
+    /// The C name, for the look-up and the logs.
     pub name: &'static str,
     /// Whether the group cannot be loaded without the function.
     pub required: bool,
@@ -100,8 +100,8 @@ fn look_up(resolve: &mut Resolver<'_>, name: &'static str) -> Option<NonNull<c_v
 /// `F` must be a function pointer type, and `address` the address of a function of that type.
 unsafe fn function<F: Copy>(address: NonNull<c_void>) -> F {
     const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
-    // SAFETY: the sizes are equal (asserted), and the caller promises that it is a function of this
-    // type.
+    // SAFETY: the sizes are equal (asserted), and the caller promises that `address` is that of a function
+    // of type `F`.
     unsafe { transmute_copy(&address) }
 }
 
@@ -243,7 +243,7 @@ impl Table {
     pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
         // SAFETY: the caller promises the results of `resolve`.
         let core = unsafe { Core::load(resolve)? };
-        // SAFETY: as above.
+        // SAFETY: the caller promises the results of `resolve`.
         let vmem = unsafe { Vmem::load(resolve) };
         Ok(Self { core, vmem })
     }

@@ -16,7 +16,6 @@ use verdict::Verdict;
 const UPDATE_COMMAND: &str =
     "HSA_SYS_BLESS=1 cargo test -p hsa-sys --features bindgen --test bindings up_to_date";
 
-/// Checks with a C compiler that the header agrees with the bindings.
 #[test]
 fn header_agrees_with_bindings() {
     let claims = claims::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
@@ -35,7 +34,6 @@ fn header_agrees_with_bindings() {
     );
 }
 
-/// Checks that every name of the header is in the bindings.
 #[test]
 fn bindings_cover_the_header() {
     let header = Header::read();

@@ -8,9 +8,9 @@
 
 #define WAVE 64
 /*
- * The arguments of a copy: a pair of a source and a destination address for the start of each phase, a pair for the
- * end of the last phase, and the number of work items. AMD's copy kernels for aligned and for misaligned addresses
- * differ in the number of pairs.
+ * The arguments of a copy are pairs of a source and a destination address, and the number of work items. There is a
+ * pair for the start of each phase, and one for the end of the last phase. AMD's copy kernels for aligned and for
+ * misaligned addresses differ in the number of pairs.
  */
 #define ALIGNED_PAIRS 5
 #define MISALIGNED_PAIRS 3

@@ -159,7 +159,7 @@ static const struct amd_ip_funcs gmc_ip_funcs = {
 	UNUSED_IP_FUNCS,
 };
 
-/* The interrupt rings are always empty. With HSA_AMD_SVM, amdkfd looks for page faults in them. */
+/* With HSA_AMD_SVM, amdkfd looks for page faults in the interrupt rings, which are always empty. */
 static u32 empty_ring(struct amdgpu_device *adev, struct amdgpu_ih_ring *ih)
 {
 	return ih->rptr;

@@ -2,8 +2,8 @@
 /*
  * Planned faults of the engines, in the language of hsa/faults. Writing a plan, such as
  * "COPY=garbled;TLB_FLUSH#3-5=late:5000us", to the file hsa_vmm/faults in debugfs starts the plan. The file contains
- * each rule and how often the rule was applied.
- * `hsa-vmm vm --fault` checks plans, and writes times in microseconds.
+ * each rule and how often the rule was applied. `hsa-vmm vm --fault` checks the plan, and converts its times to
+ * microseconds.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -22,7 +22,7 @@ struct rule {
 	u64 last;
 	/* If `fault.effect` is NO_EFFECT, the rule only delays the operation, by `fault.time_us`. */
 	struct fault fault;
-	/* The number of operations that the rule names, and the number of those to which the rule was applied. */
+	/* The number of operations that match the rule's name, and of those to which the rule was applied. */
 	atomic64_t seen;
 	atomic64_t applied;
 };

@@ -19,7 +19,7 @@ struct dentry;
 
 #define MAX_GPUS 8
 #define MAX_QUEUES 128
-/* The first 16 address spaces are those of the VMIDs, the others those of processes in the scheduler's run list. */
+/* The first 16 address spaces belong to the VMIDs, the others to the processes in the scheduler's run list. */
 #define MAX_SPACES 64
 #define FIRST_RUNLIST_SPACE 16
 #define TLB_ENTRIES 16384
@@ -49,7 +49,7 @@ struct user_queue {
 	bool is_sdma;
 	/* Whether the queue has stopped: it has caused a page fault, or it hangs. */
 	bool halted;
-	/* The copy of `halted` in the queue's descriptor, for the next mapping. New descriptors contain 0. */
+	/* A copy of `halted` in the queue's descriptor, read when the queue is mapped again. A new descriptor has 0. */
 	u32 *saved_halted;
 	u32 space;
 	u64 base;
@@ -121,7 +121,7 @@ static inline struct gpu *gpu_of(struct amdgpu_device *adev)
 	return NULL;
 }
 
-/* memory.c: translates the GPU's addresses to kernel pointers, and accesses memory by them */
+/* memory.c: translates the GPU's addresses to kernel pointers, and accesses memory through them */
 
 struct translation {
 	u64 pte;
@@ -193,8 +193,8 @@ int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
 
 /*
- * blit.c: executes a copy or fill kernel of AMD's runtime. Returns 1 if the kernel is complete, 0 if it is another
- * kernel, -ECANCELED if the queue hangs, and another negative number after a page fault.
+ * blit.c: executes a copy or fill kernel of AMD's runtime. Returns 1 if the kernel is complete, 0 for any other kernel,
+ * -ECANCELED if the queue hangs, and another negative number after a page fault.
  */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
@@ -220,7 +220,7 @@ enum effect { NO_EFFECT, LOST, LATE, GARBLED, HALF, HANG };
 
 struct fault {
 	enum effect effect;
-	/* How late the operation is performed, or the length of a delay. */
+	/* The delay of a LATE operation; in a rule without an effect, the length of the sleep. */
 	u32 time_us;
 };
 
@@ -239,7 +239,7 @@ struct operation_data {
 
 /* Counts an operation, sleeps for its planned delay, and returns its planned fault. */
 struct fault next_fault(enum operation operation);
-/* Calls `run` after a time, in a worker. */
+/* Calls `run` in a worker after `time_us`. */
 void perform_late(u32 time_us, void (*run)(struct operation_data *data), struct operation_data data);
 void add_fault_file(struct dentry *folder);
 

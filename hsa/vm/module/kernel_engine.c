@@ -21,8 +21,8 @@ enum {
 };
 
 /*
- * More bytes than any indirect buffer (IB) has. A copy is a page-table write if its source is in its own indirect
- * buffer, less than this limit from the buffer's start.
+ * Larger than any indirect buffer (IB), in bytes. A copy writes page tables if its source is in the IB that contains
+ * the packet: less than this limit after the IB's start.
  */
 #define IB_SIZE_LIMIT 0x20000
 
@@ -195,7 +195,7 @@ static bool writes_page_tables(const u32 *words, u64 buffer)
 	case PTE_PDE:
 	case WRITE_LINEAR:
 		return true;
-	case COPY_LINEAR: /* a page-table write copies entries that are in the indirect buffer itself */
+	case COPY_LINEAR: /* a page-table write copies entries from the indirect buffer itself */
 		return *(const u64 *)(words + 3) - buffer < IB_SIZE_LIMIT;
 	default:
 		return false;
@@ -217,7 +217,7 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p);
 static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 {
 	u64 remaining;
-	/* The driver's pool of these buffers is contiguous for the CPU. */
+	/* The driver allocates indirect buffers from a pool that is contiguous in the CPU's address space. */
 	struct packets p = { .words = kernel_pointer(gpu, buffer, &remaining), .mask = ~0ull,
 			     .is_indirect = true };
 

@@ -168,7 +168,7 @@ static int __init hsa_vmm_init(void)
 
 		gpu->index = gpu_count;
 		error = init_gpu(gpu, pci_dev_get(pdev));
-		/* An error does not unload the module: threads and the replaced function use it already. */
+		/* Despite an error, the module must stay loaded: threads and amdgpu already run its functions. */
 		if (error)
 			dev_err(&pdev->dev, "hsa_vmm: cannot make this device a GPU: %d\n", error);
 		else
@@ -185,6 +185,6 @@ static int __init hsa_vmm_init(void)
 }
 module_init(hsa_vmm_init);
 
-/* There is no exit function: amdgpu uses functions of this module. */
+/* Without an exit function, the module cannot be unloaded: amdgpu uses its functions. */
 MODULE_DESCRIPTION("Software GPUs for an unmodified amdgpu driver, in QEMU");
 MODULE_LICENSE("Dual MIT/GPL");

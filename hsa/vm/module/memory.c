@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * Memory as the GPU addresses it: VRAM of all GPUs of the hive, system memory by its bus address, the
- * kernel's own address space (VMID 0), and the processes' address spaces. Addresses of processes are
- * translated by the page tables that the driver has written. A TLB keeps each entry until the driver flushes it.
+ * kernel's own address space (VMID 0), and the processes' address spaces. The module translates a process's
+ * addresses with the page tables that the driver has written. A TLB keeps each entry until the driver flushes the TLB.
  */
 #include <linux/sched.h>
 #include "gpu.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The debugfs file hsa_vmm/N: the reader's page table on GPU N. Each line describes a mapping by the driver's
- * record and the entry in the page table. The format is similar to that of the emulated driver (hsa-kfd).
+ * The debugfs file hsa_vmm/N: the page table, on GPU N, of the process that reads the file. Each line describes a
+ * mapping: the driver's record and the page-table entry. The format resembles that of the emulated driver (hsa-kfd).
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -26,8 +26,8 @@ static struct amdgpu_vm *find_vm(struct amdgpu_device *adev, pid_t tgid)
 }
 
 /*
- * A process is evicted while its memory moves. Its queues are stopped until a worker has rewritten its page
- * tables, so that no GPU uses the outdated entries.
+ * The driver evicts a process while it moves the process's memory. It stops the queues until a worker has rewritten
+ * the page tables, so that no GPU uses outdated entries.
  */
 static void wait_until_restored(void)
 {

@@ -245,7 +245,7 @@ static int run_queue(struct gpu *gpu, struct user_queue *queue)
 	struct access a = { .gpu = gpu, .space = queue->space };
 	int done = 0, status = 0;
 
-	/* A queue that was mapped before continues at its read pointer. */
+	/* A queue that is mapped again continues at the read pointer in memory. */
 	if (!queue->has_rptr)
 		status = user_read(&a, queue->rptr_address, &queue->rptr, sizeof(queue->rptr));
 	queue->has_rptr = !status;

@@ -1,11 +1,16 @@
-//! Compiles the kernel module against the headers of its kernel.
+//! Compiles the kernel modules of this project against the headers of their kernel.
 
 use crate::tool::{self, ToolError, file_error};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-/// Compiles the module in a copy of its folder, and strips debug information. Returns the module's file.
+/// The module that makes the kernel load other modules faster.
+pub(crate) const FAST_LOAD: &str = "fast_load.ko";
+/// The module with the software GPUs.
+pub(crate) const SOFTWARE_GPUS: &str = "hsa_vmm.ko";
+
+/// Compiles the modules in `work`, a copy of their folder, and strips debug information.
 ///
 /// `headers` is the folder of the kernel's headers, in which `make` runs. `amd` contains the headers of AMD's driver.
 pub(crate) fn build(
@@ -13,7 +18,7 @@ pub(crate) fn build(
     headers: &Path,
     amd: &Path,
     work: &Path,
-) -> Result<PathBuf, ToolError> {
+) -> Result<(), ToolError> {
     fs::create_dir_all(work).map_err(file_error(work))?;
     for entry in fs::read_dir(source).map_err(file_error(source))? {
         let path = entry.map_err(file_error(source))?.path();
@@ -24,14 +29,12 @@ pub(crate) fn build(
     let mut command = Command::new("make");
     command.arg("--silent").arg("-C").arg(headers).arg("modules");
     command.arg(format!("M={}", work.display())).arg(format!("AMD={}", amd.display()));
-    // The module needs no type information, which `pahole` would generate.
+    // The modules need no type information, which `pahole` would generate.
     command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
     tool::run(command, "make")?;
-    let module = work.join("hsa_vmm.ko");
     let mut command = Command::new("strip");
-    command.arg("--strip-debug").arg(&module);
-    tool::run(command, "binutils")?;
-    Ok(module)
+    command.arg("--strip-debug").args([FAST_LOAD, SOFTWARE_GPUS].map(|file| work.join(file)));
+    tool::run(command, "binutils").map(drop)
 }
 
 /// In the Makefile of an unpacked package, replaces the installed path of an included file by the path below `root`.

@@ -102,7 +102,7 @@ pub fn fetch(
     let target = folder.join(&offer.release);
     let root = target.join("root");
     let amd = target.join("amd");
-    // This file is written last, and marks a complete download.
+    // This file is written after all others of the download, and marks a complete download.
     let list = target.join(Kernel::PACKAGES);
     if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
         report(&format!("the kernel {} is already fetched", offer.release));
@@ -111,11 +111,11 @@ pub fn fetch(
         unpack(&offer, &target)?;
         fs::write(&list, &offer.version).map_err(file_error(&list))?;
     }
-    report("compiling the kernel module");
+    report("compiling the kernel modules");
     let work = target.join("module");
     let headers = root.join(format!("usr/src/linux-headers-{}", offer.release));
     build::relocate(&headers.join("Makefile"), &root)?;
-    let module = build::build(&source, &headers, &amd, &work)?;
+    build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
     let folders =
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
@@ -123,7 +123,7 @@ pub fn fetch(
     let configuration = root.join(format!("boot/config-{}", offer.release));
     let initramfs = target.join(Kernel::INITRAMFS);
     let modules = initramfs::find_modules(modules_folder)?;
-    initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &module)?;
+    initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &work)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 

@@ -73,7 +73,7 @@ impl Write for Port {
     }
 }
 
-/// Waits until the host has received what was written. QEMU would discard the rest when the machine ends.
+/// Waits until the host has received all written bytes: when the machine ends, QEMU discards the others.
 fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -> io::Result<()> {
     fs::write(guest.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();

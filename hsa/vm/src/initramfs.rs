@@ -1,6 +1,7 @@
 //! The initial file system of the virtual machine: `init`, busybox, and the kernel modules.
 
 use crate::Kernel;
+use crate::build::{FAST_LOAD, SOFTWARE_GPUS};
 use crate::tool::{self, ToolError, file_error};
 use cpio::newc::{Builder, trailer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +21,13 @@ const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
 /// Writes the initial file system. `modules` maps the names of the kernel's modules to their files. `configuration` is
-/// the file with the kernel's options. `software_gpu` is this project's `hsa_vmm.ko`.
+/// the file with the kernel's options. `own_modules` is the folder in which this project's modules were compiled.
 pub(crate) fn write(
     target: &Path,
     modules: &BTreeMap<String, PathBuf>,
     configuration: &Path,
     busybox: &Path,
-    software_gpu: &Path,
+    own_modules: &Path,
 ) -> Result<(), ToolError> {
     let mut load_order = LoadOrder { files: modules, order: Vec::new(), visited: BTreeSet::new() };
     for name in MODULES {
@@ -40,7 +41,7 @@ pub(crate) fn write(
         archive.add("bin/busybox", FILE, &fs::read(busybox)?)?;
         for program in [
             "sh", "cat", "chroot", "cp", "dmesg", "insmod", "kill", "mkdir", "mount", "poweroff",
-            "rm", "sleep", "sync", "uname", "unshare",
+            "rm", "rmmod", "sleep", "sync", "uname", "unshare",
         ] {
             archive.add(&format!("bin/{program}"), LINK, b"busybox")?;
         }
@@ -50,7 +51,9 @@ pub(crate) fn write(
             archive.add(&format!("modules/{name}.ko"), FILE, bytes)?;
             order += &format!("{name}\n");
         }
-        archive.add("modules/hsa_vmm.ko", FILE, &fs::read(software_gpu)?)?;
+        for file in [FAST_LOAD, SOFTWARE_GPUS] {
+            archive.add(&format!("modules/{file}"), FILE, &fs::read(own_modules.join(file))?)?;
+        }
         archive.add("modules/order", FILE, (order + "hsa_vmm\n").as_bytes())
     };
     add_files(&mut archive).map_err(file_error(target))?;

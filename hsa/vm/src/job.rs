@@ -28,7 +28,7 @@ pub(crate) const ARGUMENTS: &str = "arguments";
 pub(crate) const ENVIRONMENT: &str = "environment";
 /// The path of the program's current folder.
 pub(crate) const DIRECTORY: &str = "directory";
-/// Exists when the host has received the numbers of bytes in [`WRITTEN`].
+/// Exists when the host has received as many bytes as [`WRITTEN`] says.
 pub(crate) const RECEIVED: &str = "received";
 /// The number of the job. The host writes this file last. The guest then starts the program.
 const READY: &str = "ready";
@@ -80,8 +80,8 @@ const MAX_COPY: u64 = 4 << 30;
 
 /// A program to run in a virtual machine.
 ///
-/// The guest cannot write to the folder that the host writes to: the host would follow a symbolic link of the guest. The
-/// program is root in the guest and can create any file in the guest's folder, also in place of the guest's own files.
+/// The guest cannot write to the host's folder, because the host would follow a symbolic link that the guest creates
+/// there. The program is root in the guest: it can create any file in the guest's folder, and replace the guest's own.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Contains the other two folders, and the host's own files. Not shared with the guest.
@@ -124,8 +124,8 @@ impl Job {
     /// Replaces the guest's folder by an empty folder, for a machine that boots.
     pub fn renew_guest_folder(&self) -> io::Result<()> {
         let folder = self.guest_folder();
-        // The previous guest can have created folders that cannot be removed, such as folders without permissions, or
-        // too deep ones. They must not prevent this machine from booting.
+        // The previous guest can have created folders that cannot be removed: too deep, or without permissions. Such
+        // folders must not prevent this machine from booting.
         if fs::remove_dir_all(&folder).is_err() && folder.exists() {
             let aside = tempfile::Builder::new().prefix("left-").tempdir_in(&self.folder)?;
             fs::rename(&folder, aside.keep())?;
@@ -137,7 +137,7 @@ impl Job {
     pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(self.host_folder())? {
             let entry = entry?;
-            // The guest and other processes compare with the number of the previous job.
+            // Keep this file: the guest and other processes compare its number with the next one.
             if entry.file_name() != READY {
                 fs::remove_file(entry.path())?;
             }
@@ -204,7 +204,7 @@ impl Job {
         self.folder.join(QEMU_ERRORS)
     }
 
-    /// Returns whether the guest has finished the job, or the last job that another process started in this folder.
+    /// Returns whether the guest has finished this job; before [`Self::start`], the previous job in this folder.
     pub fn has_ended(&self) -> bool {
         self.is_marked(ENDED)
     }
@@ -265,8 +265,8 @@ impl Job {
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
-        // Another user can create a folder of this name in `/tmp`, with any contents. The metadata is that of a link, not
-        // of its target.
+        // Another user can create a folder of this name in `/tmp`, with any contents. `metadata` does not follow
+        // a link.
         let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
             && entry.metadata().is_ok_and(|found| {
                 found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()

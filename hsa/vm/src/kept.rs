@@ -110,7 +110,7 @@ impl KeptMachine {
         };
         let mut command = command(listeners.each_ref().map(port)).map_err(failed())?;
         command.current_dir("/");
-        // SAFETY: between fork and exec, the closure makes only a system call.
+        // SAFETY: between fork and exec, the closure only calls `setsid`: it neither allocates memory nor takes a lock.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
         // QEMU accepts these connections later. If QEMU ends before that, the connections end, too.
         let streams = self.open_streams().map_err(failed())?;

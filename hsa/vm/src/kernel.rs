@@ -13,8 +13,8 @@ pub struct Kernel {
     folder: PathBuf,
 }
 
-/// The kernel was not fetched, or was fetched by another version, or its module was compiled from other source files than
-/// this machine's.
+/// The kernel was not fetched, or another version of `hsa-vmm` fetched it, or the module's source files differ from
+/// those that were compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} in {folder}; run `{command}`", folder = folder.display())]
 pub struct NotFetched {
@@ -37,7 +37,7 @@ impl Kernel {
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
     /// # Errors
-    /// The kernel was not fetched, or was fetched by another version of `hsa-vmm`, or a source file of its module has
+    /// The kernel was not fetched, or another version of `hsa-vmm` fetched it, or a source file of its module has
     /// changed since the module was compiled. The message contains the command to run.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
         let not_fetched = |problem: String, command: String| NotFetched {

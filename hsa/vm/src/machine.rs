@@ -181,7 +181,7 @@ impl Machine {
         self
     }
 
-    /// Writes the functions of amdgpu.ko that ran, with their numbers of calls, to a file.
+    /// Writes the functions of amdgpu.ko that ran, and how often each was called, to a file.
     #[must_use]
     pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
         self.coverage = Some(file.into());

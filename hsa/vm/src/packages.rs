@@ -12,7 +12,6 @@ pub(crate) const SERIES: &str = "6.12";
 const APT: &str = "apt";
 const DPKG: &str = "dpkg";
 
-/// A kernel in the package sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// The kernel's own name, such as `6.12.117+deb12-amd64`.

@@ -11,7 +11,6 @@ use std::process::Command;
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 pub(crate) const PACKAGE: &str = "qemu-system-x86";
 
-/// Returns whether a program is in `PATH`.
 pub(crate) fn is_on_path(program: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(program).is_file())
@@ -84,7 +83,6 @@ fn escape(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// Returns the command line of the guest's kernel.
 fn kernel_command_line(machine: &Machine) -> String {
     let mut words = vec![
         "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off nokaslr tsc=reliable".to_owned(),

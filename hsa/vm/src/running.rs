@@ -36,7 +36,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limit that has been reached.
+    /// Returns the limit that has been reached, if any.
     pub fn check(&self) -> Option<WaitEnd> {
         match self.signal.load(Ordering::Relaxed) {
             0 => (Instant::now() > self.deadline).then_some(WaitEnd::TimeOut),
@@ -45,7 +45,6 @@ impl Limits {
     }
 }
 
-/// Why the wait for QEMU has ended.
 #[derive(Debug)]
 pub(crate) enum WaitEnd {
     /// The program has ended.
@@ -113,7 +112,8 @@ impl RunningMachine {
         let mut command = start(ports).map_err(failed())?;
         command.process_group(0);
         let parent = rustix::process::getpid();
-        // SAFETY: between fork and exec, the closure makes only system calls.
+        // SAFETY: between fork and exec, the closure makes only system calls. It neither allocates memory nor
+        // takes a lock.
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -151,7 +151,7 @@ impl RunningMachine {
         Self { qemu, boot_limit, started: Instant::now(), copies, received }
     }
 
-    /// Waits until the program has ended, or the machine must be ended.
+    /// Waits until the program or the machine has ended, or a limit is reached.
     pub fn wait(&mut self, job: &Job, limits: &Limits) -> WaitEnd {
         let mut is_confirmed = false;
         loop {

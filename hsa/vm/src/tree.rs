@@ -118,18 +118,18 @@ pub fn use_tree(
         ignore_missing(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
     }
     ignore_missing(fs::remove_dir_all(&work)).map_err(file_error(&work))?;
-    report("compiling the kernel module");
+    report("compiling the kernel modules");
     // With `make O=…`, `source` in the build folder is a link to the source tree.
     let amd = [tree.join(AMD), tree.join("source").join(AMD)];
     let amd = amd.iter().find(|path| path.join("include").is_dir()).unwrap_or(&amd[0]);
-    let module = build::build(&source, &tree, amd, &work)?;
+    build::build(&source, &tree, amd, &work)?;
     report("writing the initial file system");
     let image = tree.join(IMAGE);
     fs::copy(&image, target.join(Kernel::IMAGE)).map_err(file_error(&image))?;
     let origin = target.join(Kernel::TREE);
     fs::write(&origin, tree.as_os_str().as_encoded_bytes()).map_err(file_error(&origin))?;
     let (initramfs, configuration) = (target.join(Kernel::INITRAMFS), tree.join(CONFIGURATION));
-    initramfs::write(&initramfs, &modules(&tree)?, &configuration, &busybox(&root), &module)?;
+    initramfs::write(&initramfs, &modules(&tree)?, &configuration, &busybox(&root), &work)?;
     Ok(Kernel::open(folder, Some(&release))?)
 }
 

@@ -25,10 +25,10 @@ use crate::vmm::Vmm;
 
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
-/// A paged KV cache needs this: its sequences grow and end, may share pages
-/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. A range of pages that
-/// starts after its end is an error ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls
-/// wait for each other.
+/// A paged KV cache needs this: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
+/// keep their addresses. Pages are counted from 0. A range of pages that starts after its end is an error
+/// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Concurrent
+/// accesses to memory are described in the [memory model](crate::vmm#memory-model).
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
@@ -180,9 +180,9 @@ impl PagedBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
-    /// [`Problem::PageQuarantined`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with
-    /// a [zero page](PagedBuilder::with_zero_page), because retired pages would not map the zero page at once.
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`]; as
+    /// for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a [zero
+    /// page](PagedBuilder::with_zero_page), because retired pages would not map the zero page immediately.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
@@ -203,7 +203,7 @@ impl PagedBuffer {
             .try_for_each(|page| locked.mapping_and_memory(page).map(drop))
             .map_err(to_error)?;
         let end = pages.end;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `RetireQueue::submit`, which are also those of `submit_many`.
         unsafe { locked.retire(pages, queue, signals) }?;
         locked.unmap_ahead(end);
         Ok(())
@@ -223,8 +223,8 @@ impl PagedBuffer {
     /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without
     /// copying it. No agent may access the addresses of the pages during the call.
     ///
-    /// Afterwards the pages of this buffer are as after [`unmap`](Self::unmap), and those of the
-    /// destination as after [`map`](Self::map): the agents with access to that buffer have access.
+    /// Afterwards, the pages of this buffer are as after [`unmap`](Self::unmap), and the pages of the destination as
+    /// after [`map`](Self::map), with the destination's access.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
@@ -299,10 +299,10 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
+    /// Returns the number of mappings of a page's memory: 1 if the memory is not shared, 0 if the page is not in use.
     ///
-    /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
-    /// address. While another thread moves or shares the page, that call counts as one more mapping.
+    /// Counts pages of this and other buffers, mappings by address, and retiring pages, which a kernel may still read.
+    /// While another thread moves or shares the page, that call counts as one more mapping.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
@@ -312,9 +312,9 @@ impl PagedBuffer {
         Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
-    /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
-    /// `first` on, without copying it. The access to each page does not change. No agent may access the addresses of
-    /// the pages of either buffer during the call.
+    /// Exchanges the memory of pages with that of as many pages of this or another buffer, from page `first` on,
+    /// without copying. The access to each page does not change. No agent may access the addresses of the pages of
+    /// either buffer during the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
@@ -348,7 +348,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
+    /// Revokes all access of agents, including GPUs. During the call, the other agents may have no access.
     ///
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
     /// still use them. To revoke access to these, drain the queue first.
@@ -377,8 +377,6 @@ impl PagedBuffer {
 
     /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; [`Problem::PageRetiring`];
     /// otherwise as for [`Vmm::read`].
@@ -388,8 +386,6 @@ impl PagedBuffer {
     }
 
     /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
@@ -401,8 +397,6 @@ impl PagedBuffer {
 
     /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
     /// `size` are in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for

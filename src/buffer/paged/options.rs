@@ -38,11 +38,11 @@ impl PagedBuilder {
         self
     }
 
-    /// Maps a shared page of zeros at every page that is not mapped: agents with access to the buffer can
-    /// read those pages without a fault.
+    /// Maps a shared page of zeros at every page that is not mapped. Agents with access to the buffer can read these
+    /// pages without a fault.
     ///
-    /// Agents must not write to those pages. A store by a CPU faults. A store by a GPU changes all of them,
-    /// because AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
+    /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU changes all of them, because
+    /// AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
@@ -197,7 +197,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page came into use, whether it was mapped then or ahead.
     pub maps: u64,
-    /// How often a page that the caller mapped was already mapped ahead: a part of `maps`.
+    /// The number of `maps` that found the page mapped ahead.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
     pub unmaps: u64,
@@ -212,7 +212,7 @@ pub struct PagedStatistics {
 }
 
 impl PagedStatistics {
-    /// Returns the bytes of memory that the buffer uses, also for retiring and quarantined pages. Memory shared with
+    /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory shared with
     /// another buffer counts in both.
     pub fn memory(&self) -> usize {
         let zero_page = usize::from(self.zero > 0);

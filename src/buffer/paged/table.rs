@@ -1,4 +1,4 @@
-//! The table of a buffer's pages: the state of each page, and changes of it.
+//! The table of a buffer's pages: the state of each page, and the changes of these states.
 
 mod retired;
 
@@ -33,7 +33,7 @@ impl Page {
         Self { state: PageState::Mapped, mapping: None, memory: Some(memory) }
     }
 
-    /// Creates a page without memory of its own.
+    /// Creates a page without its own memory.
     fn without_memory(state: PageState) -> Self {
         Self { state, mapping: None, memory: None }
     }
@@ -238,7 +238,7 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Unmaps those pages from `page` on that were mapped ahead, but no longer follow a page in use.
+    /// Unmaps the pages from `page` on that were mapped ahead and no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let count = self.core.pages_ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -431,7 +431,7 @@ pub(super) fn commit(
     }
 }
 
-/// Adds pages to the error: those of the plan of the first buffer whose plan is not empty.
+/// Adds to the error the pages of the first plan that is not empty.
 fn add_pages(error: Error, changes: &[(&mut LockedTable<'_>, Plan)]) -> Error {
     let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
         return error;

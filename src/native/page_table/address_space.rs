@@ -41,7 +41,7 @@ pub(crate) struct DrmDevice {
 
 // SAFETY: libdrm's functions may be called on one device by several threads; they lock it themselves.
 unsafe impl Send for DrmDevice {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for DrmDevice {}
 
 impl AddressSpace {
@@ -80,7 +80,7 @@ impl AddressSpace {
         Ok(Self::Drm(drm_device))
     }
 
-    /// Imports memory. ROCr's import of the same memory and this one are counted together.
+    /// Imports memory. libdrm counts this import and ROCr's import of the same memory together.
     pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, DriverError> {
         match self {
             Self::Drm(device) => device.import(memory).map(Buffer::Drm),
@@ -151,7 +151,7 @@ impl Buffer<'_> {
         permissions: PagePermissions,
     ) -> Result<(), DriverError> {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the condition of `DrmBuffer::replace`, which is the same.
             Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
             #[cfg(feature = "simulation")]
             Self::Simulated { simulation, gpu, memory } => {
@@ -186,7 +186,7 @@ impl DrmBuffer<'_> {
             return Err(DriverError::Call { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
         }
         let (flags, replace) = (u64::from(permissions.bits()), abi::AMDGPU_VA_OP_REPLACE);
-        // SAFETY: device and buffer are alive; the kernel checks the numbers.
+        // SAFETY: device and buffer are alive, the caller guarantees the range, and the kernel checks the numbers.
         let result = unsafe {
             (self.device.library.va_op)(device, handle, offset, size, address, flags, replace)
         };

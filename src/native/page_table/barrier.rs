@@ -11,13 +11,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fs::File;
 use std::path::Path;
 
-/// The size of the page.
 const PAGE_SIZE: usize = 4096;
 /// The size of the address range of the page: a multiple of every page size of Linux.
 const RESERVED_SIZE: usize = 64 << 10;
 
-/// A way to wait until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no
-/// TLB contains an older entry.
+/// A way to wait until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no TLB
+/// contains old entries.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     Kfd(KfdPage),
@@ -34,8 +33,8 @@ impl Barrier {
     }
 }
 
-/// A page of system memory that only this type uses. Each wait maps the page, or unmaps it if it is mapped. Both
-/// calls wait for all earlier changes of the page tables of some GPUs, and flush their TLBs.
+/// A page of system memory that only this type uses. Each wait maps the page or, if the page is mapped, unmaps it. Both
+/// calls wait for all earlier changes of the page tables of `gpus`, and flush their TLBs.
 ///
 /// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
 #[derive(Debug)]
@@ -183,7 +182,7 @@ impl PinnedPage {
         let start = page.0.as_ptr().expose_provenance();
         // SAFETY: the page stays allocated until it is unlocked, and nothing else locks it.
         unsafe { native.lock(start, PAGE_SIZE, &self.gpus) }?;
-        // SAFETY: it was just locked, and no GPU has been given its address.
+        // SAFETY: the page was just locked, and no GPU has been given its address.
         if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
             crate::log::event!(WARN, call, %status, "a page of this process stays locked");
             std::mem::forget(std::mem::replace(&mut *page, Box::new(Page([0; PAGE_SIZE]))));

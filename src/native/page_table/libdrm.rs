@@ -24,7 +24,8 @@ pub(crate) struct Libdrm {
 }
 
 impl Libdrm {
-    /// Returns every loaded copy with the needed functions, first the one that ROCr most likely uses. Loads no library.
+    /// Returns every loaded copy with the needed functions. The first is the copy that ROCr most likely uses. Loads no
+    /// library.
     pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
         let (mut found, mut failure) = (Vec::new(), DriverError::NoLibrary);
         for name in NAMES {
@@ -49,7 +50,7 @@ impl Libdrm {
             (name, library): (&'static str, &Library),
             function: &'static str,
         ) -> Result<F, DriverError> {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the function has the type `F`.
             let found = unsafe { library.get::<F>(function.as_bytes()) };
             let missing = DriverError::NoFunction { library: name, function };
             found.map(|symbol| *symbol).map_err(|_| missing)

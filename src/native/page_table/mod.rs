@@ -2,9 +2,9 @@
 //!
 //! ROCr passes permissions to libdrm's `amdgpu_bo_va_op`, which drops them. The kernel supports permissions and
 //! offsets. This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
-//! file for each GPU, with the GPU's address space ([`AddressSpace`]), and counts imports of memory, ROCr's
-//! and this library's together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would
-//! also close ROCr's handle.
+//! file for each GPU, with the GPU's address space ([`AddressSpace`]). It counts ROCr's and this library's imports of
+//! memory together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would also close ROCr's
+//! handle.
 //!
 //! Two facts about the kernel determine when a change has taken effect:
 //!
@@ -70,7 +70,8 @@ pub(in crate::native) unsafe fn ioctl<T>(
     retried: &[Errno],
 ) -> Result<(), DriverError> {
     loop {
-        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
+        // SAFETY: the caller guarantees that the call with this opcode has this argument. Calls libc, because the
+        // emulated driver cannot intercept rustix's `ioctl`.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
         if result >= 0 {

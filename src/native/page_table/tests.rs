@@ -78,7 +78,6 @@ impl Machine {
         Self { native, gpus, memory, other }
     }
 
-    /// Opens the address space of a GPU.
     fn space(&self, gpu: usize) -> AddressSpace {
         let mut found = Libdrm::find_loaded().unwrap();
         assert_eq!(found.len(), 1);

@@ -1,9 +1,8 @@
 //! The 22 invariants of the ledger, the code that ensures each, and its test.
 //!
-//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug
-//! builds also check the mappings of a reservation after every step. The function that performs a step
-//! ensures the invariants of the step. The code around the ledger ensures those of memory, descriptors and
-//! threads.
+//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug builds also
+//! check the mappings of a reservation after every step. The function that performs a step ensures the invariants of
+//! the step. The code around the ledger ensures the invariants of memory, descriptors and threads.
 //!
 //! | | invariant | ensured by | tested by |
 //! |---|---|---|---|
@@ -15,7 +14,7 @@
 //! | 6 | only `retain` of a live mapping makes a handle without references valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, overlaps no other mapping, and is not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
-//! | 9 | no agent has access to a new mapping | `Journal::add_new` | case `map.access.none_at_first` |
+//! | 9 | no agent has access to a new mapping | `Journal::add_new` | case `access.get.never_set` |
 //! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `adjacent_requires_whole_mappings` |
 //! | 11 | a list takes effect as a whole or not at all; setting the same access again changes nothing | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
 //! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::decrement` | `memory_lives_while_referenced_or_mapped` |

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Physical memory. It is alive while it is referenced, mapped or used.
+/// Physical memory, alive while it is referenced, mapped or used.
 ///
 /// The record owns the runtime's handle, which is released only with a record that was removed from [`Handles`].
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl HandleNumbers {
         self.next - 1
     }
 
-    /// Returns why this number is not that of a live handle.
+    /// Returns why no live handle has this number.
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK_SIZE;
         if number == 0 {

@@ -57,16 +57,16 @@ pub(crate) const MAX_OFFSET: usize = u32::MAX as usize * OFFSET_UNIT;
 /// entries small.
 #[derive(Debug, Default)]
 pub(super) struct AccessStates {
-    /// Each state, and the number of mappings that have it. If no mapping has it, the slot can be used again.
+    /// Each state, and the number of mappings with this state. A slot without mappings can be used again.
     pub slots: SmallVec<[(AccessState, u32); 1]>,
     /// States without a slot, by the mapping's serial.
     pub others: BTreeMap<u64, AccessState>,
 }
 
 impl AccessStates {
-    /// What an entry stores instead of a slot if no agent has access.
+    /// The value that an entry stores instead of a slot if no agent has access.
     pub const NO_ACCESS: u8 = u8::MAX;
-    /// The maximum number of slots, and what an entry stores instead of a slot if none was free.
+    /// The maximum number of slots, and the value that an entry stores instead of a slot if no slot was free.
     pub const MAX_SLOTS: u8 = u8::MAX - 1;
 
     fn get(&self, slot: u8, serial: u64) -> &AccessState {
@@ -95,7 +95,6 @@ impl AccessStates {
         slot as u8
     }
 
-    /// Removes the state of a mapping.
     fn remove(&mut self, slot: u8, serial: u64) {
         match self.slots.get_mut(usize::from(slot)) {
             Some((_, mappings)) => *mappings -= 1,
@@ -150,7 +149,7 @@ impl Mappings {
         Some(self.access.get(entry.access, entry.serial).requested.get(agent))
     }
 
-    /// Returns the mapping of exactly a range, if there is one. This is the usual case.
+    /// Returns the mapping of exactly a range, the usual case; `None` if there is no such mapping.
     pub fn exact(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(self.mapped_range(range.start, entry))
@@ -262,7 +261,7 @@ impl Mappings {
         self.quarantined.insert(serial, reason);
     }
 
-    /// Returns why the mapping with this serial is quarantined, if it is.
+    /// Returns why the mapping with this serial is quarantined; `None` if it is not.
     pub fn quarantined(&self, serial: u64) -> Option<&Arc<Quarantined>> {
         self.quarantined.get(&serial)
     }

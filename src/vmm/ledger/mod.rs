@@ -3,11 +3,11 @@
 //! ```text
 //! reservations   base    -> reservation                    disjoint
 //! reservation    address -> mapping: size, handle, access  disjoint
-//! handles        number  -> size, references, mappings     alive while referenced, mapped or being exported
+//! handles        number  -> size, references, mappings     alive while referenced, mapped or used
 //! ```
 //!
-//! [`check`] lists its 22 invariants. Every operation first checks, then changes everything or nothing.
-//! Look-ups do not allocate; operations on a range take time linear in its mappings.
+//! [`check`] lists the 22 invariants. Every operation first checks, then changes everything or nothing. Look-ups do not
+//! allocate; operations on a range take time linear in its mappings.
 //!
 //! An operation that changes mappings holds the mutex of each of its reservations ([`ReservationGuard`])
 //! while it calls the runtime. This excludes other operations on these reservations. The operation changes the map at

@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// A reservation. A thread can still have a reference to it after it was freed; [`lock`](Self::lock) then
-/// returns `None`.
+/// A reservation. A thread can still have a reference to a freed reservation; [`lock`](Self::lock) then returns `None`.
 // Padded, so that threads in different reservations share no cache line. Padding costs less than an alignment,
 // for which the allocator has a slow path.
 #[derive(Debug)]
@@ -24,13 +23,12 @@ pub(crate) struct Reservation {
     pub size: usize,
     /// Unique in the process, unlike the address.
     pub serial: u64,
-    /// The serial of the next mapping.
     next_serial: AtomicU64,
-    /// Identifies the [`Reservations`] that it belongs to.
+    /// The identifier of the [`Reservations`] that contain this reservation.
     index_id: u64,
-    /// Whether it was freed, or is being freed: another reservation may have its addresses.
+    /// Whether the reservation was freed, or is being freed: another reservation may have its addresses.
     freed: AtomicBool,
-    /// Set if it is quarantined: never used again, and never freed.
+    /// Set if the reservation is quarantined: never used again, and never freed.
     quarantined: OnceLock<Arc<Quarantined>>,
     writer: Mutex<()>,
     mappings: RwLock<Mappings>,
@@ -52,7 +50,7 @@ impl Reservation {
         self.contains(range.start) && range.size <= self.size - (range.start - self.base)
     }
 
-    /// Locks the reservation against other operations that change its mappings. Returns `None` if it was
+    /// Locks the reservation against other operations that change its mappings. Returns `None` if the reservation was
     /// freed or quarantined before.
     pub fn lock(&self) -> Option<ReservationGuard<'_>> {
         let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
@@ -145,7 +143,7 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. The caller may [`cache`] it after use.
+    /// Returns the reservation that contains an address. The caller may [`cache`] the reservation after use.
     pub fn find(&self, address: usize) -> Option<Arc<Reservation>> {
         let matches = |it: &Arc<Reservation>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
@@ -177,7 +175,7 @@ impl Reservations {
     /// Adds a reservation, and returns it. The error is the first address that another reservation contains.
     pub fn insert(&self, range: Range) -> Result<Arc<Reservation>, usize> {
         let mut tree = self.tree_mut();
-        // If any reservation overlaps the range, the last one that begins before the range's end overlaps it.
+        // If any reservation overlaps the range, the last reservation that begins before the range's end does.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
             && base + last.size > range.start
         {

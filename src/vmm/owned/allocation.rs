@@ -7,8 +7,8 @@ use derive_more::Debug;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Physical memory. The value owns one reference to a handle. Clones share this reference, and are cheap. It is
-/// released when all clones and all [`Mapping`](super::Mapping)s of the memory have been dropped.
+/// Physical memory. The value owns one reference to a handle. Clones share this reference, and are cheap. The memory is
+/// released when all clones and all [`Mapping`](super::Mapping)s of it have been dropped.
 ///
 /// ```
 /// use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};
@@ -51,8 +51,8 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The caller
-    /// keeps the descriptor, and may close it at once.
+    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The caller keeps the
+    /// descriptor, and may close it immediately.
     ///
     /// # Errors
     /// As for [`Vmm::import_from_shareable_handle`].
@@ -89,10 +89,10 @@ impl Allocation {
 
     /// Returns the handle, which [`Vmm`]'s calls accept while this value lives.
     ///
-    /// Do not pass the handle to [`Vmm::release`]: that drops the reference that this value owns. While the memory
-    /// has no other reference, calls on this value return [`Problem::Released`]. With another one, for example from
-    /// [`Vmm::retain_allocation_handle`] while the memory is mapped, they succeed, and dropping this value drops that
-    /// reference. They never reach other memory, because handle values are not reused.
+    /// Do not pass the handle to [`Vmm::release`]: that drops the reference that this value owns. Calls on this value
+    /// then return [`Problem::Released`], unless the memory has another reference, for example from
+    /// [`Vmm::retain_allocation_handle`]. In that case the calls succeed, and dropping this value drops the other
+    /// reference. The calls never reach other memory, because handle values are not reused.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }

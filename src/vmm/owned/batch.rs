@@ -1,6 +1,6 @@
 //! Calls on many owned mappings, which take effect for all of them or for none.
 //!
-//! Every method first checks that each mapping is still mapped. If a call by address has unmapped one, the
+//! Every method first checks that each mapping is still mapped. If a call by address has unmapped any of them, the
 //! method returns [`Problem::NotMapped`] and changes nothing.
 
 use super::{Allocation, Mapping, Reservation};
@@ -11,8 +11,8 @@ use crate::vmm::map::NewRange;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 use core::ops;
 
-/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. It maps the bytes `part` of
-/// `allocation`, `offset` bytes from the start of `reservation`.
+/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. Maps the bytes `part` of `allocation`,
+/// `offset` bytes from the start of `reservation`.
 ///
 /// ```
 /// use hsa_vmm::vmm::MapRequest;
@@ -88,8 +88,8 @@ impl Mapping {
     /// Unmaps many mappings, all or nothing (`hipMemUnmap`). They may be in any order, in several reservations.
     ///
     /// # Errors
-    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped: all of
-    /// them, or after a quarantine those in reservations that are not quarantined.
+    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped. These are all mappings or,
+    /// after a quarantine, the mappings in reservations that are not quarantined.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }
@@ -98,9 +98,8 @@ impl Mapping {
     /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). Other threads observe a single step.
     ///
     /// # Errors
-    /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains
-    /// the old mappings that are still mapped, with their old access; after a quarantine, those in reservations that are
-    /// not quarantined.
+    /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains the old mappings
+    /// that are still mapped, with their old access.
     pub fn replace_many(
         mut old: Vec<Self>,
         new: &[MapRequest<'_>],
@@ -129,9 +128,9 @@ impl Mapping {
         }
     }
 
-    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes,
-    /// without copying it. Each mapping keeps its address and its access. The lists may be in any order: the
-    /// mappings are paired in the order of their addresses.
+    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes, without
+    /// copying. Each mapping keeps its address and its access. The lists may be in any order: the mappings are paired
+    /// in the order of their addresses.
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).

@@ -47,7 +47,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Names the mapping in reports and logs. Has no effect if it was unmapped by its address.
+    /// Names the mapping in reports and logs. Has no effect on a mapping that was unmapped by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let (address, serial) = (self.address, self.serial);
@@ -95,8 +95,8 @@ impl Mapping {
     }
 
     /// Revokes all access of agents. A GPU loses its access even if access is only
-    /// [recorded](crate::agent::Enforcement::Recorded) for it: the memory is then unmapped and mapped again, and
-    /// meanwhile no agent has access.
+    /// [recorded](crate::agent::Enforcement::Recorded) for it. The memory is then unmapped and mapped again; meanwhile
+    /// no agent has access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -118,8 +118,6 @@ impl Mapping {
 
     /// Copies from the mapping, `offset` bytes from its start; a CPU must have read access.
     ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
     /// # Errors
     /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
@@ -130,8 +128,6 @@ impl Mapping {
     }
 
     /// Copies to the mapping, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
@@ -144,8 +140,6 @@ impl Mapping {
 
     /// Fills a part of the mapping with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
     /// in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.
@@ -187,9 +181,9 @@ impl Mapping {
 
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
-    /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
-    /// of the library, on any reservation. It must also not wait for another thread that calls an operation: both
-    /// threads could wait forever.
+    /// This method is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
+    /// operation of the library, on any reservation. `act` must also not wait for another thread that calls an
+    /// operation: both threads could wait forever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
@@ -213,8 +207,8 @@ impl Mapping {
         })
     }
 
-    /// Exchanges the memory with that of another mapping of the same size, without copying it. Each mapping
-    /// keeps its address and its access.
+    /// Exchanges the memory with that of another mapping of the same size, without copying. Each mapping keeps its
+    /// address and its access.
     ///
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to
@@ -223,8 +217,8 @@ impl Mapping {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
 
-    /// Moves the mapping without copying the memory, to `offset` bytes from the start of a reservation. Its
-    /// access does not change.
+    /// Moves the mapping to `offset` bytes from the start of a reservation, without copying the memory. The access does
+    /// not change.
     ///
     /// # Errors
     /// As for [`Vmm::relocate`], and if the reservation belongs to another `Vmm`; the error contains the

@@ -63,7 +63,7 @@ impl ReservationBuilder {
         self
     }
 
-    /// Prefers an address. If it is in use or not aligned, the runtime chooses another.
+    /// Prefers an address. If the address is in use or not aligned, the runtime chooses another.
     pub fn near(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, false);
         self
@@ -104,7 +104,7 @@ impl Reservation {
         self.inner.reserved.size
     }
 
-    /// Names the reservation in reports and logs. Has no effect if it was freed by its address.
+    /// Names the reservation in reports and logs. Has no effect on a reservation that was freed by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.vmm().runtime().has_forked() {
@@ -172,7 +172,7 @@ impl Reservation {
 
     /// Returns the range of `size` bytes at an offset, which must be inside the reservation.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
-        // Another reservation may begin where this one ends.
+        // Another reservation may begin at the end of this reservation.
         Argument::Offset.check_bounds(offset, size, self.size())?;
         Ok(Range { start: self.address().get() + offset, size })
     }
@@ -205,7 +205,7 @@ impl Inner {
         let kind = if self.vmm.runtime().has_forked() {
             ErrorKind::Forked
         } else if self.reserved.is_freed() {
-            // The addresses may be another reservation's by now.
+            // Another reservation may have the addresses now.
             invalid(Problem::NotAReservation)
         } else {
             match self.reserved.mappings().len() {

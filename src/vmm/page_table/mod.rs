@@ -32,8 +32,8 @@ pub(super) struct PageTables {
     barrier: Option<Barrier>,
     /// Why operations cannot wait by `/dev/kfd`, and what they do instead.
     pub barrier_failure: Option<String>,
-    /// Whether waiting for an operation and for its rollback has failed: GPUs may still use memory that was taken
-    /// away.
+    /// Whether waiting for an operation and for its rollback has failed: GPUs may still use unmapped memory or revoked
+    /// access.
     wait_is_due: Mutex<bool>,
     /// Why the page tables of other GPUs are not controlled, by the index of the agent.
     failures: Vec<(usize, Uncontrolled)>,
@@ -98,7 +98,7 @@ impl PageTables {
                 let simulated = native.simulated_address_space(gpu.native);
                 let space = simulated.map_or_else(|| open_space(&libraries, gpu), Ok)?;
                 let probe = PageTableProbe { native, quirks, gpu, space: &space, barrier };
-                // Stopping a runtime with live mappings can crash (6.4.3).
+                // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
                 let result = probe.run().inspect_err(|_| runtime.stay_started())?;
                 result.map(|()| space)
             };
@@ -166,7 +166,6 @@ impl Shared {
         self.page_tables.controlled
     }
 
-    /// Returns whether the access of an agent is enforced.
     pub(super) fn enforcement(&self, agent: &Agent) -> Enforcement {
         match self.controlled().contains(agent.id().index()) {
             true => Enforcement::Enforced,
@@ -217,7 +216,8 @@ impl Shared {
                 let permissions = self.permissions(access.requested.get(agent));
                 let buffer = space.import(descriptor.as_fd())?;
                 attempted.insert(agent);
-                // SAFETY: the caller's promise. The runtime has granted the GPU access.
+                // SAFETY: the caller guarantees that the mapping is locked and mapped, and the runtime has granted this
+                // GPU access.
                 unsafe { buffer.replace(start, size, offset, permissions) }?;
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Tests whether a GPU uses the page-table entries that the library replaces.
+//! Tests whether a GPU uses the page-table entries that the library writes.
 
 use super::Uncontrolled;
 use crate::access::Access;

@@ -58,13 +58,13 @@ pub struct RetireReport {
 pub struct RetireFailure {
     /// The start address of the mapping.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Why it was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
+    /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
-    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again.
-    /// Otherwise it is not mapped any more: a call by address had unmapped it before, or the queue unmapped it and its
-    /// addresses were lost.
+    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. Otherwise the
+    /// mapping does not exist any more. A call by address unmapped it first, or the queue unmapped it and its addresses
+    /// were lost.
     pub quarantined: bool,
 }
 
@@ -88,8 +88,8 @@ pub struct RetireQueueBuilder {
 }
 
 impl RetireQueueBuilder {
-    /// Sets how long a mapping waits for its signals; the default is ten seconds. If they have not fired then, the
-    /// mapping is quarantined.
+    /// Sets how long a mapping waits for its signals; the default is ten seconds. If the signals have not fired by
+    /// then, the mapping is quarantined.
     pub fn with_time_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
@@ -130,22 +130,22 @@ impl RetireQueueBuilder {
 
 /// A queue of mappings, each of which is unmapped when HSA signals show that no agent uses it any more.
 ///
-/// Without a queue, a program must wait for the kernel before it gives back memory that the kernel reads. A
-/// retire queue takes the mapping, and unmaps it when all its signals have reached their values
-/// (`hsa_signal_load_scacquire`, then as [`Mapping::unmap`]). Dropping the mapping then releases the memory and the
-/// addresses, if nothing else refers to them. The addresses stay in use until then.
+/// Without a queue, a program must wait for the kernel before it releases memory that the kernel reads. A retire queue
+/// takes the mapping, and unmaps it when all its signals have reached their values (`hsa_signal_load_scacquire`, then
+/// as [`Mapping::unmap`]). Dropping the mapping then releases the memory and the addresses, if nothing else refers to
+/// them. The addresses stay in use until then.
 ///
 /// * [`submit`](Self::submit) does not allocate, and waits for no other thread and no call of the runtime. The
 ///   queue is bounded; if it is full, the error contains the mapping.
-/// * A thread of the queue unmaps, or [`poll`](Self::poll) does, if the queue was built
-///   [without a thread](RetireQueueBuilder::without_thread).
-/// * Mappings whose signals have fired are unmapped in the order of their submission. A mapping does not wait for
-///   the signals of an earlier one. The same addresses can only be mapped and submitted again after they were
-///   unmapped, so the retirements of a range keep their order.
-/// * A mapping whose signals do not fire within the time limit is quarantined: it stays mapped until the process
-///   ends. Its reservation is not freed. Calls that unmap it or change access to it fail. [`Vmm::quarantine`] lists it. Its bytes can still be read and written. A mapping that the runtime cannot unmap is also
-///   quarantined. If a `Vmm` with such a mapping is dropped, it frees everything else, and the
-///   runtime stays started.
+/// * A thread of the queue unmaps. If the queue was built [without a thread](RetireQueueBuilder::without_thread),
+///   [`poll`](Self::poll) and [`drain`](Self::drain) unmap.
+/// * Mappings whose signals have fired are unmapped in the order of their submission. A mapping does not wait for the
+///   signals of an earlier mapping. A range can only be mapped and submitted again after it was unmapped, so the
+///   retirements of a range keep their order.
+/// * A mapping whose signals do not fire within the time limit, or that the runtime cannot unmap, is quarantined
+///   ([`Vmm::quarantine`]). The mapping stays mapped until the process ends, and its reservation is not freed. Its
+///   bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm` frees
+///   everything else, and the runtime stays started.
 /// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.
 /// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.
 /// * In a forked child, every call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
@@ -196,7 +196,7 @@ impl RetireQueue {
 
     /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer) is a mapping: the capacity must be at least the number of pages that
-    /// are retired at once.
+    /// one call retires.
     pub fn builder(capacity: usize) -> RetireQueueBuilder {
         RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
     }
@@ -215,7 +215,7 @@ impl RetireQueue {
     /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
     ///
     /// A signal counts as fired once the queue has read a value that meets its condition. If a signal is reset before
-    /// the queue has read it, the queue may miss it.
+    /// the queue has read that value, the queue may miss it.
     ///
     /// # Errors
     /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than its
@@ -286,8 +286,8 @@ impl RetireQueue {
         Ok(())
     }
 
-    /// Unmaps every mapping whose signals have reached their values, and returns what has happened since the
-    /// last report, also in the queue's thread. Does not wait for signals; waits for a pass of another thread.
+    /// Unmaps every mapping whose signals have reached their values. Returns what this call and the queue's thread have
+    /// done since the last report. Does not wait for signals, but for a pass of another thread.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`]. The failures of single mappings are in the report.
@@ -396,7 +396,7 @@ impl Drop for RetireQueue {
                 crate::log::event!(ERROR, "the thread of a retire queue has panicked");
             }
         }
-        // Every deadline has passed after the time limit, so that the loop ends.
+        // The loop ends, because every deadline passes within the time limit.
         while self.pending() > 0 {
             let _ = self.core.drain(None);
         }

@@ -21,11 +21,11 @@ pub(super) const MAX_SIGNALS: usize = 8;
 
 pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS]>;
 
-/// The pause between two passes after the first pass without progress; it doubles up to the longest pause.
+/// The pause after a pass with progress. Each pass without progress doubles the pause, up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// The number of passes over an empty queue after which the thread sleeps until it is woken. Waking costs a system
-/// call, which a steady stream of submissions avoids in this way.
+/// The number of passes over an empty queue after which the thread sleeps until another thread wakes it. Waking costs a
+/// system call, which steady submissions thus avoid.
 const PASSES_BEFORE_SLEEP: u32 = 20;
 
 /// A submitted mapping.
@@ -50,7 +50,7 @@ pub(super) struct Core {
     pub incoming: Incoming<Retirement>,
     /// Locked during a pass, also while the runtime unmaps.
     pending: Mutex<Pending>,
-    /// Whether the thread sleeps, or is about to sleep, until it is woken.
+    /// Whether the thread sleeps, or is about to sleep, until another thread wakes it.
     sleeps: AtomicBool,
     /// Whether the queue was dropped: the thread ends when nothing is pending.
     ended: AtomicBool,
@@ -181,7 +181,7 @@ impl Core {
         retirements.len() < count || *next > first_new
     }
 
-    /// Unmaps a mapping whose signals have fired, and quarantines one whose time limit has passed. Returns whether
+    /// Unmaps a mapping whose signals have fired, or quarantines it if its time limit has passed. Returns whether
     /// either happened.
     fn end_if_due(
         &self,
@@ -241,7 +241,7 @@ impl Retirement {
         shared.replace(Operation::Unmap, &[self.range], expected, &mut [])
     }
 
-    /// Quarantines the mapping, unless it was unmapped before. Returns whether it is quarantined.
+    /// Quarantines the mapping, unless it was unmapped before. Returns whether the mapping is quarantined.
     fn quarantine(&self, shared: &Shared, error: &Error) -> bool {
         let is_gone = matches!(
             error.problem(),

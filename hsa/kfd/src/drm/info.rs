@@ -18,7 +18,6 @@ const DEVICE: u32 = 0x16;
 const VISIBLE_VRAM_USAGE: u32 = 0x17;
 const MEMORY: u32 = 0x19;
 
-/// The maximum number of registers in one call.
 const MAX_REGISTERS: u32 = 128;
 
 /// `AMDGPU_IDS_FLAGS_FUSION`.

@@ -218,7 +218,7 @@ fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Resu
 ///
 /// # Safety
 ///
-/// As `mmap`: `MAP_FIXED` replaces existing mappings.
+/// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(
     driver: &Driver,
     file: &DrmFile,
@@ -238,6 +238,6 @@ pub(crate) unsafe fn map(
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
     let offset = if faults.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
-    // SAFETY: the caller is responsible for the address.
+    // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

@@ -13,7 +13,7 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
     let device = descriptors::get(descriptor)?;
     let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());
     let map = || {
-        // SAFETY: the caller of `mmap` is responsible for the address.
+        // SAFETY: with `MAP_FIXED`, the caller of `mmap` owns the range.
         unsafe {
             match &device {
                 Device::Kfd(opener) => kfd::map(driver, *opener, mapping, offset),
@@ -32,7 +32,7 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
         // Map anonymous memory instead of the device's.
         Some(FaultKind::Lost) => {
             let flags = mapping.flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: as above.
+            // SAFETY: with `MAP_FIXED`, the caller of `mmap` owns the range.
             unsafe { real::map(Mapping { flags, ..mapping }, -1, 0) }
         }
         Some(_) => with_fault(fault, map),

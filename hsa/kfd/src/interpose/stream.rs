@@ -22,7 +22,7 @@ fn redirected_path(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     }
 }
 
-/// Defines `fopen` variants. libhsakmt and libdrm use them for sysfs, never for devices.
+/// Defines variants of `fopen`, which libhsakmt and libdrm use for sysfs, never for devices.
 macro_rules! define_fopen {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

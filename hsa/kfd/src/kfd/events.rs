@@ -39,7 +39,6 @@ struct Event {
     signalled: bool,
     /// Increases with each signal; a wait with an older age returns at once. Never 0.
     age: u64,
-    /// The number of waiters.
     waiters: u32,
     /// The last fault of a memory-fault event: two words of failure flags, and the address.
     fault: Option<[u64; 3]>,
@@ -71,7 +70,6 @@ impl State {
     }
 }
 
-/// The events of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     state: Mutex<State>,
@@ -93,7 +91,7 @@ impl Events {
 
     /// Reports a GPU's access to an invalid address through every memory-fault event.
     pub(crate) fn report_fault(&self, gpu_id: u32, address: u64, error: Errno) {
-        // The upper word says that the page is read-only, the lower word that the page is not present.
+        // The upper half says that the page is read-only, the lower half that the page is not present.
         let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
         for event in state.non_signals.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
@@ -194,7 +192,6 @@ fn poll(state: &mut State, awaited: &mut [AwaitedEvent], all: bool) -> Result<bo
     Ok(if all { activated.all(|done| done) } else { activated.any(|done| done) })
 }
 
-/// The maximum number of events in one wait.
 const MAX_EVENTS: u32 = 1 << 16;
 
 pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {

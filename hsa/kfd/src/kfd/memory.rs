@@ -19,7 +19,6 @@ pub(super) fn split_handle(driver: &Driver, handle: u64) -> Result<(usize, u32)>
     Ok((driver.gpu((handle >> 32) as u32)?, handle as u32))
 }
 
-/// Inserts memory and returns its handle.
 pub(super) fn insert_memory(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
     let gpu = memory.gpu;
     let number = state.memories[gpu].insert(memory);
@@ -98,7 +97,6 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     removed.map(drop).ok_or(EINVAL)
 }
 
-/// The maximum number of GPUs in one call.
 const MAX_GPUS_PER_CALL: u32 = 1 << 16;
 
 /// Returns the identifiers of a call's GPUs, without the first `done` GPUs, which are finished.

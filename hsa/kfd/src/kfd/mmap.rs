@@ -31,16 +31,15 @@ impl Window {
     }
 }
 
-/// Returns the offset of a GPU's window.
 pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
     (window as u64) << WINDOW_SHIFT | u64::from(gpu_id) << GPU_ID_SHIFT
 }
 
-/// Maps a window. A child of the process does not inherit it.
+/// Maps a window. A forked child does not inherit the mapping.
 ///
 /// # Safety
 ///
-/// As `mmap`: `MAP_FIXED` replaces existing mappings.
+/// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(
     driver: &Driver,
     opener: libc::pid_t,
@@ -65,7 +64,7 @@ pub(crate) unsafe fn map(
         return Err(EINVAL);
     }
     let file = driver.device_file.file()?;
-    // SAFETY: the caller is responsible for the address; nothing else uses the new mapping yet.
+    // SAFETY: with `MAP_FIXED`, the caller owns the range. Nothing else uses the new mapping yet.
     unsafe {
         let mapped = real::map(mapping, file.descriptor(), offset)?;
         libc::madvise(mapped, mapping.length, libc::MADV_DONTFORK);

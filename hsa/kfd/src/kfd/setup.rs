@@ -73,10 +73,9 @@ pub(crate) fn gpu_clock() -> u64 {
     nanoseconds() / GPU_CLOCK_NANOSECONDS
 }
 
-/// Returns the time of `CLOCK_BOOTTIME`.
 fn nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the struct, which lives until the call returns.
+    // SAFETY: the kernel only fills the struct.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

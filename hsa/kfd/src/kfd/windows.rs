@@ -11,7 +11,6 @@ pub(super) const DOORBELLS_SIZE: u64 = 8192;
 const GPU_SIZE: u64 = 1 << 16;
 /// The offset of a GPU's registers from its doorbells.
 const REGISTERS_OFFSET: u64 = 1 << 15;
-/// The offset of the event page.
 const EVENTS_OFFSET: u64 = 1 << 20;
 const FILE_SIZE: u64 = 1 << 21;
 
@@ -31,17 +30,14 @@ impl DeviceFile {
     }
 }
 
-/// Returns the file offset of a GPU's doorbells.
 pub(super) fn doorbells_offset(gpu: usize) -> u64 {
     gpu as u64 * GPU_SIZE
 }
 
-/// Returns the file offset of a GPU's registers.
 pub(super) fn registers_offset(gpu: usize) -> u64 {
     gpu as u64 * GPU_SIZE + REGISTERS_OFFSET
 }
 
-/// Returns the file offset of the event page.
 pub(super) fn events_offset() -> u64 {
     EVENTS_OFFSET
 }

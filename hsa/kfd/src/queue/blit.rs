@@ -2,7 +2,7 @@
 //!
 //! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The emulation
 //! recognises them by two properties, and performs the copy or fill itself. First, the runtime itself has assembled
-//! the kernel object: up to 6.4, the object has a header of the first code format, which compilers no longer emit; in
+//! the kernel object. Up to 6.4, the object has a header of the first code format, which compilers no longer emit. In
 //! 7.x, its descriptor declares no arguments, although the kernel takes arguments. Second, the arguments have the form
 //! of a copy or fill that fits the number of work items. Other kernels do not run.
 

@@ -36,12 +36,12 @@ impl Frame {
         let offset_in_page = offset % PAGE;
         // SAFETY: only this frame uses the page, and nothing refers to it.
         unsafe { remap(*address, Some((file.descriptor(), offset - offset_in_page)))? };
-        // SAFETY: within the page, aligned, and mapped until the lock is released.
+        // SAFETY: the number is in the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
         // Unmap the buffer, so that the frame does not keep its memory alive. If this fails, the next
         // addition replaces the mapping.
-        // SAFETY: as above; the number is no longer used.
+        // SAFETY: only this frame uses the page, and `number` is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
@@ -50,7 +50,7 @@ impl Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         let address = *self.address.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the page is this frame's own.
+        // SAFETY: only this frame uses the page.
         unsafe { libc::syscall(libc::SYS_munmap, address, PAGE as usize) };
     }
 }
@@ -60,7 +60,7 @@ impl Drop for Frame {
 ///
 /// # Safety
 ///
-/// Replaces the mapping at the address.
+/// The caller must own the mapping at the address, which the call replaces.
 unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
     let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
     let (protection, anonymous) = match page {
@@ -74,7 +74,7 @@ unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
         flags: libc::MAP_SHARED | fixed | anonymous,
     };
     let (descriptor, offset) = page.unwrap_or((-1, 0));
-    // SAFETY: the caller is responsible for the address.
+    // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     unsafe { real::map(mapping, descriptor, offset) }.map(|address| address as usize)
 }
 

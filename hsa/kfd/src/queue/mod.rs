@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use worker::Commands;
 
-/// The packet format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketFormat {
     /// HSA packets of 64 bytes.
@@ -42,7 +41,6 @@ pub(crate) struct Ring {
 /// The maximum number of queues of a process (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
 const MAX_QUEUES: usize = 1024;
 
-/// The queues of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     queues: Mutex<Slots<RunningQueue>>,
@@ -93,7 +91,6 @@ impl Queues {
         Ok(())
     }
 
-    /// Returns the ring of a queue.
     pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
         self.queues().get(id).map(|queue| queue.ring).ok_or(EINVAL)
     }
@@ -111,13 +108,13 @@ impl Queues {
 pub(crate) fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a valid set of signals.
     let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: fills the sets, which live until the calls return.
+    // SAFETY: the calls fill the sets, which live until the calls return.
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut previous);
     }
     let result = run();
-    // SAFETY: reads the set that was filled above.
+    // SAFETY: the call only reads the set, which is filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut()) };
     result
 }

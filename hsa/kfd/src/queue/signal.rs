@@ -16,7 +16,6 @@ fn read<const N: usize>(memory: &GpuAddressSpace, address: u64) -> Result<[u8; N
     Ok(bytes)
 }
 
-/// Returns the signal's value.
 pub(super) fn value(memory: &GpuAddressSpace, signal: u64) -> Result<i64, AccessFault> {
     read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }

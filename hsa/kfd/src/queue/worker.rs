@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Commands to a worker.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     pub(super) stop: AtomicBool,
@@ -51,7 +50,7 @@ pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>
 /// than twice `MIN_SLEEP`, while the program busy-waits for its copy.
 fn minimise_timer_slack() {
     let nanoseconds: libc::c_ulong = 1;
-    // SAFETY: sets a number of this thread; on failure nothing changes.
+    // SAFETY: the call sets a number of this thread, and accesses no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
 }
 

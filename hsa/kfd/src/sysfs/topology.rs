@@ -78,14 +78,14 @@ fn bank(node: usize, fields: &[(&str, u64)]) -> File {
 
 /// Returns the size of the machine's memory in bytes.
 pub(crate) fn machine_memory() -> u64 {
-    // SAFETY: queries numbers and touches no memory.
+    // SAFETY: the calls access no memory.
     let (pages, page) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     (pages as u64).saturating_mul(page as u64)
 }
 
 fn cpu_files(config: &Config) -> Vec<File> {
-    // SAFETY: queries a number and touches no memory.
+    // SAFETY: the call accesses no memory.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let memory = machine_memory();
     let node = format!("{ROOT}/nodes/0");

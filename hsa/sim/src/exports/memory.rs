@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 type DeallocationFunction = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
 type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and between two GPUs
+/// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and for two GPUs
 /// also the engines for links. No engine is ever busy.
 fn engines(instance: &Instance, agents: [hsa_agent_t; 2]) -> HsaResult<u32> {
     let [destination, source] = [instance.agent(agents[0])?, instance.agent(agents[1])?];
@@ -46,7 +46,7 @@ super::exports! {
         if !engine.is_power_of_two() || engine & engines(instance, [destination_agent, source_agent])? == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe {
             crate::copy::copy_async(
                 instance,
@@ -84,7 +84,7 @@ super::exports! {
         metadata: *mut *const c_void,
     ) => |instance| {
         let (size, address) = (non_null(size)?, non_null(address)?);
-        // SAFETY: the caller promises the array.
+        // SAFETY: the caller promises `count` agents.
         let agents = unsafe { instance.agents_of(agents, count as usize)? };
         let exported = physical::recognise(descriptor);
         let exported = exported.filter(|exported| instance.has_agent(exported.owner));
@@ -102,7 +102,7 @@ super::exports! {
         }
         // The buffers of the simulation have no metadata.
         if let (Ok(size), Ok(metadata)) = (non_null(metadata_size), non_null(metadata)) {
-            // SAFETY: as above.
+            // SAFETY: not null, and writable as HSA documents the function.
             unsafe {
                 size.write(0);
                 metadata.write(core::ptr::null());
@@ -112,7 +112,7 @@ super::exports! {
     };
 
     hsa_amd_interop_unmap_buffer(address: *mut c_void) => |instance| {
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe { ipc::detach(instance, address) }
     };
 
@@ -141,7 +141,7 @@ super::exports! {
         if let Agent::Gpu(_) = pool.owner {
             return Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL);
         }
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe { crate::host_memory::lock(instance, address, size, agents, count, agent_address) }
     };
 

@@ -30,7 +30,7 @@ macro_rules! exports {
         $name:ident($($argument:ident: $type:ty),* $(,)?) => $body:expr;
     )*) => { $(
         /// # Safety
-        /// As HSA documents it.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments)] // HSA defines the signature
         pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
@@ -62,39 +62,39 @@ macro_rules! table_exports {
         value { $($vname:ident($($vargument:ident: $vtype:ty),*) -> $result:ty => $vbody:path;)* }
     ) => {
         /// # Safety
-        /// As HSA documents it.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $string($($sargument: $stype),*) -> hsa_status_t {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: both functions have the same contract.
             unsafe { abi::$string::<0>($($sargument),*) }
         }
 
         /// # Safety
-        /// As HSA documents it.
+        /// As documented by HSA.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $init() -> hsa_status_t {
             if !ensure_instance() {
                 return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
             }
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: both functions have the same contract.
             unsafe { abi::$init::<0>() }
         }
 
         $(
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: both functions have the same contract.
                 unsafe { abi::$name::<0>($($argument),*) }
             }
         )*
         $(
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $vname($($vargument: $vtype),*) -> $result {
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: both functions have the same contract.
                 unsafe { abi::$vname::<0>($($vargument),*) }
             }
         )*

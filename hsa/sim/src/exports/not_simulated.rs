@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hsa_sys::{HSA_STATUS_ERROR_NOT_SUPPORTED, hsa_status_t};
 
 /// Exports functions that return an error. They are declared without parameters: in the C ABI of 64-bit Linux,
-/// a function can ignore the arguments that its caller passes, because the caller frees their stack space.
+/// a function can ignore its arguments, because the caller frees their stack space.
 macro_rules! not_simulated {
     ($($name:ident)*) => { $(
         /// Prints its name at the first call, and returns an error.

@@ -18,10 +18,10 @@ macro_rules! indices {
             /// Reads an index of a queue.
             ///
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $load(queue: *const hsa_queue_t) -> u64 {
-                // SAFETY: the caller promises a queue.
+                // SAFETY: the caller promises null or a live queue.
                 unsafe { Queue::of(queue) }.map_or(0, |queue| queue.$loaded.load(Acquire))
             }
         )*
@@ -29,10 +29,10 @@ macro_rules! indices {
             /// Sets an index of a queue.
             ///
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $store(queue: *const hsa_queue_t, value: u64) {
-                // SAFETY: the caller promises a queue.
+                // SAFETY: the caller promises null or a live queue.
                 if let Some(queue) = unsafe { Queue::of(queue) } {
                     queue.$stored.store(value, Release);
                 }
@@ -42,10 +42,10 @@ macro_rules! indices {
             /// Adds to the write index of a queue, and returns the previous one.
             ///
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $add(queue: *const hsa_queue_t, value: u64) -> u64 {
-                // SAFETY: the caller promises a queue.
+                // SAFETY: the caller promises null or a live queue.
                 let queue = unsafe { Queue::of(queue) };
                 queue.map_or(0, |queue| queue.write_index.fetch_add(value, AcqRel))
             }
@@ -54,14 +54,14 @@ macro_rules! indices {
             /// Sets the write index of a queue if it has the expected value, and returns the previous one.
             ///
             /// # Safety
-            /// As HSA documents it.
+            /// As documented by HSA.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cas(
                 queue: *const hsa_queue_t,
                 expected: u64,
                 value: u64,
             ) -> u64 {
-                // SAFETY: the caller promises a queue.
+                // SAFETY: the caller promises null or a live queue.
                 let Some(queue) = (unsafe { Queue::of(queue) }) else { return 0 };
                 let exchanged = queue.write_index.compare_exchange(expected, value, AcqRel, Acquire);
                 let (Ok(previous) | Err(previous)) = exchanged;
@@ -123,7 +123,7 @@ super::exports! {
 
     hsa_queue_inactivate(queue: *mut hsa_queue_t) => |instance| queue::inactivate(instance, queue);
 
-    // The priorities are low, normal and high. They have no effect here.
+    // The priorities are low, normal and high. They have no effect in the simulation.
     hsa_amd_queue_set_priority(queue: *mut hsa_queue_t, priority: u32) => |instance| {
         instance.queues.get(queue)?;
         if priority > 2 { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(()) }

@@ -9,7 +9,6 @@ use crate::status::HsaResult;
 use core::ffi::c_void;
 use hsa_sys::*;
 
-/// A callback for each region of an agent.
 type Callback = Option<unsafe extern "C" fn(hsa_region_t, *mut c_void) -> hsa_status_t>;
 
 /// The address at which AMD's runtime reports the LDS of a GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
@@ -76,7 +75,7 @@ super::exports! {
         let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         for pool in regions(instance, agent) {
             let region = hsa_region_t { handle: instance.pool_handle(pool).handle };
-            // SAFETY: the caller's function and the caller's data.
+            // SAFETY: `callback` accepts `data`, as the caller promises.
             match unsafe { callback(region, data) } {
                 HSA_STATUS_SUCCESS => {}
                 status => return Err(status),
@@ -98,12 +97,12 @@ super::exports! {
     hsa_memory_allocate(region: hsa_region_t, size: usize, address: *mut *mut c_void) => |instance| {
         pool(instance, region)?;
         let pool = hsa_amd_memory_pool_t { handle: region.handle };
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe { crate::pool_memory::allocate(instance, pool, size, 0, address) }
     };
 
     hsa_memory_free(address: *mut c_void) => |instance| {
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe { crate::pool_memory::free(instance, address) }
     };
 

@@ -179,7 +179,7 @@ super::exports! {
         signal: *mut hsa_signal_t,
     ) => |instance| {
         if attributes & u64::from(HSA_AMD_SIGNAL_IPC) == 0 {
-            // SAFETY: as HSA documents the function.
+            // SAFETY: both functions have the same contract.
             return unsafe {
                 crate::signal::create(instance, initial, consumer_count, consumers, signal)
             };
@@ -275,7 +275,7 @@ impl WaitArguments {
         values: *const hsa_signal_value_t,
         timeout: u64,
     ) -> Self {
-        // SAFETY: the caller promises the arrays.
+        // SAFETY: the caller promises `count` elements.
         let element = |index| unsafe {
             (
                 find(signals.add(index).read()),
@@ -313,7 +313,7 @@ impl WaitArguments {
 /// after the timeout.
 ///
 /// # Safety
-/// As HSA documents it.
+/// As documented by HSA.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_amd_signal_wait_any(
     count: u32,
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
     _state: hsa_wait_state_t,
     satisfying: *mut hsa_signal_value_t,
 ) -> u32 {
-    // SAFETY: the caller promises the arrays.
+    // SAFETY: the caller promises `count` elements.
     let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
     let check =
         || arguments.satisfied().enumerate().find_map(|(index, value)| Some((index, value?)));
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
 /// Waits until all signals satisfy their conditions. Returns 0, or the largest number after the timeout.
 ///
 /// # Safety
-/// As HSA documents it.
+/// As documented by HSA.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_amd_signal_wait_all(
     count: u32,
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_all(
     _state: hsa_wait_state_t,
     satisfying: *mut hsa_signal_value_t,
 ) -> u32 {
-    // SAFETY: the caller promises the arrays.
+    // SAFETY: the caller promises `count` elements.
     let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
     let check = || arguments.satisfied().collect::<Option<Vec<_>>>();
     let Some(values) = arguments.wait(check) else { return u32::MAX };

@@ -80,7 +80,7 @@ fn extension_name(extension: u16) -> Option<&'static CStr> {
 unsafe fn write_support(extension: u16, has_loader: bool, supported: *mut bool) -> HsaResult {
     let supported = non_null(supported)?;
     extension_name(extension).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { supported.write(has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER) };
     Ok(())
 }
@@ -96,10 +96,10 @@ unsafe fn write_minor(
     supported: *mut bool,
 ) -> HsaResult {
     let minor = non_null(minor)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `supported` is null or writable.
     unsafe { write_support(extension, has_loader, supported) }?;
     if has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER {
-        // SAFETY: not null, and the caller promises the rest.
+        // SAFETY: not null, therefore writable (`# Safety`).
         unsafe { minor.write(0) };
     }
     Ok(())
@@ -112,7 +112,7 @@ super::exports! {
         for level in 1..=caches(instance, agent).len() {
             let index = instance.node(agent) << LEVEL_BITS | level;
             let cache = hsa_cache_t { handle: instance.identity.value(Kind::Cache, index) };
-            // SAFETY: the caller's function and the caller's data.
+            // SAFETY: `callback` accepts `data`, as the caller promises.
             match unsafe { callback(cache, data) } {
                 HSA_STATUS_SUCCESS => {}
                 status => return Err(status),
@@ -148,7 +148,7 @@ super::exports! {
         if index != 0 {
             return Err(HSA_STATUS_ERROR_INVALID_INDEX);
         }
-        // SAFETY: as HSA documents the function.
+        // SAFETY: both functions have the same contract.
         unsafe { crate::isa::info(instance, isa, attribute, value) }
     };
 
@@ -180,7 +180,7 @@ super::exports! {
         instance.gpu_of_isa(isa)?;
         let number = instance.identity.index(Kind::Isa, isa.handle).unwrap_or_default();
         let handle = instance.identity.value(Kind::Wavefront, number);
-        // SAFETY: the caller's function and the caller's data.
+        // SAFETY: `callback` accepts `data`, as the caller promises.
         match unsafe { callback(hsa_wavefront_t { handle }, data) } {
             HSA_STATUS_SUCCESS => Ok(()),
             status => Err(status),

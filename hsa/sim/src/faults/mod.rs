@@ -57,7 +57,7 @@ impl Faults {
         let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
         self.set(plan.clone());
         if let Some(path) = record {
-            // Opened for each line, so that the simulation holds no additional descriptor.
+            // Opens the file for each line, so that the simulation holds no additional descriptor.
             let append_rule =
                 move |rule| {
                     let file = File::options().append(true).open(&path);
@@ -118,7 +118,7 @@ pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 /// A call that is performed later by another thread.
 struct DelayedCall(Body);
 
-// SAFETY: only created for functions of `supports_late`, which treat pointer arguments as numbers.
+// SAFETY: the value is only created for functions of `supports_late`, which treat pointers as numbers.
 unsafe impl Send for DelayedCall {}
 
 impl DelayedCall {
@@ -128,7 +128,6 @@ impl DelayedCall {
     }
 }
 
-/// Performs a call with a fault.
 pub(crate) fn perform(fault: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
     match fault {
         FaultKind::Lost => Ok(()),

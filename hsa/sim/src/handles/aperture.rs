@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The start of the aperture.
 const APERTURE_START: u64 = 0x0002_8000_0000_0000;
 /// The size of the unused range after each allocation. Also the alignment of small allocations.
 const GUARD_SIZE: u64 = 0x1000;

@@ -81,7 +81,7 @@ pub(crate) unsafe fn create(
         Content::Missing => state.handles.insert_without_memory(created),
         _ => state.handles.insert(created, size),
     };
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn retain(
     let value = mapping.handle;
     let entry = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     entry.references += 1;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
@@ -142,7 +142,7 @@ pub(crate) unsafe fn properties(
     let (pool, memory_type) = (non_null(pool)?, non_null(memory_type)?);
     let state = instance.lock();
     let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, therefore writable (`# Safety`).
     unsafe {
         pool.write(hsa_amd_memory_pool_t { handle: entry.pool });
         memory_type.write(entry.memory_type);

@@ -1,7 +1,7 @@
 //! Compares all attributes of agents, instruction sets and the system with those of AMD's runtimes on the emulated
 //! driver: which ones exist, and their values.
-// The unsafe blocks call functions of a runtime's table. Those that query an attribute pass an array that has room for
-// it; the callback gets the pointer that was passed to `iterate`.
+// The unsafe blocks call functions of a runtime's table. A query passes an array with room for the attribute. A
+// callback gets the pointer that was passed to `iterate`.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::pair::simulation;

@@ -1,9 +1,9 @@
-//! The calls of a sequence in a form that is valid for both runtimes: addresses are relative to
-//! reservations, and handles and descriptors are named after the call that created them.
+//! The calls of a sequence in a form that is valid for both runtimes. Addresses are relative to
+//! reservations. Handles and descriptors are named after the call that created them.
 
 use serde::{Deserialize, Serialize};
 
-/// The number of the call that created an object. It stays the same when other calls are removed.
+/// The number of the call that created an object. The number stays the same when other calls are removed.
 pub type Name = u32;
 
 /// One call of a sequence. `id` names the created object.

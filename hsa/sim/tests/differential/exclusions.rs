@@ -64,7 +64,7 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // The GPU performs copies to or from virtual memory. It faults at an address without a page.
+        // The GPU performs copies to or from virtual memory, and faults at an address without a page.
         reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
             let mapped = |&(at, size): &(Location, u64)| scenario.state.is_mapped(at, size);
@@ -91,7 +91,7 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // These releases treat virtual memory as the CPU's and call memcpy.
+        // These releases treat virtual memory as the CPU's, and copy with memcpy.
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
             let accessible = |(at, size): (Location, u64)| {

@@ -31,7 +31,6 @@ use worker::Work;
 
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
 const LONG_SEQUENCE_COUNT: usize = 1000;
-/// The default seed.
 const DEFAULT_SEED: u64 = 0x6873_6173_696d;
 /// The number of sequences per process. The runtime's leaks end with the process.
 const BATCH_SIZE: u64 = 100;

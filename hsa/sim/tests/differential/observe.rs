@@ -113,6 +113,6 @@ fn word_file() -> &'static File {
 /// Unmaps everything in a range.
 pub fn clear(start: u64, end: u64) {
     let address = core::ptr::without_provenance_mut(start as usize);
-    // SAFETY: an area of this test, which its runtime no longer uses.
+    // SAFETY: the area belongs to this test, and its runtime no longer uses the area.
     unsafe { libc::munmap(address, (end - start) as usize) };
 }

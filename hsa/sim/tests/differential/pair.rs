@@ -15,7 +15,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The starts of the areas of both runtimes. They are far below all addresses that the kernel chooses, so that no
+/// The starts of the areas of both runtimes. The areas are far below all addresses that the kernel chooses, so that no
 /// other code uses them.
 const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
@@ -79,7 +79,6 @@ struct ObservedState {
     memory_used: Vec<i64>,
 }
 
-/// Returns a simulation of a release.
 pub fn simulation(release: Release) -> Simulation {
     let generation = match release {
         Release::R6_1_2 => "era=a,extension=4",
@@ -93,7 +92,7 @@ pub fn simulation(release: Release) -> Simulation {
 
 impl Pair {
     pub fn start(release: Release, runtime: &Path) -> Self {
-        // SAFETY: an HSA runtime, as the caller promises.
+        // SAFETY: the caller promises an HSA runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
@@ -234,9 +233,9 @@ impl Pair {
         let available = side.available_memory();
         let used = self.memory_before[index].iter().zip(available);
         let used = used.map(|(before, now)| *before as i64 - now as i64);
-        // With AMD's kernel driver, an open dma-buf and an imported one keep memory in use after its handle was
+        // With AMD's kernel driver, an open or imported dma-buf keeps its memory in use after the exported handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
-        // closed, and count its memory until the handle that it was exported from is released.
+        // closed. They count the memory until the exported handle is released.
         let is_kept = self.lingered || (uses_own_driver() && side.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {

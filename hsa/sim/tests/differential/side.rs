@@ -1,7 +1,7 @@
 //! One of the two compared runtimes: its agents and pools, and its values for the names in
 //! sequences.
-// Every unsafe block here calls a function of the runtime's table with pointers to locals of the
-// right type, and with addresses that are limited to an area that no other code uses.
+// Every unsafe block here calls a function of the runtime's table. Its pointers refer to locals of
+// the right type, and its addresses are limited to an area that no other code uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
@@ -38,7 +38,7 @@ pub enum Value {
     Number(u64),
     /// An offset from the start of the area.
     InArea(u64),
-    /// An address outside of the area. It was freed at once, with this status.
+    /// An address outside of the area, which was freed at once with this status.
     Elsewhere {
         aligned: bool,
         freed: hsa_status_t,

@@ -36,7 +36,6 @@ struct ProcessResources {
     machine_memory: usize,
     /// The number of shared ranges in the address space. Buffers are shared memory.
     shared: usize,
-    /// The available memory of each GPU.
     available_memory: Vec<u64>,
 }
 
@@ -193,7 +192,8 @@ fn process_resources(side: &Side) -> ProcessResources {
     }
 }
 
-/// Returns whether a descriptor refers to machine memory, which the runtime creates for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
+/// Returns whether a descriptor refers to machine memory, which the runtime creates for its signals and queues:
+/// `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
 fn is_machine_memory(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
     flags

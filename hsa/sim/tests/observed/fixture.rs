@@ -32,7 +32,6 @@ impl<T: Copy> Expected<T> for [T; 3] {
 }
 
 impl Version {
-    /// Checks the status of a call.
     #[track_caller]
     pub fn check(&self, call: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
         let expected = expected.of(self.index);

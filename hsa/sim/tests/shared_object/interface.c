@@ -1,4 +1,4 @@
-/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. Is compiled with AMD's
+/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. Compiled with AMD's
  * headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use signals, queues
  * with barriers, copies on engines, and callbacks. */
 #include <hsa/hsa.h>
@@ -253,8 +253,8 @@ static void queues(struct agents agents) {
 #endif
   OK(hsa_amd_queue_set_priority(queue, HSA_AMD_QUEUE_PRIORITY_HIGH));
 
-  /* Barriers that wait for both signals, for either of them, and for a value. There are more packets than slots in the
-   * ring, but at most one at a time. */
+  /* Barriers that wait for both signals, for either of them, and for a value. The loop submits more packets than
+   * the ring has slots, but waits for each one. */
   for (int round = 0; round < ROUNDS; ++round) {
     hsa_signal_store_relaxed(first, 1);
     hsa_signal_store_relaxed(second, 1);

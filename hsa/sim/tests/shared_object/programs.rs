@@ -62,7 +62,6 @@ fn use_simulation(command: &mut Command, others: &[PathBuf]) {
     command.env("LD_PRELOAD", list.join(":")).env("HSA_SIM", "gpus=2");
 }
 
-/// Returns the libraries that a command preloads.
 fn preloaded(command: &Command) -> Vec<PathBuf> {
     let variable = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
     let list = variable.and_then(|(_, value)| value).unwrap_or_default();

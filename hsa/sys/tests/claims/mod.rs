@@ -1,5 +1,5 @@
-//! Extracts claims from `src/bindings.rs`: every constant, size, alignment, offset, type of a field
-//! and type of a function, each as a constant expression that a C compiler can check.
+//! Extracts claims from `src/bindings.rs`: every constant, size, alignment and offset, and every type of
+//! a field or function. Each claim is a constant expression that a C compiler can check.
 
 pub mod c_type;
 pub mod token;

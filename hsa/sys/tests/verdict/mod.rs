@@ -28,10 +28,10 @@ enum LineResult {
     UnknownName,
 }
 
-/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first_line.
+/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
 ///
-/// Compiles each claim twice: unchanged and negated. If the compiler skips a line, the line has no message
-/// in either run. That is reported as a contradiction.
+/// Compiles each claim twice: unchanged and negated. A line that the compiler skips has no message in either
+/// run, which is an error.
 pub fn check(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
     let plain = compile(includes, folders, claims, "");
     let negated = compile(includes, folders, claims, "!");

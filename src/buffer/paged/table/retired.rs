@@ -29,7 +29,7 @@ impl LockedTable<'_> {
         vmm.has_mapping(address, serial).then_some(Problem::PageRetiring)
     }
 
-    /// Submits pages to a retire queue: all of them or none. They must be in use.
+    /// Submits pages, which must be in use, to a retire queue: all of them or none.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit_many`].
@@ -45,7 +45,7 @@ impl LockedTable<'_> {
         let mappings: Vec<Mapping> = mappings.collect();
         let serials_and_handles = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
         let serials_and_handles: Vec<_> = serials_and_handles.collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `submit_many`.
         let submitted = unsafe { queue.submit_many(mappings, signals) };
         if let Err(Rejected { value: mappings, error }) = submitted {
             let rejected = all_pages.range_mut(pages);
