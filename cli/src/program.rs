@@ -118,8 +118,8 @@ pub fn without_program_folder(line: &str) -> String {
     }
 }
 
-/// Returns a command line that runs this program with other arguments in the same environment: with the
-/// runtime's variables, and started by the same `emulate`, `vm` or `rocr run`.
+/// Returns a command line that runs this program with other arguments in the same environment: the runtime's variables,
+/// and the same `emulate`, `vm` or `rocr run`.
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
@@ -138,6 +138,25 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
         Some(format!("{name}={} ", quoted(&[value])))
     };
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
+}
+
+/// Returns the command line of another program, started by the same `emulate`, `vm` or `rocr run` as this process.
+pub fn in_same_environment(line: &str) -> String {
+    match env::var(OUTER_COMMAND) {
+        Ok(outer) => format!("{} {outer} -- {line}", program_name()),
+        Err(_) => line.to_owned(),
+    }
+}
+
+/// Returns a command line that runs the program of `command` with a tool, such as `gdb --args`. The tool runs where the
+/// program runs: inside of `emulate`, `vm` or `rocr run`.
+pub fn with_tool(tool: &str, command: &str) -> String {
+    if let Some((outer, program)) = command.rsplit_once(" -- ") {
+        return format!("{outer} -- {tool} {program}");
+    }
+    let has_variables = command.split(' ').next().is_some_and(|word| word.contains('='));
+    let env = if has_variables { "env " } else { "" };
+    format!("{tool} {env}{command}")
 }
 
 /// Returns the command line of this program with these arguments, started by the same `emulate`, `vm` or `rocr run` as

@@ -25,7 +25,7 @@ use derive_more::Debug;
 pub struct GrowableBuilder {
     maximum: usize,
     step: Option<usize>,
-    pooled_handles: usize,
+    requested_handles: usize,
     address: Option<Address>,
 }
 
@@ -41,9 +41,10 @@ impl GrowableBuilder {
     }
 
     /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
-    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used.
+    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used. More
+    /// handles than the buffer has steps at its maximum are never kept ready.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
-        self.pooled_handles = handles;
+        self.requested_handles = handles;
         self
     }
 
@@ -71,9 +72,12 @@ impl GrowableBuilder {
             Some(address) => builder.exactly_at(address),
         };
         let reservation = builder.reserve(vmm)?;
-        let pool = HandlePool::new(vmm, properties, step, self.pooled_handles, false);
+        // More memory could never be mapped, and would be missing elsewhere.
+        let capacity = self.requested_handles.min(reservation.size() / step);
+        let pool = HandlePool::new(vmm, properties, step, capacity, false);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
-        Ok(GrowableBuffer { buffer, pool, reservations: vec![reservation] })
+        let (requested_handles, reservations) = (self.requested_handles, vec![reservation]);
+        Ok(GrowableBuffer { buffer, pool, requested_handles, reservations })
     }
 }
 
@@ -111,6 +115,8 @@ impl GrowableBuilder {
 pub struct GrowableBuffer {
     buffer: DeviceBuffer,
     pool: HandlePool,
+    /// The number of handles that the caller wants to be kept ready.
+    requested_handles: usize,
     /// Adjacent reservations by address.
     reservations: Vec<Reservation>,
 }
@@ -118,7 +124,7 @@ pub struct GrowableBuffer {
 impl GrowableBuffer {
     /// Returns a builder for an empty buffer that can grow to `maximum` bytes.
     pub fn builder(maximum: usize) -> GrowableBuilder {
-        GrowableBuilder { maximum, step: None, pooled_handles: 0, address: None }
+        GrowableBuilder { maximum, step: None, requested_handles: 0, address: None }
     }
 
     /// Returns the number of mapped bytes: the size in whole steps.
@@ -254,6 +260,7 @@ impl GrowableBuffer {
         let end = Address::new(self.buffer.address.get() + self.maximum());
         self.reservations
             .push(Reservation::builder(size).exactly_at(end).reserve(&self.buffer.vmm)?);
+        self.pool.set_capacity(self.requested_handles.min(self.maximum() / self.buffer.step));
         Ok(())
     }
 }

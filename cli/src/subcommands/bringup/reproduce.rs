@@ -194,10 +194,10 @@ mod tests {
             idle: Duration::ZERO,
             driver: None,
             output: String::new(),
+            kernel: Ok(Vec::new()),
         })
     }
 
-    /// Returns the lines of the loop.
     fn loop_lines(text: &str) -> Vec<&str> {
         let work = text.split("round++) {\n").nth(1).unwrap();
         work.split("  }\n").next().unwrap().lines().map(str::trim).collect()
