@@ -13,6 +13,7 @@ mod program;
 mod progress;
 mod provenance;
 mod screen;
+mod standard_output;
 mod subcommands;
 mod table;
 
@@ -91,7 +92,6 @@ fn main() -> ExitCode {
         Ok(Exit::Failure) => ExitCode::from(FAILED),
         Ok(Exit::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Ok(Exit::Program(status)) => ExitCode::from(status),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
             let mut screen = Screen::stderr();
@@ -179,17 +179,6 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
                 Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
             )
             || cause.is::<subcommands::stress::NoRuntime>()
-    })
-}
-
-/// Returns whether the reader of standard output has closed the pipe (`hsa-vmm info | head -1`).
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let kind = match cause.downcast_ref::<std::io::Error>() {
-            Some(error) => Some(error.kind()),
-            None => cause.downcast_ref().and_then(serde_json::Error::io_error_kind),
-        };
-        kind == Some(std::io::ErrorKind::BrokenPipe)
     })
 }
 

@@ -4,12 +4,13 @@
 //! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
 //! escape their text.
 
+use crate::standard_output::StandardOutput;
 use crate::table::TextTable;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use hsa_vmm_conformance::printable;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, LineWriter, Write};
 
 /// Writes text with control characters escaped, and styles if they are enabled.
 pub struct Screen<'a> {
@@ -24,7 +25,7 @@ impl Screen<'static> {
     pub fn stdout() -> Self {
         let writes_styles = is_styled(AutoStream::choice(&io::stdout()));
         Self {
-            writer: Box::new(io::stdout().lock()),
+            writer: Box::new(LineWriter::new(StandardOutput)),
             writes_styles,
             replaces_signs: !locale_is_utf8(),
         }

@@ -252,13 +252,27 @@ fn variables_set_options() {
 }
 
 #[test]
-fn closed_output_is_not_a_failure() {
-    let mut child = command(&["conform", "--list"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(0));
+fn closed_pipe_keeps_the_exit_status() {
+    let conform = ["conform", "--runtime", "sim", "--filter", "map.handle.*", "--format"];
+    let bringup = ["bringup", "--runtime", "sim", "--until", "mapped", "--format"];
+    let mut runs = vec![(vec!["conform", "--list"], 0), (vec!["info", "--runtime", "sim"], 0)];
+    for format in ["table", "ktap", "json"] {
+        for (subcommand, faults, status) in [
+            (conform, "faults=hsa_amd_vmem_handle_create=ERROR", 1),
+            (bringup, "faults=hsa_amd_vmem_map=ERROR", 1),
+            (bringup, "faults=hsa_init=ERROR", 3),
+            (bringup, "gpus=1", 0),
+        ] {
+            runs.push(([&subcommand[..], &[format, "--sim", faults]].concat(), status));
+        }
+    }
+    for (arguments, status) in runs {
+        let mut child = command(&arguments)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{arguments:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::Exit;
 use crate::arguments::Arguments;
+use crate::standard_output::StandardOutput;
 use anyhow::Context;
 use clap::{Args, CommandFactory};
 use std::fs;
@@ -101,7 +102,7 @@ pub fn run(args: &Man) -> anyhow::Result<Exit> {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
             page.extend(sections("hsa-vmm.1").into_bytes());
-            std::io::stdout().write_all(&page)?;
+            StandardOutput.write_all(&page)?;
         }
     }
     Ok(Exit::Success)
