@@ -44,14 +44,15 @@ pub enum Exit {
     Program(u8),
 }
 
-/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written.
+/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written. Also a closed
+/// standard output.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUsage(pub String);
 
 /// The exit status after a failure.
 const FAILED: u8 = 1;
-/// The exit status after invalid usage. clap uses this status, too.
+/// The exit status after invalid usage, and if results cannot be written. clap uses this status, too.
 const BAD_USAGE: u8 = 2;
 /// The exit status if there is no runtime, or it does not start.
 const NO_RUNTIME: u8 = 3;
@@ -111,7 +112,7 @@ fn main() -> ExitCode {
             }
             let status = match not_started {
                 Some(program) => program.exit_status(),
-                None if error.is::<BadUsage>() => BAD_USAGE,
+                None if error.is::<BadUsage>() || output::has_failed() => BAD_USAGE,
                 None if is_no_runtime(&error) => NO_RUNTIME,
                 None => FAILED,
             };
@@ -134,7 +135,9 @@ fn print_and_exit(error: &clap::Error) -> ! {
     // environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
-    let result = if all_printable {
+    let result = if !error.use_stderr() && standard_output::is_closed() {
+        Err(std::io::Error::other("it is closed"))
+    } else if all_printable {
         error.print().and_then(|()| std::io::stdout().flush())
     } else {
         let text = error.to_string();
@@ -145,7 +148,7 @@ fn print_and_exit(error: &clap::Error) -> ! {
         // A failure to write to standard error cannot be reported.
         Err(cause) if !error.use_stderr() && cause.kind() != std::io::ErrorKind::BrokenPipe => {
             note!("error: cannot write to standard output: {cause}");
-            std::process::exit(FAILED.into())
+            std::process::exit(BAD_USAGE.into())
         }
         _ => std::process::exit(error.exit_code()),
     }

@@ -38,7 +38,7 @@ fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
 const STATUSES: &[(&str, &str)] = &[
     ("0", "Success."),
     ("1", "Something failed."),
-    ("2", "Invalid usage, nothing was selected, or the output cannot be written."),
+    ("2", "Invalid usage, nothing was selected, or the results cannot be written."),
     ("3", "There is no runtime, or the runtime does not start."),
 ];
 /// The exit statuses of subcommands that run another program.

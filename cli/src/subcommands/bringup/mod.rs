@@ -39,7 +39,6 @@ use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
-use anyhow::Context;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::begin;
@@ -75,7 +74,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt)? else { break };
         if let Some(log) = &mut log {
-            let written = write_log(log, &run).context("cannot write the log (--log)");
+            let written =
+                write_log(log, &run).map_err(|cause| output::failed("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }
