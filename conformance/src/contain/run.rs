@@ -6,7 +6,7 @@ use super::{STARTS, STOPS};
 use crate::describe::{Description, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
-use crate::run::{Progress, STOPPED_AFTER_FAILURES};
+use crate::run::{INTERRUPTED, Progress, STOPPED_AFTER_FAILURES};
 use crate::run_case::{CaseResult, Ended, Lost};
 use crate::worker::{End, Output, Received, Worker, signal_name};
 use crate::{Case, Options, Report, Status};
@@ -106,7 +106,6 @@ const MAX_CONSECUTIVE_HANGS: usize = 8;
 const OUTPUT_LINES: usize = 200;
 
 /// The reasons for skipping the remaining cases.
-const INTERRUPTED: &str = "not tried: the run was interrupted";
 const STOPPED_AFTER_HANGS: &str = "not tried: the run stopped after consecutive cases hung";
 const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 

@@ -132,8 +132,11 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
-        let failed_level = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, reason_not_run)));
+        // A skipped level is no failure, so the level that was interrupted fails.
+        let interrupted = (!is_complete).then_some("interrupted before the end of this level");
+        let failed_level = text.as_deref().or(interrupted).map(|text| (Status::Fail, text));
+        let remaining =
+            failed_level.into_iter().chain(std::iter::repeat((Status::Skip, reason_not_run)));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;

@@ -67,7 +67,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let stream =
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
-    let interrupt = Interrupt::new()?;
+    // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
+    let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
     let mut usual = Usual::default();
     let mut report = match run_all(args, &options, &mut writer, &mut usual, interrupt.flag()) {
         Ok(report) => report,
@@ -80,9 +81,10 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         }
     };
     usual.remove_frequent_in_failures(&report);
-    let is_complete = !interrupt.arrived() && writer.hangs.is_none();
+    let interruption = report.interruption();
+    let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report);
-    let closing = closing_lines(&report, writer.hangs, interrupt.arrived());
+    let closing = closing_lines(&report, writer.hangs, interruption.is_some());
     // The table ends with these lines; other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {

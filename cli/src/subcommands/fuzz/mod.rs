@@ -120,7 +120,12 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
             // The seed is in a note, because the name must be the same in each run.
             let test = KtapTest { name: "fuzz", status, detail: &detail };
-            ktap.as_mut().map_or(Ok(()), |ktap| ktap.write_result(&test))?;
+            if let Some(ktap) = &mut ktap {
+                if interrupt.arrived() {
+                    ktap.write_note("interrupted")?;
+                }
+                ktap.write_result(&test)?;
+            }
         }
         RunFormat::Table => args.output.write(|out| {
             provenance::print_banner(out, &planned)?;

@@ -87,6 +87,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     let config = options.config_text();
     let faults = planned_faults::planned(config.as_deref());
     if let Some(ktap) = &mut ktap {
+        if report.interrupted {
+            ktap.write_note("interrupted")?;
+        }
         for scenario in scenarios.iter().skip(report.scenarios.len()) {
             let (status, detail) = (Status::Skip, "interrupted");
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail })?;
