@@ -100,6 +100,17 @@ fn with_short_driver(libraries: &str) -> String {
     libraries.split_inclusive(is_separator).map(library).collect()
 }
 
+/// Returns the lines that say at the beginning of a KTAP document how it is produced. `runtime` describes the runtime.
+pub fn ktap_notes(runtime: &str, mut provenance: Provenance, privacy: &Privacy) -> Vec<String> {
+    shorten_paths(&mut provenance);
+    privacy.clean(&mut provenance);
+    // Whether a planned fault happens is not known yet.
+    provenance.planned_faults.iter_mut().for_each(|fault| fault.happened = None);
+    let properties = provenance.properties().into_iter();
+    let properties = properties.map(|(name, value)| format!("{name}: {value}"));
+    [privacy.clean_text(runtime)].into_iter().chain(properties).collect()
+}
+
 /// A report for programs, and how it was produced.
 #[derive(Serialize)]
 struct WithProvenance<'a, T> {

@@ -116,6 +116,35 @@ fn bringup_attributes_wrong_data_to_the_copy() {
 }
 
 #[test]
+fn ktap_begins_with_the_provenance() {
+    let faults = ["--runtime", "sim", "--sim", "faults=hsa_amd_vmem_get_access#999=ERROR"];
+    let conform = ["conform", "--filter", "map.handle.*"];
+    for subcommand in [
+        &conform[..],
+        &[&conform[..], &["--in-process"]].concat(),
+        &["bringup", "--until", "handle"],
+        &["fuzz", "--sequences", "1"],
+        &["stress", "--time", "100ms"],
+    ] {
+        let arguments = [subcommand, &faults, &["--format", "ktap"]].concat();
+        let output = command(&arguments).env("HSA_XNACK", "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output);
+        let notes: Vec<_> =
+            text.lines().skip(2).take_while(|line| line.starts_with("# ")).collect();
+        for expected in [
+            "# runtime: simulation",
+            "# command: ",
+            "# machine: simulation",
+            "# planned fault: hsa_amd_vmem_get_access\\#999=0x1000 (simulated runtime)",
+            "# HSA_XNACK: 1",
+        ] {
+            assert!(notes.iter().any(|note| note.starts_with(expected)), "{expected}: {text}");
+        }
+    }
+}
+
+#[test]
 fn names_are_removed_from_reports() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("report.json");

@@ -90,25 +90,9 @@ fn without_disabled(line: &str) -> String {
 
 /// Adds properties that say how the report was produced.
 fn add_provenance(suite: &mut TestSuite, provenance: Option<&Provenance>) {
-    for (name, value) in provenance.into_iter().flat_map(properties) {
+    for (name, value) in provenance.into_iter().flat_map(Provenance::properties) {
         suite.add_property((name, &*printable(&value)));
     }
-}
-
-/// Returns how the report was produced: command, machine, kernel, faults and environment.
-fn properties(provenance: &Provenance) -> Vec<(&str, String)> {
-    let mut properties = vec![("command", provenance.command.clone())];
-    let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
-    add("machine", provenance.machine.map(|machine| machine.to_string()));
-    add("kernel", Some(provenance.kernel.clone()).filter(|kernel| !kernel.is_empty()));
-    add("kfd version", provenance.kfd_version_text());
-    for fault in &provenance.planned_faults {
-        add("planned fault", Some(fault.to_string()));
-    }
-    for (name, value) in &provenance.environment {
-        properties.push((name, value.clone()));
-    }
-    properties
 }
 
 fn duration(case: &CaseReport) -> Duration {

@@ -3,7 +3,7 @@
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
 use super::{STARTS, STOPS};
-use crate::describe::{Description, ProbeDescription};
+use crate::describe::{Description, Driver, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run::{INTERRUPTED, Progress, STOPPED_AFTER_FAILURES};
@@ -39,8 +39,13 @@ impl fmt::Debug for Containment<'_> {
 /// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The runtime has started for the first time. Contains a description for display.
-    Started(&'a str),
+    /// The runtime has started for the first time.
+    Started {
+        /// A description of the runtime for display.
+        note: &'a str,
+        /// The driver below the runtime, if known.
+        driver: Option<Driver>,
+    },
     /// A case is about to run.
     Begin {
         /// The case's name.
@@ -129,7 +134,7 @@ pub fn run(
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
     // Discards messages from before the first case.
     logs();
-    on_event(Event::Started(&note));
+    on_event(Event::Started { note: &note, driver: runtime.runtime.driver });
     let (worker, hangs) = (Some(worker), Hangs::default());
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
     let mut untried_reason = STOPPED_AFTER_FAILURES;

@@ -89,6 +89,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             out.flush()?;
         }
         let failed = matches!(run.outcome, Outcome::Failed(_));
+        if let Some(ktap) = ktap.as_mut().filter(|_| runs.is_empty()) {
+            write_notes(ktap, args, &run)?;
+        }
         if let Some(ktap) = ktap.as_mut().filter(|_| !failed) {
             let (status, detail) = match &run.outcome {
                 Outcome::Skipped(why) => (Status::Skip, why.as_str()),
@@ -169,6 +172,20 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
         None | Some(_) => Exit::Failure,
     })
+}
+
+/// Writes the runtime and how the results are produced.
+fn write_notes(ktap: &mut Ktap<Screen<'_>>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
+    let runtime = match &run.runtime {
+        Some(Some(path)) => path,
+        Some(None) => "simulation",
+        None => "not loaded",
+    };
+    let driver = run.runtime.as_ref().map(|path| provenance::driver(path.is_none()));
+    let config = args.runtime.config_text();
+    let provenance = provenance::describe_run(driver, config.as_deref(), String::new());
+    let notes = provenance::ktap_notes(&format!("runtime: {runtime}"), provenance, &args.privacy);
+    notes.iter().try_for_each(|line| ktap.write_note(line))
 }
 
 /// Returns the text with which the table describes the failure.

@@ -35,6 +35,11 @@ impl KtapStream {
         Ok(Self { ktap, cases, areas, written: 0, pending: BTreeMap::new() })
     }
 
+    /// Writes diagnostic lines.
+    pub fn write_notes(&mut self, lines: &[String]) -> io::Result<()> {
+        lines.iter().try_for_each(|line| self.ktap.write_note(line))
+    }
+
     /// Adds a result. Writes each result for which all earlier cases have a result.
     pub fn add(&mut self, case: &CaseReport) -> io::Result<()> {
         self.pending.insert(case.name.clone(), case.clone());

@@ -18,6 +18,7 @@ use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
 use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
+use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::{
     CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
 };
@@ -202,6 +203,16 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
+    /// Writes how KTAP results are produced. `runtime` describes the runtime.
+    fn describe(&mut self, args: &Conform, runtime: &str, driver: Option<Driver>) {
+        let Some(stream) = &mut self.stream else { return };
+        let config = args.common.runtime.config_text();
+        let provenance = provenance::describe_run(driver, config.as_deref(), String::new());
+        let notes = provenance::ktap_notes(runtime, provenance, &args.privacy);
+        let written = stream.write_notes(&notes).context("cannot write the results");
+        self.error = self.error.take().or(written.err());
+    }
+
     /// Adds the result of a case from the interrupted run that this run continues.
     fn add_finished(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
@@ -297,7 +308,6 @@ fn run_all(
     interrupted: &AtomicBool,
 ) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
-    options.finished.iter().for_each(|case| writer.add_finished(case));
     // With --repeat, a result is not final: the case may run again.
     let is_final = options.repeat == 1;
     let advance = |progress: hsa_vmm_conformance::Progress<'_>, writer: &mut ResultWriter| {
@@ -308,11 +318,17 @@ fn run_all(
         }
     };
     if args.in_process {
-        let runtime = args.common.runtime.open()?;
+        let (runtime, note) = args.common.runtime.open_with_description()?;
+        print_info(&note);
+        let is_simulation = runtime.info().path.is_none();
+        writer.describe(args, &note, Some(provenance::driver(is_simulation)));
         let report = run_cases(&runtime, options, &mut |progress| advance(progress, writer));
         bar.finish_and_clear();
         return Ok(report);
     }
+    let add_finished = |writer: &mut ResultWriter| {
+        options.finished.iter().for_each(|case| writer.add_finished(case))
+    };
     let log = RefCell::new(DriverLog::open());
     let mut command = || {
         let mut command = worker::command(args)?;
@@ -332,7 +348,11 @@ fn run_all(
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
         match event {
-        Event::Started(note) => bar.suspend(|| print_info(note)),
+        Event::Started { note, driver } => {
+            bar.suspend(|| print_info(note));
+            writer.describe(args, note, driver);
+            add_finished(writer);
+        }
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
         Event::Case(progress) => {
@@ -367,6 +387,7 @@ fn run_all(
         // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
+        add_finished(writer);
         failed_requests.iter().for_each(|line| print_info(line));
         NoReport { error: error.into(), failed_requests }
     })

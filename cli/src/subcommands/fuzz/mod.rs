@@ -29,7 +29,9 @@ const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
-    let machine = match args.common.runtime.select()? {
+    let runtime = args.common.runtime.select()?;
+    let runtime_note = format!("runtime: {runtime}");
+    let machine = match runtime {
         SelectedRuntime::Simulation(simulated) => {
             let machine = simulated.config.clone().map_or(Machine::Any, Machine::Simulated);
             // Start the simulation once to check its configuration.
@@ -70,6 +72,11 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
         // Write the seed before the first sequence runs: the machine may hang.
         ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
+        let driver = provenance::driver(generator.machine != Machine::Loaded);
+        let config = simulation_config(&generator.machine);
+        let provenance = provenance::describe_run(Some(driver), config, String::new());
+        let notes = provenance::ktap_notes(&runtime_note, provenance, &args.privacy);
+        notes.iter().try_for_each(|line| ktap.write_note(line))?;
         Ok(ktap)
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;

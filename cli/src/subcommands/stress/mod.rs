@@ -22,8 +22,9 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::RunFormat;
+use crate::choice::RuntimeChoice;
 use crate::interrupt::Interrupt;
-use crate::screen::note;
+use crate::screen::{Screen, note};
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
@@ -74,6 +75,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         note!("{}: {}", scenario.name(), result.summary());
         if let Some(ktap) = &mut ktap {
+            if report.scenarios.is_empty() {
+                write_notes(ktap, args, result.simulation)?;
+            }
             let (status, detail) = result.verdict()?;
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
         }
@@ -116,6 +120,25 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     planned_faults::note_not_happened(&faults);
     Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
+}
+
+/// Writes the runtime and how the results are produced.
+fn write_notes(
+    ktap: &mut Ktap<Screen<'_>>,
+    args: &Stress,
+    is_simulation: Option<bool>,
+) -> std::io::Result<()> {
+    let options = &args.common.runtime;
+    let runtime = match (&options.choice, is_simulation) {
+        (RuntimeChoice::Library(path), _) => path.display().to_string(),
+        (_, Some(true)) => "simulation".to_owned(),
+        _ => "the machine's runtime".to_owned(),
+    };
+    let driver = is_simulation.map(provenance::driver);
+    let provenance =
+        provenance::describe_run(driver, options.config_text().as_deref(), String::new());
+    let notes = provenance::ktap_notes(&format!("runtime: {runtime}"), provenance, &args.privacy);
+    notes.iter().try_for_each(|line| ktap.write_note(line))
 }
 
 /// Returns the command that repeats the run with the same random choices.
