@@ -4,6 +4,7 @@
 //! standard output. [`Output::stream`] writes a file in parts. [`Output::check`] checks before long work that the
 //! file can be written.
 
+use crate::provenance::Privacy;
 use crate::screen::Screen;
 use crate::{BadUsage, standard_output};
 use anyhow::Context;
@@ -57,6 +58,13 @@ impl Output {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
         let file = fs::File::create(path).map_err(|cause| failed(path.display(), &cause))?;
         Ok(Screen::plain(Synced { file, path: path.clone() }))
+    }
+
+    /// Opens the output like [`stream`](Self::stream), and cleans each text that is written.
+    pub fn private_stream(&self, privacy: &Privacy) -> anyhow::Result<Screen<'static>> {
+        let mut screen = self.stream()?;
+        screen.clean_with(privacy);
+        Ok(screen)
     }
 
     /// Writes the result, with colours on a terminal.

@@ -169,6 +169,41 @@ fn names_are_removed_from_reports() {
     assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
 }
 
+/// The runtime `tests/hostile/runtime.c` fails some cases and levels.
+#[test]
+fn redact_removes_folders_in_each_format() {
+    let folder = tempfile::Builder::new().prefix("secret").tempdir().unwrap();
+    let library = folder.path().join("libhsa-runtime64.so.1");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let output = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-shared", "-fPIC", "-pthread", "-I", &format!("{root}/hsa/sys/include")])
+        .arg(format!("-Wl,--version-script={root}/tests/hostile/rocr.map"))
+        .arg("-o")
+        .arg(&library)
+        .arg(format!("{root}/tests/hostile/runtime.c"))
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{output:?}");
+    let conform = ["conform", "--filter", "runtime.*", "--filter", "create.*", "--build-id", "a:b"];
+    let bringup = ["bringup"];
+    let missing = folder.path().join("missing.so");
+    for library in [&library, &missing] {
+        for (subcommand, formats) in [
+            (&conform[..], &["table", "json", "junit", "ktap", "kcidb", "html"][..]),
+            (&bringup, &["table", "json", "ktap"]),
+        ] {
+            for format in formats {
+                let runtime = ["--redact", "--format", format, "--runtime"];
+                let arguments = [subcommand, &runtime, &[library.to_str().unwrap()]].concat();
+                let mut command = command(&arguments);
+                let output = command.env("HSA_TOOLS_LIB", &missing).output().unwrap();
+                let text = stdout(&output);
+                assert!(!text.contains("secret"), "{subcommand:?} {format}: {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn output_is_ascii_where_the_locale_is_not_utf8() {
     let arguments = ["bringup", "--runtime", "sim", "--until", "mapped"];

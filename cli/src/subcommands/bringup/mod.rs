@@ -63,11 +63,19 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     args.output.check()?;
     let interrupt = Interrupt::new()?;
     // The table is written level by level.
-    let open_table = || args.output.stream();
+    // The reader of a table copies its commands, so that names stay without --redact.
+    let open_table = || match args.privacy.removes_folders() {
+        true => args.output.private_stream(&args.privacy),
+        false => args.output.stream(),
+    };
     let mut table = (args.format == RunFormat::Table).then(open_table).transpose()?;
     let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
-    let begin_ktap =
-        || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
+    let begin_ktap = || {
+        Ok::<_, anyhow::Error>(Ktap::begin(
+            args.output.private_stream(&args.privacy)?,
+            levels().count(),
+        )?)
+    };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());

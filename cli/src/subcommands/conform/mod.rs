@@ -65,8 +65,10 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         writer.partial = Some(partial);
     }
     let selected_count = selected.len();
-    let stream =
-        || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
+    let stream = || {
+        KtapStream::begin(args.output.private_stream(&args.privacy)?, selected)
+            .context("cannot write the results")
+    };
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
     let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
@@ -84,13 +86,17 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     usual.remove_frequent_in_failures(&report);
     let interruption = report.interruption();
     let is_complete = interruption.is_none() && writer.hangs.is_none();
-    add_provenance(args, &mut report);
+    add_provenance(args, &mut report)?;
     let closing = closing_lines(&report, writer.hangs, interruption.is_some());
     // The table ends with these lines; other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
+            if is_table && args.privacy.removes_folders() {
+                // The table suggests a command with the path of the runtime.
+                out.clean_with(&args.privacy);
+            }
             write_report(out, args, &report, &usual)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
@@ -228,7 +234,7 @@ impl ResultWriter {
 }
 
 /// Adds a description of the run to the report, and removes private data from the report.
-fn add_provenance(args: &Conform, report: &mut Report) {
+fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
     let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();
@@ -241,7 +247,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
         }
         run.provenance = Some(provenance);
     }
-    args.privacy.clean_report(report);
+    Ok(args.privacy.clean_report(report)?)
 }
 
 fn write_report(

@@ -69,7 +69,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
     let begin_ktap = || -> anyhow::Result<_> {
-        let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
+        let mut ktap = Ktap::begin(args.output.private_stream(&args.privacy)?, 1)?;
         // Write the seed before the first sequence runs: the machine may hang.
         ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
         let driver = provenance::driver(generator.machine != Machine::Loaded);
@@ -135,6 +135,9 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             }
         }
         RunFormat::Table => args.output.write(|out| {
+            if args.privacy.removes_folders() {
+                out.clean_with(&args.privacy);
+            }
             provenance::print_banner(out, &planned)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;

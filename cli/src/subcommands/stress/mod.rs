@@ -63,7 +63,12 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         bringup: String::new(),
     };
     // The last result is about the machine's memory.
-    let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, scenarios.len() + 1)?);
+    let begin = || {
+        Ok::<_, anyhow::Error>(Ktap::begin(
+            args.output.private_stream(&args.privacy)?,
+            scenarios.len() + 1,
+        )?)
+    };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
         if interrupt.arrived() {
@@ -112,6 +117,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         RunFormat::Table => {
             args.output.write(|out| {
+                if args.privacy.removes_folders() {
+                    out.clean_with(&args.privacy);
+                }
                 provenance::print_banner(out, &faults)?;
                 report.write_table(out)
             })?;
