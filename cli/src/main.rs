@@ -2,6 +2,7 @@
 
 mod arguments;
 mod choice;
+mod descriptor_limit;
 mod driver_log;
 mod executor;
 mod interrupt;
@@ -67,27 +68,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| print_and_exit(&error));
     start_logging(&arguments);
-    let result = match &arguments.command {
-        Command::Info(args) => subcommands::info::run(args),
-        Command::Conform(args) => subcommands::conform::run(args),
-        Command::Replay(args) => subcommands::replay::run(args),
-        Command::Fuzz(args) => subcommands::fuzz::run(args),
-        Command::Worker(common) => executor::serve(common),
-        Command::Map(args) => subcommands::map::run(args),
-        Command::Bench(args) => subcommands::bench::run(args),
-        Command::Diff(args) => subcommands::diff::run(args),
-        Command::Bringup(args) => subcommands::bringup::run(args),
-        Command::Stress(args) => subcommands::stress::run(args),
-        Command::Record(args) => subcommands::record::run(args),
-        Command::Lint(args) => subcommands::lint::run(args),
-        Command::Emulate(args) => subcommands::emulate::run(args),
-        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
-        Command::Rocr(args) => subcommands::rocr::run(args),
-        Command::Vm(args) => subcommands::vm::run(args),
-        Command::VmGuest => subcommands::vm::run_guest(),
-        Command::Man(args) => subcommands::man::run(args),
-        Command::Completions(args) => subcommands::completions::run(args),
-    };
+    let result = descriptor_limit::check(&arguments.command).and_then(|()| run(&arguments.command));
     match result {
         Ok(Exit::Success) => ExitCode::SUCCESS,
         Ok(Exit::Failure) => ExitCode::from(FAILED),
@@ -122,6 +103,31 @@ fn main() -> ExitCode {
             }
             ExitCode::from(status)
         }
+    }
+}
+
+/// Runs a subcommand.
+fn run(command: &Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Info(args) => subcommands::info::run(args),
+        Command::Conform(args) => subcommands::conform::run(args),
+        Command::Replay(args) => subcommands::replay::run(args),
+        Command::Fuzz(args) => subcommands::fuzz::run(args),
+        Command::Worker(common) => executor::serve(common),
+        Command::Map(args) => subcommands::map::run(args),
+        Command::Bench(args) => subcommands::bench::run(args),
+        Command::Diff(args) => subcommands::diff::run(args),
+        Command::Bringup(args) => subcommands::bringup::run(args),
+        Command::Stress(args) => subcommands::stress::run(args),
+        Command::Record(args) => subcommands::record::run(args),
+        Command::Lint(args) => subcommands::lint::run(args),
+        Command::Emulate(args) => subcommands::emulate::run(args),
+        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
+        Command::Rocr(args) => subcommands::rocr::run(args),
+        Command::Vm(args) => subcommands::vm::run(args),
+        Command::VmGuest => subcommands::vm::run_guest(),
+        Command::Man(args) => subcommands::man::run(args),
+        Command::Completions(args) => subcommands::completions::run(args),
     }
 }
 

@@ -228,6 +228,26 @@ fn invalid_usage_exits_with_2() {
 }
 
 #[test]
+fn low_descriptor_limit_is_rejected() {
+    let run_limited = |limit: u32, arguments: &[&str]| {
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script, "sh", run_command::HSA_VMM]).args(arguments);
+        shell.env_remove("HSA_SIM").env_remove("HSA_VMM_RUNTIME").output().unwrap()
+    };
+    let conform = ["conform", "--runtime", "sim", "--gpus", "8"];
+    for arguments in [&conform[..], &["bringup", "--runtime", "sim"]] {
+        let output = run_limited(32, arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let expected = "the limit of open file descriptors is 32";
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        let output = run_limited(256, arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert!(run_limited(32, &["info", "--runtime", "sim"]).status.success());
+}
+
+#[test]
 fn missing_runtime_exits_with_3() {
     for subcommand in [&["info"][..], &["conform"]] {
         let mut arguments = subcommand.to_vec();
