@@ -5,8 +5,8 @@
 //! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk
 //! sequence. If the sequence is saved as a file in `regressions`, every later run repeats it.
 
-#[path = "../rig/mod.rs"]
-mod rig;
+#[path = "../setup/mod.rs"]
+mod setup;
 
 mod attributes;
 mod calls;
