@@ -25,7 +25,7 @@ pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
 
-/// Returns a line without its prefix if the emulated driver logged a failure in it.
+/// Returns a line of the emulated driver's log without its prefix, if the line reports a failure.
 pub fn failed_driver_line(line: &str) -> Option<&str> {
     line.strip_prefix(PREFIX).filter(|line| is_failure(line))
 }

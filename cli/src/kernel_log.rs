@@ -13,7 +13,6 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the log at its end.
     pub fn open_at_end() -> Self {
         let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
         let opened = File::options().read(true).custom_flags(nonblocking).open(PATH);

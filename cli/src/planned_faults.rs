@@ -45,8 +45,8 @@ pub fn enable_recording(command: &mut Command) {
     }
 }
 
-/// Returns the planned faults, and for each of them whether it has happened in this process's workers. `simulation` is
-/// the configuration of the simulation.
+/// Returns the planned faults, and whether each has happened in this process's workers. `simulation` is the
+/// configuration of the simulation.
 pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let driver = env::var(DRIVER_PLAN).ok().filter(|_| is_driver_emulated());
     let runtime = simulation.and_then(|text| text.parse::<Config>().ok());

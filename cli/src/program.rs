@@ -118,8 +118,8 @@ pub fn without_program_folder(line: &str) -> String {
     }
 }
 
-/// Returns a command line that runs this program with other arguments in the same environment: with the
-/// runtime's variables, and started by the same `emulate`, `vm` or `rocr run`.
+/// Returns a command line that runs this program with other arguments in the same environment: the runtime's variables,
+/// and the same `emulate`, `vm` or `rocr run`.
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));

@@ -87,7 +87,6 @@ impl<'a> Screen<'a> {
         self.replaces_signs = false;
     }
 
-    /// Writes text in a style.
     pub fn write_styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
         if !self.writes_styles {
             return write!(self, "{text}");

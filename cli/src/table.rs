@@ -12,7 +12,6 @@ const PADDING: usize = 2;
 pub struct Cell(comfy_table::Cell);
 
 impl Cell {
-    /// Aligns the cell to the right.
     pub fn align_right(self) -> Self {
         Self(self.0.set_alignment(CellAlignment::Right))
     }
@@ -28,7 +27,6 @@ impl<T: AsRef<str>> From<T> for Cell {
 pub struct TextTable(Table);
 
 impl TextTable {
-    /// Adds a row.
     pub fn add_row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.0.add_row(cells.into_iter().map(|cell| cell.into().0).collect::<Vec<_>>());
     }
@@ -68,7 +66,6 @@ pub fn table(head: &[&str]) -> TextTable {
     TextTable(table)
 }
 
-/// Returns the cell for the status of a case.
 pub fn status_cell(status: Status) -> Cell {
     let (word, color) = match status {
         Status::Pass => ("pass", Color::Green),

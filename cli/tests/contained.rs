@@ -30,13 +30,11 @@ fn conform_command(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDi
     (command, folder)
 }
 
-/// Returns the cases with a status.
 fn cases_with_status<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
     let cases = report["cases"].as_array().unwrap();
     cases.iter().filter(|case| case["status"] == status).collect()
 }
 
-/// Returns the number of selected cases.
 fn case_count() -> usize {
     let listed = json(&run(&["conform", "--list", "--format", "json", FILTER[0], FILTER[1]]));
     listed.as_array().unwrap().len()

@@ -26,7 +26,7 @@ fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Va
     words.extend(["--", HSA_VMM, "fuzz", "--format", "json"]);
     words.extend(arguments);
     let output = command(&words).current_dir(folder).output().unwrap();
-    // Prints the seed: cargo shows this output if the test fails.
+    // Print the seed: cargo shows this output if the test fails.
     println!("{release}: {}", stderr(&output));
     (json(&output), output)
 }
@@ -87,7 +87,7 @@ fn fuzz_finds_nothing_on_the_simulation() {
     let folder = tempfile::tempdir().unwrap();
     let (report, output) =
         fuzz(folder.path(), &["--runtime", "sim", "--processes", "2", "--time", duration()]);
-    // Prints the seed: cargo shows this output if the test fails.
+    // Print the seed: cargo shows this output if the test fails.
     println!("{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!(report["finding"], Value::Null);
@@ -297,7 +297,7 @@ fn fuzz_does_not_overwrite_files() {
     let (first, _) = fuzz(folder.path(), &options);
     let name = first["finding"]["file"].as_str().unwrap();
     assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
-    // The name is predictable, so another user could create a link with it.
+    // The name is predictable, so another user could create a link with this name.
     let target = folder.path().join("target");
     std::fs::write(&target, "of the user").unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();

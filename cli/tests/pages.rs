@@ -46,7 +46,8 @@ fn read(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Environment variables of docs/README.md that only C programs use. Of several variables in a row, the first.
+/// Environment variables of docs/README.md that only C programs use. For a row with several variables, contains the
+/// first.
 const ONLY_FOR_C: [&str; 2] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES"];
 
 /// Returns the environment variables of docs/README.md, except those of [`ONLY_FOR_C`].

@@ -138,8 +138,8 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
         let release = installation.release();
         let correct = report(&run_emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");
-        // The driver does not free memory; only the driver's own count shows this leak. The fault does not apply to the
-        // first calls, so that the runtime starts. It applies early enough for a run on a busy machine.
+        // The driver does not free memory, and only the driver's own count shows this leak. The fault does not apply to
+        // the first calls, so that the runtime starts. The fault applies early enough for a run on a busy machine.
         let arguments = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let leaking = report(&run_emulated(installation, &options, &arguments), 1);
@@ -201,7 +201,6 @@ fn process_state(process: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Returns whether a process has a thread of this name.
 fn has_thread(process: u32, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
@@ -225,7 +224,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether a process is dead; a zombie counts as dead.
+/// Returns whether a process has ended; a zombie has ended, too.
 fn is_dead(process: u32) -> bool {
     process_state(process).is_none_or(|(state, _)| state == 'Z')
 }

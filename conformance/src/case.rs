@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A conformance case: a named test of one documented behaviour.
 pub struct Case {
-    /// The unique name, such as `map.offset.refused`: area, subject and expected behaviour.
+    /// The unique name, such as `map.flags.refused`: area, subject and expected behaviour.
     pub name: &'static str,
     /// The source of the expectation: HIP's documentation, a test of hip-tests, a recording.
     pub source: &'static str,

@@ -136,7 +136,7 @@ impl Context {
         self.map(scratch, 1, memory)?;
         self.set_access(scratch, 1, &self.gpu_and_cpu(gpu), Access::ReadWrite)?;
         for index in 0..granules {
-            // Overwrites the previous copy, which has the expected value.
+            // Overwrite the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
             if self.cpu_has_access(gpu) {

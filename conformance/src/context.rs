@@ -100,7 +100,7 @@ impl Context {
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
-    /// Returns the largest granule of all GPUs, in bytes. Multiples of it are valid sizes for every GPU.
+    /// Returns the largest granule of all GPUs, in bytes. Multiples of this granule are valid sizes for every GPU.
     pub fn granule(&self) -> usize {
         self.granule
     }
@@ -308,7 +308,7 @@ impl Context {
         Ok(())
     }
 
-    /// Releases the case's resources and checks that none remains. Calls `on_failure` if that fails.
+    /// Releases the case's resources and checks that none remains. Calls `on_failure` if either fails.
     pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> Verdict {
         let vmm = self.vmm.clone();
         self.release_all().inspect_err(|_| on_failure(&vmm))

@@ -5,7 +5,6 @@ use std::fmt::Write;
 /// The number of bytes in a word. Descriptions count different words instead of bytes: tests fill memory with 32-bit
 /// numbers, and different numbers often have some equal bytes.
 const WORD_BYTES: usize = 4;
-/// The number of bytes in a line.
 const LINE_BYTES: usize = 16;
 /// The maximum number of different lines in a description.
 const MAX_LINES: usize = 3;

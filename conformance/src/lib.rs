@@ -61,7 +61,7 @@ mod raw_calls;
 pub mod replay;
 mod report;
 mod results;
-// Calls the runtime's functions for signals, because the library does not create signals.
+// `retiring` calls the runtime's functions for signals, because the library does not create signals.
 #[allow(unsafe_code)]
 mod retiring;
 mod run;

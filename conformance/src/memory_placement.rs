@@ -17,7 +17,7 @@ pub(crate) struct Placement {
 /// `pci` is the GPU's address, such as `0000:05:00.0`. Returns `None` if the driver does not report it.
 pub(crate) fn of_gpu(pci: &str) -> Option<Placement> {
     let entries = fs::read_dir("/proc/self/fdinfo").ok()?;
-    // Several descriptors can belong to one client of the driver. Counts each client once.
+    // Several descriptors can belong to one client of the driver. Count each client once.
     let mut clients = BTreeMap::new();
     for entry in entries.filter_map(Result::ok) {
         // Another thread may have closed the descriptor.

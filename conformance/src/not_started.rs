@@ -20,7 +20,7 @@ use std::fmt;
 pub struct NotStarted {
     /// Why the runtime did not start; may have several lines.
     pub reason: String,
-    /// The requests that the driver failed meanwhile; empty if there are none or they are unknown.
+    /// The requests to the driver that failed during the start; empty if none failed or if this is unknown.
     pub output: Vec<String>,
     /// The number of selected cases. None of them was run.
     pub selected: usize,
@@ -51,7 +51,7 @@ impl NotStarted {
     /// Formats the report as one HTML page that needs no network and no other file. The page begins with the reason.
     ///
     /// # Errors
-    /// None in practice: it writes to memory.
+    /// None in practice, because the page is written to memory.
     pub fn html(&self) -> Result<String, fmt::Error> {
         Page { report: self, provenance: &self.provenance }.render().map_err(|_| fmt::Error)
     }

@@ -25,7 +25,6 @@ impl fmt::Display for Page {
     }
 }
 
-/// The page table of a GPU.
 #[derive(Debug)]
 pub(crate) enum PageTable<'a> {
     /// The simulation and the GPU's index.

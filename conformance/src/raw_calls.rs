@@ -10,7 +10,7 @@ use hsa_vmm::{Address, Runtime};
 #[derive(Debug)]
 pub(crate) struct RawCalls {
     pub core: Core,
-    // Keeps the functions loaded.
+    // The library, so that its functions stay loaded.
     _library: Option<Library>,
 }
 
@@ -20,7 +20,7 @@ impl RawCalls {
         match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => Ok(Self { core: simulation.table().core, _library: None }),
             (None, Some(path)) => {
-                // SAFETY: the library at this path is loaded already.
+                // SAFETY: this HSA runtime is already loaded from this path, so its initialisers do not run again.
                 let library = unsafe { Library::load(&Search::only(path)) };
                 let library = library.map_err(|error| error.to_string())?;
                 Ok(Self { core: library.table().core, _library: Some(library) })
@@ -63,7 +63,7 @@ impl RawCalls {
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
-/// Makes a call and logs it like the library's own calls, so that the parent process can name the last call of a worker
+/// Makes a call and logs it like the library's own calls. The parent process can then name the last call of a worker
 /// that crashed or hung.
 fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);

@@ -208,7 +208,7 @@ impl Report {
     /// source, detail or duration.
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         let mut report: Self = serde_json::from_slice(json)?;
-        // Recomputes the summary: cases may have been removed from the file by hand.
+        // Recompute the summary: cases may have been removed from the file by hand.
         report.summary = Summary::of(&report.cases);
         Ok(report)
     }

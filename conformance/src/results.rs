@@ -21,7 +21,6 @@ pub(crate) struct Results<'a> {
     failed: usize,
 }
 
-/// The results of a case.
 #[derive(Clone, Default)]
 struct CaseResults {
     ran: usize,

@@ -34,7 +34,8 @@ impl SignalFunctions {
             let missing = || NotPassed::Skipped(format!("the runtime does not export {name:?}"));
             runtime.function(name).ok_or_else(missing)
         };
-        // SAFETY: the functions have the types that hsa.h declares.
+        // SAFETY: hsa.h declares these functions with the types of the fields. A non-null function pointer and the
+        // field, an `Option` of such a pointer, have the same representation.
         unsafe {
             Ok(Self {
                 create: transmute_copy(&find(c"hsa_signal_create")?),
@@ -108,12 +109,12 @@ impl RetireFixture {
 
 impl Drop for RetireFixture {
     fn drop(&mut self) {
-        // Fires the signals, so that the queue does not wait for its time limit after a failure.
+        // Fire the signals, so that the queue does not wait for its time limit after a failure.
         (0..self.signals.len()).for_each(|index| self.fire(index));
         self.queue = None;
         for &signal in &self.signals {
             if let Some(destroy) = self.functions.destroy {
-                // SAFETY: nothing reads the signal any more.
+                // SAFETY: the queue, which alone read the signal, was dropped above.
                 unsafe { destroy(signal) };
             }
         }

@@ -108,7 +108,6 @@ impl CaseResult {
     }
 }
 
-/// Runs a case once.
 pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseResult {
     let began = Instant::now();
     let picture = RefCell::new(None);
@@ -186,7 +185,6 @@ fn draw(vmm: &hsa_vmm::Vmm) -> Option<String> {
     .flatten()
 }
 
-/// Returns the message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

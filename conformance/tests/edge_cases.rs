@@ -135,7 +135,6 @@ fn check_rows(
     passed_rows
 }
 
-/// Returns the rows that cases cover.
 fn rows_with_cases() -> BTreeSet<u32> {
     ROWS.iter().filter(|row| row.cases().count() > 0).map(|row| row.number).collect()
 }

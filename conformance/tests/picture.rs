@@ -36,7 +36,6 @@ fn grant_both(machine: &Machine, base: Address, size: usize) {
 /// A rectangle: its class, left and right end.
 type Rectangle = (String, f64, f64);
 
-/// Returns the rectangles and texts of a picture.
 fn parse_picture(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     let svg = draw(report);
     let mut reader = Reader::from_str(&svg);
@@ -191,6 +190,6 @@ fn quarantined_reservation_is_marked() {
     let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // The legend has one such rectangle; the other marks the reservation.
+    // The legend has one such rectangle; the other rectangle marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

@@ -95,7 +95,7 @@ fn json_has_the_documented_shape() {
 /// Replays traces with one operation changed. Returns the report, and the indexes of the trace and the operation.
 fn replay_changed(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
     let mut traces = recorded(40);
-    // Changes the first suitable operation after the tenth, in the trace with index 7.
+    // Change the first suitable operation after the tenth, in the trace with index 7.
     let (index, trace) = (7, &mut traces[7]);
     let position = (10..trace.ops.len())
         .find(|&position| {
@@ -170,7 +170,7 @@ fn replay_finds_changed_handle() {
 
 #[test]
 fn rules_excuse_only_their_divergence() {
-    // An unmap that splits a mapping is not excused by the rule about holes.
+    // The rule about holes does not excuse an unmap that splits a mapping.
     let trace_of = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
         serde_json::from_str::<Trace>(&format!("{head}{ops}]}}")).unwrap()

@@ -24,8 +24,8 @@ fn enforcement_cases_pass_with_every_kind_of_update() {
         let variable = format!("{}={config}", peer::CONFIG);
         let this = std::env::current_exe().unwrap();
         let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
-        // The program of the peer command is /proc/self/exe. There, `env` would find itself, so the path replaces the
-        // program.
+        // The program of the peer command is /proc/self/exe. In the process of `env`, this is `env` itself, so the
+        // program's path replaces it.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
         let filters = vec!["access.enforced.*".to_owned()];
         let options = Options {

@@ -37,7 +37,7 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// probes.
 fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk: a runtime can have the quirk even if
+    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk. A runtime can have the quirk even if
     // the probe does not find it.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected =

@@ -19,7 +19,7 @@ pub struct Executor<'a> {
     /// The description of the runtime, once the worker has opened the runtime.
     pub runtime_description: Option<String>,
     worker: Option<Worker>,
-    /// Ends the run of a sequence.
+    /// The signal that ends a run early.
     interrupt: Interrupt,
 }
 
@@ -32,8 +32,8 @@ impl<'a> Executor<'a> {
     /// Runs sequences one after another in one process until one fails. Returns the index of that
     /// sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
     pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Failure)>> {
-        // A loaded library may keep state from earlier sequences, so it needs a new worker. Each sequence on
-        // a simulation has a simulation of its own.
+        // A loaded library may keep state from earlier sequences, so each run needs a new worker. Each sequence on a
+        // simulation has a simulation of its own.
         if sequences.iter().any(|sequence| sequence.machine.is_none()) {
             self.worker = None;
         }

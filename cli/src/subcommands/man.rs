@@ -49,7 +49,6 @@ const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
     ("other", "The exit status of the program."),
 ];
 
-/// The exit statuses of `rocr run`.
 const STATUSES_OF_ROCR_RUN: &[(&str, &str)] = &[
     ("2", "Invalid usage."),
     ("3", "The release was not fetched."),

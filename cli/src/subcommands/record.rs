@@ -81,7 +81,8 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let process = child.id() as libc::pid_t;
     for signal in [SIGTERM, SIGHUP] {
-        // SAFETY: `kill` is async-signal-safe. The process exists until this process waits for it.
+        // SAFETY: the handler only calls `kill`, which is async-signal-safe. The process ID is the program's until
+        // `wait` below returns.
         unsafe {
             signal_hook::low_level::register(signal, move || {
                 libc::kill(process, signal);
@@ -90,7 +91,7 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
     }
     for signal in [SIGINT, SIGQUIT] {
         // The terminal also sends these signals to the program. The program decides whether to exit.
-        // SAFETY: the function does nothing.
+        // SAFETY: a handler that does nothing is async-signal-safe.
         unsafe { signal_hook::low_level::register(signal, || ()) }?;
     }
     child.wait()
@@ -123,7 +124,6 @@ fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Prints the number of recorded calls.
 fn print_call_counts(file: &Path) -> anyhow::Result<()> {
     let files = find_recordings(file)?;
     for file in &files {

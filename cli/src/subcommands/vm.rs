@@ -284,8 +284,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             rocr::command_with_release(&installation.map_err(Failed::from)?, program)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
-        // The program is not in PATH (it may be a program of a fetched release), or it is `hsa-vmm`, which
-        // would find no runtime and use the simulation. Both use the newest fetched release, if there is one.
+        // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
+        // and use the simulation. In both cases, use the newest fetched release, if there is one.
         None => match rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
         {
@@ -313,8 +313,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself, and `HSA_VMM_RUNTIME` does not name a
-/// runtime for it.
+/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself, and `HSA_VMM_RUNTIME` names no runtime.
 fn needs_runtime(program: &OsStr) -> bool {
     let canonical = |path: PathBuf| path.canonicalize().ok();
     let this_program = env::current_exe().ok().and_then(canonical);

@@ -69,7 +69,6 @@ fn report(output: &Output, status: i32) -> Value {
     json(output)
 }
 
-/// Checks that a text contains all parts.
 #[track_caller]
 fn assert_contains(text: &str, parts: &[&str]) {
     for part in parts {

@@ -163,7 +163,7 @@ fn report_survives_unwritable_log() {
     let output = run_simulated("gpus=1", &arguments);
     assert_eq!(failed_level(&report(&output, 1)), None);
     assert_contains(&stderr(&output), &["cannot write the log (--log)", "No space left"]);
-    // The report also survives a program file that cannot be written.
+    // The report is also printed if the program file cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
     let output = run_simulated(faults, &["--program", "/dev/full", "--format", "json"]);
     assert_eq!(failed_level(&report(&output, 1)), Some("mapped"));

@@ -109,8 +109,8 @@ fn ctest_runs_tests() {
     });
 }
 
-/// Returns the project's examples as executables. Builds them if one is missing: `cargo test --workspace` has built
-/// them.
+/// Returns the project's examples as executables. Builds the examples if any is missing. `cargo test --workspace`
+/// builds them beforehand.
 fn examples() -> Vec<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let built = Path::new(run_command::HSA_VMM).parent().unwrap();

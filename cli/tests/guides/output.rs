@@ -62,7 +62,7 @@ fn not_run_entry(line: &str) -> Option<&'static str> {
 
 /// Replaces the parts of a word that differ from run to run.
 fn normalize_word(word: &str) -> String {
-    // A fraction, or process and thread ID. Versions such as `1.17` stay.
+    // Replace a fraction, or a process ID and a thread ID. Versions such as `1.17` stay.
     let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
     let mut parts = number.split(['.', ':']);
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -171,7 +171,6 @@ fn excerpt(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The results of the commands of a page.
 #[derive(Default)]
 struct PageResult {
     failures: Vec<String>,

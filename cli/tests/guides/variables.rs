@@ -20,7 +20,6 @@ const INTERNAL: &[(&str, &str)] = &[
     ("HSA_VMM_WORKS_FOR", "the process that started a worker"),
 ];
 
-/// Returns the names of variables in a text.
 fn variables(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_uppercase() || letter == '_';
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');

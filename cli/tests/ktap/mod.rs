@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     pub ok: bool,

@@ -19,7 +19,7 @@ fn package_crates() -> Vec<PathBuf> {
         "--allow-dirty",
         "--offline",
     ]);
-    // These two compile other crates' sources, and are not published.
+    // These two packages compile other crates' sources, and are not published.
     package.args(["--exclude", "hsa-sim-shared", "--exclude", "hsa-vmm-interleavings"]);
     run_ok(package.arg("--target-dir").arg(&folder).current_dir(root()));
     let entries = fs::read_dir(folder.join("package")).unwrap();

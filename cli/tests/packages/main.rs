@@ -101,7 +101,6 @@ fn collect_objects() -> tempfile::TempDir {
     folder
 }
 
-/// Returns the only file of a folder.
 #[track_caller]
 fn only_file(folder: &Path) -> PathBuf {
     let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -75,7 +75,7 @@ fn compare_with_page(
         Cell::Missed(_) => None,
     };
     let is_full = matches!(comparison, Comparison::Full);
-    // A row may say that a tool misses the fault. Only the full comparison checks that the tool misses it.
+    // Only the full comparison runs a tool that, according to the row, misses the fault.
     let must_run = |cell: &Cell| is_full || matches!(cell, Cell::Detected(..));
     let mut conform = match must_run(&row.conform) {
         true => page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit),

@@ -1,4 +1,4 @@
-//! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
+//! Planned faults of the virtual machine's GPUs: docs/detection.md lists which faults `conform` and `bringup` detect.
 //!
 //! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
 //! with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
@@ -41,8 +41,8 @@ const ONLY_FREED: &str =
 const USED_LATER: &str =
     "the levels write to reused memory only later than 5 ms after it was freed";
 const ONLY_A_DELAY: &str = "a late interrupt only delays a wait";
-/// The last level of `bringup` that passes without faults if the SDMA engine writes page tables
-/// ([backends.md](backends.md#findings)).
+/// The last level of `bringup` that passes without faults if the SDMA engine writes page tables (docs/backends.md,
+/// "Findings").
 const LAST_LEVEL_BY_SDMA: &str = "unmapped";
 /// The last level of `bringup` that passes without faults if the CPU writes page tables and there is no TLB.
 const LAST_LEVEL_WITHOUT_TLB: &str = "shared";

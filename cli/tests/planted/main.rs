@@ -25,12 +25,11 @@ use table::{FAULTS, Fault, Finder, Target};
 
 /// The time limit for finding a fault.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The seed if `HSA_VMM_PLANTED` is not set. It is fixed, so that every run tests the same faults.
+/// The seed if `HSA_VMM_PLANTED` is not set. This seed is fixed, so that every run tests the same faults.
 const DEFAULT_SEED: u64 = 1;
 /// The number of faults chosen by a seed; with `HSA_VMM_LONG=1` three times as many.
 const SAMPLE_SIZE: usize = 2;
 
-/// The result of a run of the command.
 struct RunResult {
     status: ExitStatus,
     duration: Duration,
@@ -98,7 +97,6 @@ fn run_within(
     Ok(RunResult { status, duration, stdout, stderr })
 }
 
-/// Returns the last line of an output.
 fn last_line(output: &str) -> &str {
     output.trim_end().lines().next_back().unwrap_or("no output")
 }

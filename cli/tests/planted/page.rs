@@ -90,7 +90,6 @@ pub const SHORT_LIMIT: &str = "4s";
 /// The time limit for a second try, because the machine may be busy.
 pub const LONG_LIMIT: &str = "30s";
 
-/// A row of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub pair: Pair,
@@ -157,7 +156,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
     let plan = pair.plan();
     let result = run_within(run_limit(target), target, &plan, &arguments).or_else(|_| {
-        // Too many cases crash or hang. Only the first failure is needed.
+        // The run took too long, because many cases crash or hang. Only the first failure is needed.
         if !arguments.contains(&"--fail-fast") {
             arguments.push("--fail-fast");
         }
@@ -361,7 +360,6 @@ pub fn read() -> Vec<(Target, Vec<Row>)> {
     TARGETS.iter().map(|target| (*target, read_rows(*target))).collect()
 }
 
-/// Reads the rows of a section.
 pub fn read_rows(target: Target) -> Vec<Row> {
     let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let section = page.split(&heading(target)).nth(1).unwrap_or_default();

@@ -45,7 +45,6 @@ fn error_name(target: Target) -> &'static str {
     }
 }
 
-/// Returns every pair of a target.
 pub fn all_of(target: Target) -> Vec<Pair> {
     let all_calls = listed_names(target, "?=lost", "the calls are: ");
     assert!(all_calls.len() > 30, "{all_calls:?}");

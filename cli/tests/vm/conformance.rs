@@ -25,7 +25,6 @@ const SKIPPED: [&str; 15] = [
     "runtime.virtual_memory.refused_if_absent",
 ];
 
-/// The cases that need two GPUs.
 const TWO_GPU_CASES: [&str; 22] = [
     "access.every_pair.in_one_range",
     "access.every_pair.not_granted",

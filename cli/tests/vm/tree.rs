@@ -174,7 +174,7 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tree = create_tree();
-    // An earlier kernel of Debian with the same name.
+    // This is an earlier kernel of Debian with the same name.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -65,7 +65,6 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The cases of exported memory.
 pub(super) const EXPORT_CASES: &[Case] = &[Case::new(
     "share.every_pair.same_memory",
     "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",

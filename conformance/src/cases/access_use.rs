@@ -113,7 +113,7 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     let mut found = vec![0; pattern.len()];
     context.vmm().read(at, &mut found)?;
     ensure_bytes!(found, pattern, "the CPU reads other bytes than it wrote");
-    // Checks that a GPU reads the same bytes.
+    // Check that a GPU reads the same bytes.
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;

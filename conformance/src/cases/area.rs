@@ -188,7 +188,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
         check_access(context, &memory, &[context.gpu()], true)?;
         write_and_check(&memory, 4)?;
         if is_on_device {
-            // Compares the area's `read` with loads by the CPU.
+            // Compare the area's `read` with loads by the CPU.
             let (mut expected, mut found) = ([0; 100], [1; 100]);
             memory.read(0, &mut expected)?;
             context.vmm().read(memory.address(), &mut found)?;

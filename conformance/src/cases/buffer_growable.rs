@@ -245,7 +245,7 @@ fn rejects_taken_address(context: &Context) -> Verdict {
     };
     let reserve_at =
         |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());
-    // Tries again, because another thread can reserve the freed addresses first.
+    // Try again, because another thread can reserve the freed addresses first.
     for _ in 0..1000 {
         let taken = context.reserve(2)?;
         let error = context.expect_error(expected, || reserve_at(taken).map(|_| ()))?;

@@ -113,12 +113,10 @@ fn rejected_page(error: &Error) -> Option<(u64, Problem)> {
     }
 }
 
-/// Fills a page with a value.
 fn fill_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
     Ok(buffer.fill(page * context.granule(), value, context.granule())?)
 }
 
-/// Checks that a page is filled with a value.
 fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
     context.check_contents(buffer.address_of(page)?, 1, value)
 }
@@ -278,7 +276,7 @@ fn moves_pages(context: &Context) -> Verdict {
     let error =
         context.expect_error(HipError::InvalidValue, || second.move_pages(2..3, &second, 3))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageMapped)), "the error");
-    // Moves a page within one buffer.
+    // Move a page within one buffer.
     second.move_pages(3..4, &second, 0)?;
     check_page(context, &second, 0, 0xd601)?;
     check_page(context, &second, 2, 0xd600)

@@ -158,7 +158,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
     Ok(())
 }
 
-/// Checks that the first GPU can neither read nor write after its access was taken away.
+/// Checks that the first GPU can neither read nor write after its access was removed.
 fn check_taken_away(context: &Context, removal: Removal) -> Verdict {
     require_enforcement(context)?;
     for writes in [false, true] {

@@ -80,7 +80,7 @@ fn returns_cloexec_descriptor(context: &Context) -> Verdict {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    // This is `O_CLOEXEC`.
+    // The bit 0o2000000 is `O_CLOEXEC`.
     let is_cloexec = flags.is_some_and(|flags| flags & 0o2_000_000 != 0);
     ensure!(is_cloexec, "the descriptor stays open on exec: {info:?}");
     Ok(())
@@ -146,8 +146,7 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
-    // The usual limit can be a million descriptors. To open 20,000 files already takes half a minute on a busy
-    // machine.
+    // Lower the limit: it can be a million descriptors, and opening 20,000 files takes half a minute on a busy machine.
     let limit = DescriptorLimit::lower()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {

@@ -132,7 +132,7 @@ fn descriptor_can_be_closed(context: &Context) -> Verdict {
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
     drop(descriptor);
-    // Reuses the descriptor's number for a file that is not memory.
+    // Reuse the descriptor's number for a file that is not memory.
     let _other = File::open("/dev/null")?;
     let imported_at = map_for_default_agents(context, imported, 1)?;
     context.check_contents(imported_at, 1, 0xa8a8_a8a8)

@@ -199,7 +199,7 @@ fn reused_address_has_new_handle(context: &Context) -> Verdict {
     let first = allocate(context)?;
     let (address, old) = (first.address(), get_handle(&ipc, first.address())?);
     drop(first);
-    // Keeps allocations at other addresses, so that the next allocation gets another address.
+    // Keep allocations at other addresses, so that the next allocation gets another address.
     let mut others = Vec::new();
     for _ in 0..16 {
         let next = allocate(context)?;

@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The size of the test allocations, in bytes. Drivers round the available memory to multiples of less than this.
+/// The size of the test allocations, in bytes. Drivers round the available memory to multiples of a smaller size.
 const ALLOCATION_SIZE: usize = 8 << 20;
 const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
@@ -293,7 +293,7 @@ fn memory_stays_in_vram(context: &Context) -> Verdict {
 fn page_table_is_cleared(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let (at, handle) = context.map_filled(2, 0x5454_5454)?;
-    // Keeps another mapping: without it, the driver would remove all entries of the memory at once.
+    // Keep another mapping. Without this mapping, the driver would remove all entries of the memory at once.
     let alias = context.reserve(2)?;
     context.map(alias, 2, handle)?;
     context.set_access(alias, 2, &[gpu], Access::ReadWrite)?;

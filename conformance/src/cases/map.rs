@@ -271,7 +271,7 @@ fn grants_peer_only(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.set_access(at, 2, &[other], Access::ReadWrite)?;
-    // Copies with the peer's copy engine.
+    // Copy with the peer's copy engine.
     context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
     let owner = context.vmm().get_access(context.gpu(), at)?;

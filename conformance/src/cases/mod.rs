@@ -1,6 +1,6 @@
 //! The cases, one file for each subject.
 //!
-//! A source has one of these forms:
+//! A source has one of these forms, or several, separated by semicolons:
 //!
 //! * `HIP: FUNCTION` is HIP's documentation of a function.
 //! * `hip-tests: TEST` is a test of hip-tests.
@@ -9,6 +9,7 @@
 //! * `invariant 5` is a row of the table in `src/vmm/ledger/check.rs`.
 //! * `documentation: ITEM` is the documentation of an item of the library.
 //! * `decision: RULE` is a decision of this project.
+//! * Any other source names a document, program or issue: `HSA: hsa_amd_memory_fill`, `rocm-systems#9908`.
 
 mod access;
 mod access_pairs;

@@ -104,8 +104,8 @@ fn exports_bytes_of_range(context: &Context) -> Verdict {
 fn joins_consecutive_parts(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(3)?, context.create(2)?);
-    // Maps the first half of the memory, the second half, and the first half again. If mappings cannot have an
-    // offset, maps the first half three times.
+    // Map the first half of the memory, the second half, and the first half again. If mappings cannot have an offset,
+    // map the first half three times.
     let offsets = if vmm.can_map_offsets() { [0, 1, 0] } else { [0; 3] };
     for (number, offset) in offsets.into_iter().enumerate() {
         vmm.map(context.granule_at(at, number), granule, offset * granule, handle)?;

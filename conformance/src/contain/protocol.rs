@@ -20,17 +20,14 @@ pub enum Reply {
     Started {
         /// A description for display.
         note: String,
-        /// The description of the runtime.
         runtime: Box<Description>,
     },
     /// The runtime has not started.
     NotStarted {
-        /// The error message.
         error: String,
         /// True if no runtime was found or started, false if an argument is invalid.
         no_runtime: bool,
     },
-    /// The result of a case.
     Ended(CaseResult),
     /// The quirks that were probed for. `Stopped` follows.
     Probed(Vec<ProbeDescription>),

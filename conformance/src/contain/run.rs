@@ -88,7 +88,7 @@ pub enum NotRun {
     /// No runtime was found, or it does not start.
     #[error("{0}")]
     NoRuntime(String),
-    /// An argument is invalid.
+    /// An argument is invalid, or the worker sent an unexpected reply.
     #[error("{0}")]
     Refused(String),
     /// The runtime crashed or hung while it started.
@@ -128,7 +128,7 @@ pub fn run(
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
-    // Discards messages from before the first case.
+    // Discard messages from before the first case.
     logs();
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
@@ -171,7 +171,7 @@ pub fn run(
         }
     }
     let Supervisor { worker, on_event, .. } = supervisor;
-    // After an interruption, does not wait until the runtime stops: dropping the worker kills it.
+    // After an interruption, do not wait until the runtime stops: dropping `worker` kills the process.
     let worker = worker.filter(|_| untried_reason != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();
@@ -352,7 +352,6 @@ fn reply_or_lost(
     Err(Lost { how, last_call: worker.last_call() })
 }
 
-/// Returns the result of a case that began at `began` and lost the worker.
 fn lost_result(lost: Lost, began: Instant) -> CaseResult {
     CaseResult::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
 }

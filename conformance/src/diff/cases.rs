@@ -95,7 +95,7 @@ fn compare_case(a: &CaseReport, b: &CaseReport) -> Option<CaseChangeKind> {
 /// Returns the words of a detail without numbers: addresses, counts and times differ from run to
 /// run.
 fn without_numbers(detail: &str) -> Vec<&str> {
-    // Ignores further lines: a hexdump, whose bytes differ from run to run.
+    // Ignore further lines: a hexdump, whose bytes differ from run to run.
     let detail = detail.lines().next().unwrap_or_default();
     let has_digit = |part: &str| part.contains(|c: char| c.is_ascii_digit());
     detail

@@ -38,7 +38,7 @@ pub struct Diff {
     pub same: usize,
     /// Whether cases were compared. Reports of `hsa-vmm info` have no cases.
     pub cases_compared: bool,
-    /// The durations of the cases. They vary, and do not count as differences.
+    /// The durations of the cases. Durations vary, and do not count as differences.
     pub timings: Timings,
 }
 

@@ -114,7 +114,7 @@ fn quirks_sentence(report: &str, quirks: &[QuirkDescription]) -> Option<String> 
     let names: Vec<_> =
         quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
     let text = if names.len() == 1 { "workaround is" } else { "workarounds are" };
-    // Lists all quirks, because versions differ mainly in their quirks.
+    // List all quirks, because versions differ mainly in their quirks.
     let sentence =
         || format!("{} {text} needed only with {report}: {}.", names.len(), names.join(", "));
     (!names.is_empty()).then(sentence)

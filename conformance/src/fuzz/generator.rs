@@ -36,7 +36,7 @@ impl Generator {
     /// Generates the sequence with this number.
     #[must_use]
     pub fn sequence(&self, number: u64) -> Sequence {
-        // Gives consecutive numbers very different seeds.
+        // Give consecutive numbers very different seeds.
         let offset = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let random = &mut Rng::with_seed(self.seed.wrapping_add(offset));
         let length = random.usize(1..=self.max_operations.max(1));

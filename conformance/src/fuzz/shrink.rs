@@ -49,7 +49,7 @@ impl Search<'_> {
     fn remove_operations(&mut self) {
         let mut length = self.smallest.operations.len().div_ceil(2);
         while length > 0 {
-            // Starts at the end, because no operation depends on a later operation.
+            // Start at the end, because no operation depends on a later operation.
             let mut end = self.smallest.operations.len();
             while end > 0 && !self.is_deadline_reached() {
                 let start = end.saturating_sub(length);

@@ -73,7 +73,6 @@ fn simpler_values(name: &str, value: &Value) -> Vec<Value> {
     forms
 }
 
-/// Returns whether both values are the same variant.
 fn is_same_variant(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => left.keys().eq(right.keys()),
@@ -102,7 +101,7 @@ mod tests {
             let mut steps = 0;
             loop {
                 let forms = simpler_forms(&operation);
-                // Takes large and small simplifications in turn.
+                // Take large and small simplifications in turn.
                 let Some(next) = forms.get(steps % forms.len().max(1)) else { break };
                 assert_ne!(*next, operation);
                 operation = next.clone();

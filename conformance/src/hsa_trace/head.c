@@ -26,7 +26,7 @@ static UNUSED hsa_access_permission_t permission;
 static UNUSED hsa_amd_memory_pool_t pool_of_memory;
 static UNUSED hsa_amd_memory_type_t type_of_memory;
 static UNUSED hsa_amd_ipc_memory_t ipc;
-/* Receive the results of calls whose recorded status is an error. */
+/* These variables receive the results of calls whose recorded status is an error. */
 static UNUSED void *no_block;
 static UNUSED hsa_amd_vmem_alloc_handle_t no_memory;
 static UNUSED int no_descriptor;
@@ -57,7 +57,7 @@ static UNUSED hsa_agent_t agent(agents_t list, int number) {
 
 static UNUSED hsa_agent_t cpu(int number) { return agent(cpus, number); }
 static UNUSED hsa_agent_t gpu(int number) { return agent(gpus, number); }
-/* Replace recorded values that were no agent and no pool: AMD's runtime reads memory through values other than null. */
+/* Used instead of recorded values that name no agent or pool: AMD's runtime reads memory at values other than null. */
 static UNUSED const hsa_agent_t invalid_agent;
 static UNUSED const hsa_amd_memory_pool_t invalid_pool;
 

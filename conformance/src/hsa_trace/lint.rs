@@ -129,7 +129,6 @@ struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    /// Adds a mistake of a call.
     fn add(&mut self, mistake: Mistake, record: &'a Record, message: String) {
         let key = (mistake, record.name.as_str(), record.stack.as_slice());
         if let Some(&earlier) = self.index_of.get(&key) {
@@ -239,7 +238,6 @@ fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
         && state.reservation(first) == Some((first, size.saturating_mul(2)))
 }
 
-/// Formats a range.
 fn range(address: u64, size: u64) -> String {
     format!("{address:#x}..{:#x}", address.saturating_add(size))
 }

@@ -101,7 +101,6 @@ fn result_expression(array: &str, number: Option<usize>) -> String {
     number.map_or(format!("&no_{array}"), |number| format!("&{array}[{number}]"))
 }
 
-/// Returns the C expression of a call.
 fn call_expression(action: &Action) -> String {
     match action {
         Action::Reserve { block, size, hint, alignment, flags } => {

@@ -81,8 +81,8 @@ pub enum Memory {
 pub enum AgentRef {
     /// The agent with this number among those of its kind.
     Numbered { kind: AgentKind, number: usize },
-    /// A value that was no agent when it was recorded. It is replaced with null, because AMD's runtime reads memory
-    /// through any other value, which a process may not have, and which the author of a trace can choose.
+    /// A value that was no agent when it was recorded. Replaced with null, because AMD's runtime reads memory at any
+    /// other value, which the author of a trace could choose.
     Invalid,
 }
 

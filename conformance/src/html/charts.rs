@@ -37,7 +37,6 @@ pub(super) fn to_bars<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Ba
         .collect()
 }
 
-/// Returns the cases that were not skipped.
 fn not_skipped(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
     cases.iter().filter(|case| case.status != Status::Skip)
 }

@@ -33,7 +33,6 @@ impl Area<'_> {
     }
 }
 
-/// A bar chart.
 struct BarChart<'a> {
     caption: &'static str,
     /// The heading of the column of names.
@@ -87,7 +86,6 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
 }
 
 impl Page<'_> {
-    /// Returns the summary as a sentence.
     fn summary_sentence(&self) -> String {
         let summary = &self.report.summary;
         let run = summary.passed + summary.failed + summary.known;
@@ -131,7 +129,6 @@ impl Page<'_> {
         order.map(share).filter(|(_, _, width)| *width > 0.0).collect()
     }
 
-    /// Returns the label of a status.
     fn status_label(&self, status: &Status) -> &'static str {
         match status {
             Status::Pass => "passed",

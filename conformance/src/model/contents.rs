@@ -35,7 +35,7 @@ impl Contents {
 
     /// Fills a range with a repeated pattern.
     pub fn fill(&mut self, range: Range<usize>, pattern: [u8; 4]) {
-        // Copies large blocks: this is faster than four bytes at a time.
+        // Copy large blocks, which is faster than four bytes at a time.
         let block = pattern.repeat(256);
         for part in self.bytes[range.clone()].chunks_mut(block.len()) {
             part.copy_from_slice(&block[..part.len()]);

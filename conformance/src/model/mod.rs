@@ -5,9 +5,9 @@
 //! call is checked against all of its rules, and changes the state only if it breaks no rule. The model
 //! therefore knows *all* errors of a call; the library may return any of them.
 //!
-//! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library
-//! except the types of its interface. Where the documents leave a result to the runtime (the address of a
-//! reservation, the owner of an import), the model receives the result and checks it against the rules.
+//! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library except
+//! the types of its interface. The documents leave some results to the runtime, such as the address of a reservation.
+//! The model receives such a result and checks it against the rules.
 
 mod access;
 mod contents;
@@ -57,9 +57,9 @@ pub struct Mapping {
     pub offset: usize,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// For each agent, whether access was granted after the memory was mapped and after the
-    /// agent's last [`revoke`](Model::revoke). If this is true and the GPU's permissions are not
-    /// enforced, the GPU's page table can contain the memory even when the GPU's access is [`Access::None`].
+    /// For each agent, whether access was granted after the memory was mapped and after the agent's last
+    /// [`revoke`](Model::revoke). If so, the page table of a GPU whose permissions are not enforced can contain the
+    /// memory even when the access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 

@@ -10,7 +10,7 @@ use hsa_vmm::{Access, AgentId};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The part of a range that lies in one mapping.
+/// The part of a range that is in one mapping.
 struct Part<'a> {
     mapping: &'a Mapping,
     state: &'a HandleState,

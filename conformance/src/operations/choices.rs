@@ -16,7 +16,6 @@ impl<'a> Choices<'a> {
         self.bytes.next().copied().unwrap_or(0)
     }
 
-    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u8) -> u8 {
         ((u16::from(self.byte()) * u16::from(limit)) >> 8) as u8
     }
@@ -27,7 +26,6 @@ impl<'a> Choices<'a> {
         self.below(100) >= 100 - probability
     }
 
-    /// Returns one of the values.
     pub fn one_of<T: Copy, const N: usize>(&mut self, values: [T; N]) -> T {
         values[usize::from(self.below(N as u8))]
     }

@@ -71,7 +71,7 @@ pub enum Region {
     Writable(u8, u8),
     /// Mappings and the holes between them: the index of the first mapping, and the number of mappings.
     Mappings(u8, u8),
-    /// Granules of a reservation: its index, the first granule, their number.
+    /// Granules of a reservation: the reservation's index, the first granule, and the number of granules.
     Granules(u8, u8, u8),
     /// The first hole of at least this size: the index of the reservation where the search begins, and the
     /// number of granules.

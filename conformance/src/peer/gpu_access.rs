@@ -18,12 +18,11 @@ use std::thread;
 /// A GPU's access to a granule of the first GPU's memory, and the changes of permissions before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GpuAccess {
-    /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before this access
-    /// is granted, the GPU is granted read and write access and reads the memory once, so that its TLB has the entry.
+    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU gets read
+    /// and write access and reads the memory once, so that its TLB has the entry.
     pub granted: u32,
-    /// The call that takes the access away after that.
+    /// The call that then removes the access.
     pub taken_by: Option<Removal>,
     /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
@@ -31,7 +30,7 @@ pub(crate) struct GpuAccess {
     pub ticket: Option<String>,
 }
 
-/// A call that takes away all access to memory.
+/// A call that removes all access to memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Removal {
     Revoke,
@@ -58,8 +57,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 
-    // Between the last change of access and the last raw copy, no host memory may be locked: the runtime would then wait
-    // for all changes of page tables. The library's copies to and from host memory lock it, so they are done here.
+    // Between the last change of access and the last raw copy, no host memory may be locked. Otherwise, the runtime
+    // would wait for all changes of page tables. The library's copies to and from host memory lock that memory, so they
+    // are made here, before the change.
     let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);
     for mapping in [&target, &source] {
         mapping.grant(&agents, Access::ReadWrite)?;
@@ -82,7 +82,8 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let mapping = reservation.map(0, &memory)?;
     let address = mapping.address();
     let copy = |destination, source| {
-        // SAFETY: two mappings of that size, or the addresses of a former mapping, which nothing else uses.
+        // SAFETY: each range is a mapping of `size` bytes or the addresses of a former one, and no other thread uses
+        // it.
         unsafe { raw.copy(gpu, destination, source, size) }.map_err(Reply::Failed)
     };
 
@@ -205,14 +206,14 @@ fn revoke_under_load(
     })?;
     if cpu.is_none() {
         expect_bytes(&copied, other, FILLED)?;
-        // The check above waits until changes of page tables have taken effect. Revokes once more, without such a wait.
+        // The check above waits until changes of page tables have taken effect. Revoke once more, without such a wait.
         mapping.grant(&[gpu.id()], Access::ReadWrite)?;
         revoke()?;
     }
     Ok(())
 }
 
-/// Takes access away. Returns the mapping if it still exists.
+/// Removes access. Returns the mapping if it still exists.
 fn take_away(
     removal: Option<Removal>,
     vmm: &Vmm,

@@ -34,7 +34,8 @@ pub(super) struct RawCopies {
 
 /// Records the first fault. Returns success, so that the runtime does not abort the process.
 unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
-    // SAFETY: the runtime passes a valid event, and its type selects the field.
+    // SAFETY: the runtime passes a valid event. The union's field `memory_fault` is read only if the event has this
+    // type.
     unsafe {
         if (*event).event_type == HSA_AMD_GPU_MEMORY_FAULT_EVENT {
             let _ = FAULT.set((*event).__bindgen_anon_1.memory_fault.virtual_address);
@@ -51,7 +52,8 @@ impl RawCopies {
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",
         )?;
-        // SAFETY: the handler uses only the event.
+        // SAFETY: `record_fault` reads only the event that the runtime passes. It ignores the data pointer, which is
+        // null.
         check_status("hsa_amd_register_system_event_handler", unsafe {
             register(Some(record_fault), null_mut())
         })?;
@@ -79,7 +81,8 @@ impl RawCopies {
         check_status("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
         let destination = without_provenance_mut(destination.get());
         let source = without_provenance(source.get());
-        // SAFETY: the caller guarantees the requirements of the ranges; the signal exists.
+        // SAFETY: the caller guarantees the requirements of the ranges. The signal is never destroyed, and the copy
+        // waits for no other signals.
         let status = unsafe { begin(destination, agent, source, agent, size, 0, null(), signal) };
         check_status("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
@@ -88,11 +91,11 @@ impl RawCopies {
             if let Some(address) = FAULT.get() {
                 return Ok(CopyResult::Faulted(*address));
             }
-            // SAFETY: the signal exists.
+            // SAFETY: the signal is never destroyed.
             match unsafe { load(signal) } {
                 0 => return Ok(CopyResult::Copied),
                 1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL_INTERVAL),
-                // The copy has ended with an error. The fault may be reported later.
+                // The copy has ended with an error. The runtime may report the fault later.
                 value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => {
                     std::thread::sleep(POLL_INTERVAL)
                 }

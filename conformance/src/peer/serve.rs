@@ -4,8 +4,8 @@ use super::{Reply, Request, gpu_access, stop};
 use crate::worker::{NotAWorker, begin};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
-/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent sends no
-/// more requests or exits.
+/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent asks it to stop the
+/// runtime, sends no more requests, or exits.
 ///
 /// `open` returns the runtime, or the reason for its failure.
 ///

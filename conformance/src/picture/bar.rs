@@ -6,7 +6,6 @@ use hsa_vmm::report::{MemoryEntry, Report, ReservationEntry, Run, Size};
 use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
-/// The height of a bar.
 const HEIGHT: f64 = 30.0;
 /// The height of a lane below a bar.
 pub(super) const LANE: f64 = 7.0;
@@ -34,10 +33,8 @@ struct Part {
     class: String,
     /// Possible labels, the most detailed first.
     labels: Vec<String>,
-    /// The tooltip.
     tip: String,
     is_shortened: bool,
-    /// The number of mappings.
     count: usize,
     access: Vec<AccessEntry>,
     span: Span,
@@ -170,7 +167,7 @@ impl Part {
             let ticks: String = (1..self.count)
                 .map(|number| {
                     let x = x + each * number as f64;
-                    // Leaves room for the label in the middle.
+                    // Leave room for the label in the middle.
                     format!("M{x:.1} {y:.1}v6M{x:.1} {:.1}v-6", y + HEIGHT)
                 })
                 .collect();
@@ -214,7 +211,7 @@ pub(super) fn draw_lane(
     class: &str,
     tip: Option<&str>,
 ) {
-    // Leaves space between adjacent lanes.
+    // Leave space between adjacent lanes.
     let width = (width - 1.0).max(1.0);
     if height > 0.0 {
         svg.rect((x + 0.5, y + (LANE - height) / 2.0, width, height), class, tip);

@@ -18,12 +18,11 @@ const TITLE_HEIGHT: f64 = 18.0;
 
 /// Draws an address space as a complete SVG file.
 ///
-/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and a
-/// bar for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
-/// a bar is a lane for each agent: thick for read and write access, thin for read access, and an
-/// outline if no access is requested but the agent can still access the memory
-/// ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes are shortened and
-/// labelled with their size. All bars have the same width. Each part has a tooltip.
+/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and a bar for memory
+/// that is not mapped. The colour of a mapping shows the owner of its memory. Below a bar is a lane for each agent:
+/// thick for read and write access, thin for read access. An outline means that no access is requested, but that the
+/// agent can still access the memory ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes
+/// are shortened and labelled with their size. All bars have the same width. Each part has a tooltip.
 ///
 /// The colours follow the viewer's preference for a light or a dark background.
 ///
@@ -63,14 +62,12 @@ pub fn draw(report: &Report) -> String {
     svg.finish(y + ROW_GAP)
 }
 
-/// A range of addresses.
 enum Range<'a> {
     Reservation(&'a ReservationEntry),
     Pool(&'a PoolMemoryInfo),
 }
 
 impl Range<'_> {
-    /// Returns the start and the size of the range.
     fn start_and_size(&self) -> (usize, usize) {
         match self {
             Self::Reservation(it) => (it.address.get(), it.size),

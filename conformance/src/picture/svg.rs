@@ -4,7 +4,6 @@ use quick_xml::Writer;
 use quick_xml::events::{BytesStart, BytesText, Event};
 use std::io;
 
-/// The width of a picture.
 const WIDTH: f64 = 1000.0;
 /// The left end of bars, to the right of the lanes' names.
 pub(super) const LEFT: f64 = 64.0;
@@ -22,7 +21,6 @@ pub(super) fn owner_class(agent: Option<usize>, is_gpu: bool) -> String {
     }
 }
 
-/// Returns the class of an agent's lane.
 pub(super) fn lane_class(agent: usize, is_gpu: bool) -> String {
     format!("lane-{}", owner_class(Some(agent), is_gpu))
 }
@@ -53,7 +51,6 @@ impl Svg {
         });
     }
 
-    /// Draws a path.
     pub fn path(&mut self, path: &str, class: &str) {
         let element = self.writer.create_element("path");
         ignore(element.with_attributes([("d", path), ("class", class)]).write_empty());

@@ -13,7 +13,7 @@ pub struct Beginning {
     pub vmm: Vmm,
     /// The number of operations performed.
     pub operations: usize,
-    /// The divergence of the last performed operation, if any. It ends the replay.
+    /// The divergence of the last performed operation, if any. A divergence ends the replay.
     pub divergence: Option<Divergence>,
 }
 

@@ -15,9 +15,9 @@ pub struct ReplayReport {
     pub agreed: u64,
     /// The number of operations whose difference a rule permits, by rule.
     pub excused: BTreeMap<Rule, u64>,
-    /// The number of operations whose result differs without a rule that permits it.
+    /// The number of operations whose result differs, and no rule permits the difference.
     pub divergent: u64,
-    /// The number of operations that were not compared: a divergent operation precedes them in their trace.
+    /// The number of operations that were not compared, because a divergent operation precedes them in their trace.
     pub not_compared: u64,
     /// The first divergence.
     pub first: Option<Divergence>,
@@ -38,14 +38,14 @@ pub struct Divergence {
     pub expected: String,
     /// The result on this runtime.
     pub got: String,
-    /// The difference, and the library's message.
+    /// The difference, or the library's message.
     pub why: String,
 }
 
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        // The format of the trace file.
+        // Use the format of the trace file.
         let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
         write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")

@@ -39,7 +39,6 @@ pub(super) struct State {
     granule: usize,
     /// The address and size of the reservation in each slot.
     reservations: HashMap<u32, (Address, usize)>,
-    /// The handle in each slot.
     handles: HashMap<u32, Handle>,
 }
 
@@ -327,7 +326,6 @@ fn recorded_name(error: HipError) -> &'static str {
     }
 }
 
-/// Compares a result with the recorded result.
 fn compare(expected: &str, result: &CallResult) -> ReplayOutcome {
     if result.name == expected {
         return ReplayOutcome::Agreed;

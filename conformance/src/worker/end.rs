@@ -12,7 +12,7 @@ pub enum End {
     Exited(i32),
     /// Killed by this signal: a crash.
     Signal(i32),
-    /// Killed by this library because it did not exit in time.
+    /// Killed by this library, for example because the worker did not exit in time.
     Killed,
 }
 

@@ -53,11 +53,11 @@ pub(super) fn parent_ids() -> io::Result<(i32, i32)> {
     })
 }
 
-/// Takes the socket from standard input and replaces it by `/dev/null`, so that the runtime cannot read
+/// Takes the socket from standard input, and replaces standard input by `/dev/null`, so that the runtime cannot read
 /// from the socket.
 fn take_socket() -> io::Result<UnixStream> {
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Fails if standard input is not a connected socket.
+    // This call fails if standard input is not a connected socket.
     socket.peer_addr()?;
     let null = OpenOptions::new().read(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

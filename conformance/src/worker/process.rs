@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The maximum length of a line. A drawing of an address space takes about ten thousand bytes.
 const MAX_LINE: usize = 64 << 20;
-/// The number of bytes of an invalid line that an error contains.
+/// The number of bytes of an invalid line that are reported.
 const SHOWN_BYTES: usize = 80;
 /// The maximum size of the captured output, so that hours of output do not fill the memory.
 const MAX_OUTPUT: u64 = 64 << 20;
@@ -36,7 +36,6 @@ pub struct Worker {
     pid: Option<Pid>,
     socket: UnixStream,
     last_call: LastCall,
-    /// The captured output.
     output: Option<File>,
     /// The number of bytes of the output that [`Worker::new_output`] has returned.
     output_read: u64,

@@ -2,7 +2,6 @@
 
 use hsa_vmm::hip::{HipError, HipProfile};
 
-/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub number: u32,
@@ -80,7 +79,6 @@ const fn test(
     Row { number, title, coverage: Coverage::Test { reason, file, name } }
 }
 
-/// All rows.
 pub const ROWS: &[Row] = &[
     cases(1, "reserve size 0", BAD_RESERVATION, "reserve.size.zero"),
     cases(

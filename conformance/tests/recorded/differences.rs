@@ -35,7 +35,6 @@ const fn differs(name: &'static str, result: &'static str, reason: &'static str)
 
 const INVALID: &str = "INVALID_VALUE";
 
-/// All differences.
 pub const DIFFERENCES: &[Difference] = &[
     differs("granularity_bad_device", INVALID, DOCUMENTED),
     differs("granularity_host", "NOT_SUPPORTED", HOST),

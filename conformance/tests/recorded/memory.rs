@@ -116,7 +116,6 @@ pub fn invented_handle(fixture: &Fixture) -> Handle {
     Handle::from_bits(fixture.create(1).to_bits() ^ 0xdead)
 }
 
-/// Returns a released handle.
 pub fn released_handle(fixture: &Fixture) -> Handle {
     let handle = fixture.create(1);
     fixture.vmm.release(handle).unwrap();

@@ -63,7 +63,6 @@ impl Fixture {
         Self { granule: pool.granule, vmm }
     }
 
-    /// Returns the GPU with this number.
     pub fn gpu(&self, number: usize) -> AgentId {
         self.vmm.runtime().gpus().nth(number).unwrap().id()
     }
@@ -78,12 +77,10 @@ impl Fixture {
         AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
-    /// Reserves addresses for this number of granules.
     pub fn reserve(&self, granules: usize) -> Address {
         self.vmm.address_reserve(granules * self.granule, 0, None).unwrap()
     }
 
-    /// Creates memory of this number of granules.
     pub fn create(&self, granules: usize) -> Handle {
         self.vmm.create(granules * self.granule, &self.properties()).unwrap()
     }
@@ -125,7 +122,7 @@ impl Fixture {
     /// Makes two adjacent reservations of four granules each. Returns their addresses.
     pub fn reserve_adjacent(&self) -> (Address, Address) {
         let size = 4 * self.granule;
-        // Finds free addresses for both.
+        // Find free addresses for both reservations.
         let at = self.reserve(8);
         self.vmm.address_free(at, 2 * size).unwrap();
         let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint)).unwrap();

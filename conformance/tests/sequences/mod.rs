@@ -22,7 +22,6 @@ use std::sync::{Mutex, PoisonError};
 pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
     /// Generates setups.
     fn any() -> BoxedStrategy<Self>;
-    /// Opens the runtime.
     fn runtime(&self) -> Runtime;
     /// Returns the options to open the library with.
     fn options(&self) -> VmmOptions;
@@ -63,8 +62,8 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
 /// Locked while a test runs. Tests count the descriptors of the process, so only one test may run at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-/// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random one. A
-/// failing sequence is shrunk, saved in `tests/regressions/NAME.jsonl`, and run first the next time.
+/// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random seed. A failing sequence
+/// is shrunk, saved in `tests/regressions/NAME.jsonl`, and run first the next time.
 pub fn run<S: Setup>(name: &str, cases: u32) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     for Regression { setup, operations } in regressions::load::<S>(name) {

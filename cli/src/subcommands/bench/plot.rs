@@ -4,7 +4,6 @@ use anyhow::{anyhow, bail};
 use hsa_vmm_bench::{Level, Measurement, Operation};
 use plotters::prelude::*;
 
-/// The colours of the curves.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x27, 0x28),
@@ -30,7 +29,6 @@ const OPERATIONS: [Operation; 7] = [
 /// The start of the axis of costs, in nanoseconds. Smaller costs are drawn as this cost.
 const MIN_COST: f64 = 10.0;
 
-/// The title of the picture.
 const TITLE: &str = "time that Vmm adds to the raw call, by number of live mappings";
 /// The style sheet. Its rules override the colours in the elements' attributes.
 const DARK: &str = "@media (prefers-color-scheme:dark){text{fill:#e6edf3}\

@@ -85,7 +85,6 @@ enum Allocated {
     Handle,
     /// A handle that was mapped for a GPU.
     MappedHandle,
-    /// Memory of a pool.
     PoolMemory,
 }
 

@@ -58,7 +58,6 @@ pub struct FailedCall {
     pub arguments: Vec<Argument>,
     /// The status, if the call returned one.
     pub status: Option<String>,
-    /// Whether the call returned.
     pub returned: bool,
     /// Whether another process of the level made the call.
     pub other_process: bool,

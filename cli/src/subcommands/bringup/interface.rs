@@ -4,7 +4,6 @@
 use super::level::Level;
 use serde::Serialize;
 
-/// A kernel interface.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interface {
     /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if the log does not contain

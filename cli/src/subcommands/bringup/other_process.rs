@@ -150,7 +150,7 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
 }
 
 /// Records whether the export or the import returned other memory. To find out, the CPU reads the dma-buf without an
-/// import. If the CPU cannot read the dma-buf, blames the export, because the import only opens exported memory.
+/// import. If the CPU cannot read the dma-buf, the export is the cause, because the import only opens exported memory.
 fn blame_export_or_import(
     hsa: &Hsa<'_>,
     resources: &Resources,

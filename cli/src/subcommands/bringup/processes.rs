@@ -25,8 +25,8 @@ const FIRST: u32 = 0x9e55_0001;
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
-/// The time within which memory must become available: in "pressure", because other processes release it; in "killed",
-/// because the driver frees the memory of the killed process.
+/// The time within which memory must become available. In "pressure", other processes release the memory; in "killed",
+/// the driver frees the memory of the killed process.
 const FREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.
@@ -55,8 +55,8 @@ fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
         .map_err(|error| hsa.recorder.fail(format!("cannot start process {}: {error}", number + 1)))
 }
 
-/// Receives the records of another process until `until` accepts one. Forwards them, except facts and `Reached`. Returns the exit status if the process
-/// ends first.
+/// Forwards the records of another process, except facts and `Reached`, until `until` accepts a record. Returns the
+/// exit status if the process ends first.
 fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -> Option<End> {
     loop {
         match other.receive::<Record>(Duration::MAX) {

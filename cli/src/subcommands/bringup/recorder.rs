@@ -14,7 +14,6 @@ use std::time::Instant;
 thread_local! {
     /// The number of this thread, from 1; 0 for the main thread.
     static THREAD_NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// The last call of this thread.
     static LAST_CALL: Cell<Option<CallId>> = const { Cell::new(None) };
 }
 
@@ -38,7 +37,6 @@ impl Recorder {
         Self { messages, process, calls: AtomicU64::new(0), driver_log }
     }
 
-    /// Sets the number of this thread.
     pub fn set_thread_number(number: u32) {
         THREAD_NUMBER.set(number);
     }
@@ -96,7 +94,7 @@ impl Recorder {
     }
 
     /// Does the same as [`Self::blame`], but considers only calls whose first argument is the C expression `first`. For
-    /// example, blames the last copy to an address, not the later copy from the address.
+    /// example, the last copy to an address is the cause, not the later copy from the address.
     pub fn blame_call_on(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });

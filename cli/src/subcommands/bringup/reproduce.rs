@@ -197,7 +197,6 @@ mod tests {
         })
     }
 
-    /// Returns the lines of the loop.
     fn loop_lines(text: &str) -> Vec<&str> {
         let work = text.split("round++) {\n").nth(1).unwrap();
         work.split("  }\n").next().unwrap().lines().map(str::trim).collect()

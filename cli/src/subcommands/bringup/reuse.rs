@@ -13,11 +13,11 @@ const KEPT: u32 = 0x4e97_0001;
 const OTHER: u32 = 0x07e4_0001;
 /// The number of rounds of "reused".
 const ROUNDS: u32 = 4;
-/// The function to blame if an address still refers to memory that was unmapped, or cannot be used again.
+/// The function that is the cause if an address still refers to memory that was unmapped, or cannot be used again.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
-/// The function to blame if two addresses of one handle refer to different memory.
+/// The function that is the cause if two addresses of one handle refer to different memory.
 const MAP: &str = "hsa_amd_vmem_map";
-/// The function to blame if two handles share memory.
+/// The function that is the cause if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
 /// Maps other memory at an address that was unmapped. Checks, through a second mapping of the first memory, that writes

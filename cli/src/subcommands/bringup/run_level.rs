@@ -24,9 +24,10 @@ const ROUNDS: u32 = 64;
 const BY_CPU: u32 = 0x0c90_0001;
 /// The first of the numbers that the level "gpu" writes.
 const BY_GPU: u32 = 0x6900_0001;
-/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the number of the other GPU.
+/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the number of the other
+/// GPU.
 const BY_OWNER: u32 = 0x9ee2_0000;
-/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the number of this GPU.
+/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the number of that GPU.
 const BY_PEER: u32 = 0x9ee3_0000;
 /// The first of the numbers in memory that is mapped twice in "peer".
 const MAPPED_TWICE: u32 = 0x9ee4_0001;
@@ -38,7 +39,7 @@ pub struct Resources {
     pub gpus: Vec<Agent>,
     /// Memory of the first GPU.
     pub pool: Pool,
-    /// The size of a handle in bytes: the level's number of granules.
+    /// The size of a handle in bytes: [`Level::granules`] granules.
     pub size: usize,
     /// Memory of the CPU, for the levels that need it.
     pub host_pool: Option<Pool>,

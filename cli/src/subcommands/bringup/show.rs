@@ -85,7 +85,6 @@ fn print_line(
     parts.try_for_each(|part| writeln!(out, "{:DETAIL_COLUMN$}{part}", ""))
 }
 
-/// Prints the report of the failure.
 pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
     writeln!(out)?;
     out.write_styled(RED, level.title())?;

@@ -300,7 +300,7 @@ impl LevelRun {
         }
     }
 
-    /// Sorts the calls in flight: first those to which the driver returned an error.
+    /// Sorts the calls in flight: first those during which the driver returned an error.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
@@ -313,9 +313,9 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the driver returned an error although the level passed: the runtime has ignored the error,
-    /// or returned a status that the level accepts. Does not count errors in the level `pressure`, which provokes errors.
-    /// Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    /// Makes a level fail if the driver returned an error although the level passed. The runtime has then ignored the
+    /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
+    /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_driver_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;

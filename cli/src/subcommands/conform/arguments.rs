@@ -104,7 +104,6 @@ impl Conform {
     }
 }
 
-/// Reads a list of known failures.
 fn read_known_failures(file: &str) -> Result<KnownFailures, String> {
     KnownFailures::read(file).map_err(|error| error.to_string())
 }

@@ -24,7 +24,6 @@ pub struct KtapStream {
 }
 
 impl KtapStream {
-    /// Begins the document.
     pub fn begin(out: Screen<'static>, cases: Vec<&'static Case>) -> io::Result<Self> {
         let mut areas = BTreeMap::new();
         for case in &cases {

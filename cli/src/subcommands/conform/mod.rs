@@ -109,8 +109,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the last lines of a run for people: what a table does not show, the reason for an early end, and the number
-/// of cases by status.
+/// Returns the last lines of a run for people: what a table omits, the reason for an early end, and the counts by
+/// status.
 fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
@@ -187,7 +187,7 @@ fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
 struct ResultWriter {
     partial: Option<PartialFile>,
     stream: Option<KtapStream>,
-    /// The number of consecutive cases that have hung, if the run stopped because of them.
+    /// The number of consecutive hung cases, if these stopped the run.
     hangs: Option<usize>,
     /// The first error of writing.
     error: Option<anyhow::Error>,
@@ -206,7 +206,6 @@ impl ResultWriter {
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
-    /// Adds the result of a case.
     fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
@@ -222,7 +221,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
         let mut provenance = provenance::describe_run(driver, config.as_deref(), reproduce);
-        // The reader of a table copies its commands.
+        // Users copy commands from a table, so the paths stay complete.
         if args.format != ReportFormat::Table {
             provenance::shorten_paths(&mut provenance);
         }
@@ -257,13 +256,12 @@ fn write_report(
             serde_json::to_writer_pretty(&mut *out, &report.kcidb(build))?;
             writeln!(out)?;
         }
-        // Written while the cases ran.
+        // KTAP results were written while the cases ran.
         ReportFormat::Ktap => {}
     }
     Ok(())
 }
 
-/// Returns the options of the run.
 fn options(args: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
     args.expect.iter().for_each(|list| known.extend(list.clone()));

@@ -67,9 +67,9 @@ pub fn print_report(
     Ok(())
 }
 
-/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which
-/// the driver returned an error. If the failure names no call, as for wrong data, returns `true` unless the case is about
-/// IPC: levels also compare data, but no level uses IPC.
+/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which the
+/// driver returned an error. If the failure names no call, as for wrong data, returns `true` unless the case is about
+/// IPC. Levels also compare data, but no level uses IPC.
 fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];

@@ -4,9 +4,9 @@ use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What AMD's runtime logs in every run without failures: it queries the properties of descriptors that do not belong
-/// to a GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case that
-/// passes.
+/// What AMD's runtime logs in every run without failures. The runtime queries the properties of descriptors that do not
+/// belong to a GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case
+/// that passes.
 const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
 
 /// What was logged during cases that passed.

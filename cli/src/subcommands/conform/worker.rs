@@ -41,7 +41,6 @@ pub fn options(args: &Conform) -> io::Result<Options> {
     Ok(Options { profile, page_tables, peer, peer_time_limit, ..Options::default() })
 }
 
-/// Returns the command of a worker.
 pub fn command(args: &Conform) -> io::Result<Command> {
     restart_with(args, "--worker")
 }

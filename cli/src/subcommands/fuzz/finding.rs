@@ -36,10 +36,9 @@ struct Repetitions {
     tries: u32,
 }
 
-/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit: a
+/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit. A
 /// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
-/// The number of operations shown.
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -140,7 +139,7 @@ fn repeat(
     deadline: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Failure)>> {
     let original = generator.sequence(number);
-    // Compares completely after each operation, so that the failure shows at the operation that causes it.
+    // Compare the complete state after each operation, to find the operation that causes the failure.
     let always_compared = Sequence { every: None, ..original.clone() };
     // Try several times, because the failure may depend on addresses, which differ from process to process.
     for sequence in [&always_compared, &always_compared, &always_compared, &original] {

@@ -46,7 +46,6 @@ impl Progress {
         }
     }
 
-    /// Returns whether the time is up.
     pub fn is_time_up(&self) -> bool {
         self.begun.elapsed() >= self.time_limit
     }

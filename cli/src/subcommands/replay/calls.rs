@@ -24,7 +24,6 @@ enum Outcome {
     NotMade(String),
 }
 
-/// The counts of all outcomes.
 #[derive(Default, serde::Serialize)]
 struct Counts {
     agreed: u64,
@@ -120,13 +119,13 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 extern "C" fn add_pool(pool: sys::hsa_amd_memory_pool_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes this list.
+    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
     sys::HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_agent(agent: sys::hsa_agent_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes this list.
+    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
     sys::HSA_STATUS_SUCCESS
 }
@@ -141,11 +140,11 @@ impl Replayer {
         let vmem = table.vmem.map_err(|missing| anyhow!("{missing}"))?;
         let core = table.core;
         let (mut cpus, mut gpus, mut agents) = (Vec::new(), Vec::new(), Vec::new());
-        // SAFETY: the callback casts the pointer to this list.
+        // SAFETY: `add_agent` casts the pointer back to the type of `agents`.
         unsafe { (core.hsa_iterate_agents)(Some(add_agent), (&raw mut agents).cast()) };
         for agent in agents {
             let (mut kind, mut pools) = (0_u32, Vec::new());
-            // SAFETY: the attribute has this type; the callback casts the pointer to this list.
+            // SAFETY: the attribute has the type of `kind`; `add_pool` casts the pointer back to the type of `pools`.
             unsafe {
                 (core.hsa_agent_get_info)(
                     agent,
@@ -249,12 +248,12 @@ impl Replayer {
 
     fn status_text(&self, status: u32) -> String {
         let mut text = ptr::null();
-        // SAFETY: writes the address of a constant text.
+        // SAFETY: the function only writes the address of a constant C string to `text`.
         let result = unsafe { (self.core.hsa_status_string)(status, &raw mut text) };
         if result != sys::HSA_STATUS_SUCCESS || text.is_null() {
             return "unknown".to_owned();
         }
-        // SAFETY: the text is a C string of the runtime.
+        // SAFETY: the runtime has returned a constant C string.
         let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned();
         text.split(':').next().unwrap_or_default().to_owned()
     }
@@ -264,8 +263,8 @@ impl Replayer {
     fn repeat(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;
         let core = self.core;
-        // SAFETY, for all calls: addresses are in blocks that the runtime has returned, or were rejected when they
-        // were recorded; arrays and results are valid.
+        // SAFETY, for all calls: addresses are in blocks that the runtime has returned, or were rejected when they were
+        // recorded. Arrays and result pointers are valid during the call.
         let status = match *action {
             Action::Reserve { block, size, hint, alignment, flags } => {
                 let mut address = ptr::null_mut();
@@ -273,11 +272,11 @@ impl Replayer {
                 let size = size as usize;
                 // Releases before 6.2 cannot align a reservation; the status is compared nevertheless.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
-                    // SAFETY: see above.
+                    // SAFETY: see the start of `repeat`.
                     (Some(alignment), Some(reserve)) => unsafe {
                         reserve(result, size, hint, alignment, flags)
                     },
-                    // SAFETY: see above.
+                    // SAFETY: see the start of `repeat`.
                     _ => unsafe { (vmem.hsa_amd_vmem_address_reserve)(result, size, hint, flags) },
                 };
                 store_result(&mut self.blocks, block, status, address as u64);
@@ -285,13 +284,13 @@ impl Replayer {
             }
             Action::Free { at, size } => {
                 let at = self.address(at)?;
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { (vmem.hsa_amd_vmem_address_free)(at, size as usize) }
             }
             Action::Create { memory, pool, size, kind, flags } => {
                 let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
                 let (pool, result) = (self.pool(pool)?, &raw mut handle);
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_handle_create)(pool, size as usize, kind, flags, result)
                 };
@@ -300,12 +299,12 @@ impl Replayer {
             }
             Action::Release { memory } => {
                 let memory = self.memory(memory)?;
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { (vmem.hsa_amd_vmem_handle_release)(memory) }
             }
             Action::Map { at, size, offset, memory, flags } => {
                 let (at, memory) = (self.address(at)?, self.memory(memory)?);
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_map)(at, size as usize, offset as usize, memory, flags)
                 };
@@ -316,7 +315,7 @@ impl Replayer {
             }
             Action::Unmap { at, size } => {
                 let at = self.address(at)?;
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe { (vmem.hsa_amd_vmem_unmap)(at, size as usize) };
                 if status == sys::HSA_STATUS_SUCCESS {
                     self.mapped.retain(|(address, _)| *address != at as u64);
@@ -331,12 +330,12 @@ impl Replayer {
                 });
                 let list: Vec<_> = list.collect::<Result<_, Missing>>()?;
                 let first = if list.is_empty() { ptr::null() } else { list.as_ptr() };
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { (vmem.hsa_amd_vmem_set_access)(at, size as usize, first, list.len()) }
             }
             Action::GetAccess { at, agent, permissions } => {
                 let (at, agent, mut found) = (self.address(at)?, self.agent(agent)?, 0);
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe { (vmem.hsa_amd_vmem_get_access)(at, &raw mut found, agent) };
                 let differs = permissions.filter(|&recorded| recorded != found);
                 let difference = differs
@@ -345,12 +344,12 @@ impl Replayer {
             }
             Action::Export { descriptor, memory, flags } => {
                 let (memory, mut fd) = (self.memory(memory)?, -1);
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_export_shareable_handle)(&raw mut fd, memory, flags)
                 };
                 if status == sys::HSA_STATUS_SUCCESS {
-                    // SAFETY: the caller of the function owns the descriptor.
+                    // SAFETY: the call has succeeded, so this process owns the new descriptor.
                     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                     if let Some(slot) =
                         descriptor.and_then(|number| self.descriptors.get_mut(number))
@@ -364,7 +363,7 @@ impl Replayer {
                 let fd =
                     self.descriptors.get(descriptor).and_then(Option::as_ref).ok_or(Missing)?;
                 let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_import_shareable_handle)(fd.as_raw_fd(), &raw mut handle)
                 };
@@ -374,7 +373,7 @@ impl Replayer {
             Action::Retain { memory, at } => {
                 let at = self.address(at)?;
                 let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status =
                     unsafe { (vmem.hsa_amd_vmem_retain_alloc_handle)(&raw mut handle, at) };
                 store_result(&mut self.memories, memory, status, handle.handle);
@@ -384,13 +383,13 @@ impl Replayer {
                 let memory = self.memory(memory)?;
                 let (mut pool, mut kind) = (sys::hsa_amd_memory_pool_t { handle: 0 }, 0);
                 let query = vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { query(memory, &raw mut pool, &raw mut kind) }
             }
             Action::Allocate { block, pool, size, flags } => {
                 let Some(allocate) = core.hsa_amd_memory_pool_allocate else { return Ok(None) };
                 let (pool, mut address) = (self.pool(pool)?, ptr::null_mut());
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 let status = unsafe { allocate(pool, size as usize, flags, &raw mut address) };
                 store_result(&mut self.blocks, block, status, address as u64);
                 status
@@ -398,7 +397,7 @@ impl Replayer {
             Action::FreeMemory { at } => {
                 let Some(free) = core.hsa_amd_memory_pool_free else { return Ok(None) };
                 let at = self.address(at)?;
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { free(at) }
             }
             Action::AllowAccess { at, ref agents } => {
@@ -407,14 +406,14 @@ impl Replayer {
                 let agents = agents.iter().map(|&agent| self.agent(agent));
                 let agents: Vec<_> = agents.collect::<Result<_, Missing>>()?;
                 let first = if agents.is_empty() { ptr::null() } else { agents.as_ptr() };
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { allow(agents.len() as u32, first, ptr::null(), at) }
             }
             Action::IpcCreate { at, size } => {
                 let Some(create) = core.hsa_amd_ipc_memory_create else { return Ok(None) };
                 let at = self.address(at)?;
                 let mut handle = sys::hsa_amd_ipc_memory_t { handle: [0; 8] };
-                // SAFETY: see above.
+                // SAFETY: see the start of `repeat`.
                 unsafe { create(at, size as usize, &raw mut handle) }
             }
             _ => return Ok(None),

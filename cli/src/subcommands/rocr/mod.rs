@@ -40,8 +40,8 @@ pub enum Rocr {
     /// Test a fetched release on the emulated driver, and compare it with another release
     ///
     /// Runs `conform` with this release and with the newest other downloaded release, `info` and `bringup` with this
-    /// release, and compares both reports of `conform` with `diff`. Writes a summary, which names the quirks of the release. Use this for a release that
-    /// `fetch --from` has stored.
+    /// release, and compares both reports of `conform` with `diff`. Writes a summary, which names the quirks of the
+    /// release. Use this for a release that `fetch --from` has stored.
     Check(check::RocrCheck),
 }
 
@@ -102,10 +102,10 @@ pub fn parse_release(text: &str) -> Result<Release, String> {
 }
 
 /// If exactly one known release begins with the components of `release`, returns that known release. Returns `release`
-/// unchanged if it is known, or if no known release begins with it.
+/// unchanged if it is known, or if no known release begins with `release`.
 ///
 /// # Errors
-/// Returns a message if several known releases begin with it.
+/// Returns a message if several known releases begin with `release`.
 fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, String> {
     let begins = |known: &&Release| {
         let rest = known.version().strip_prefix(release.version());

@@ -23,7 +23,6 @@ pub enum Message {
     Done(Box<ProcessResult>),
 }
 
-/// The progress of a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Progress {
     /// The number of library calls made.
@@ -34,7 +33,6 @@ pub struct Progress {
     pub limit: u64,
 }
 
-/// The result of a process.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ProcessResult {
     pub operations: u64,

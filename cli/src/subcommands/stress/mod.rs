@@ -36,7 +36,6 @@ use report::{Report, ScenarioResult, leaks_text};
 use scenario::Scenario;
 use std::time::{Duration, Instant};
 
-/// The interval of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Stress) -> anyhow::Result<Exit> {

@@ -9,7 +9,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// The result of a scenario.
 #[derive(Debug, Serialize)]
 pub struct ScenarioResult {
     #[serde(rename = "scene")]
@@ -53,7 +52,6 @@ impl ScenarioResult {
         *self.unexpected.entry(what).or_default() += 1;
     }
 
-    /// Adds the result of a process.
     pub fn add(&mut self, result: ProcessResult) {
         self.operations += result.operations;
         let seconds = result.microseconds as f64 / 1e6;

@@ -83,7 +83,6 @@ impl<'a> SharedState<'a> {
         add_error(&self.unexpected, what);
     }
 
-    /// Adds to `held`.
     pub fn add_held(&self, amount: u64) {
         let held = self.held.fetch_add(amount, Ordering::Relaxed) + amount;
         self.max_held.fetch_max(held, Ordering::Relaxed);
@@ -94,7 +93,6 @@ impl<'a> SharedState<'a> {
         self.max_held.fetch_max(count, Ordering::Relaxed);
     }
 
-    /// Subtracts from `held`.
     pub fn remove_held(&self, amount: u64) {
         self.held.fetch_sub(amount, Ordering::Relaxed);
     }

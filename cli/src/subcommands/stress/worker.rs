@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 /// The descriptor limit in the scenario "descriptors": low enough to be reached.
 const DESCRIPTOR_LIMIT: u64 = 256;
-/// The interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Set when the parent ends the scenario.
@@ -120,7 +119,6 @@ fn run_and_measure(
 }
 
 impl ProcessResult {
-    /// Adds the errors of a run.
     fn add_errors(&mut self, state: SharedState<'_>) {
         let (expected, unexpected) = state.errors();
         for (errors, more) in [(&mut self.expected, expected), (&mut self.unexpected, unexpected)] {

@@ -3,7 +3,6 @@
 use crate::hsa_trace::{Access, AgentKind, Call, Header, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A reservation.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation<'a> {
     size: u64,
@@ -11,7 +10,6 @@ pub(super) struct Reservation<'a> {
     pub(super) created_by: &'a Record,
 }
 
-/// A handle of memory.
 #[derive(Clone, Debug)]
 pub(super) struct Handle<'a> {
     /// The number of references: each needs a release.
@@ -21,7 +19,6 @@ pub(super) struct Handle<'a> {
     pub(super) created_by: &'a Record,
 }
 
-/// A mapping.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping<'a> {
     pub(super) start: u64,
@@ -51,7 +48,7 @@ pub(super) struct State<'a> {
     pub(super) reservations: BTreeMap<u64, Reservation<'a>>,
     pub(super) handles: HashMap<u64, Handle<'a>>,
     pub(super) mappings: BTreeMap<u64, Mapping<'a>>,
-    /// The unmapped ranges, by start. They do not overlap.
+    /// The unmapped ranges, by start. These ranges do not overlap.
     unmapped: BTreeMap<u64, Unmapped<'a>>,
 }
 
@@ -224,7 +221,7 @@ impl<'a> State<'a> {
         ungranted
     }
 
-    /// Forgets unmapped ranges that are used again.
+    /// Removes unmapped ranges that are used again.
     fn forget_unmapped(&mut self, address: u64, size: u64) {
         while let Some(start) = self.unmapped(address, size).map(|unmapped| unmapped.start) {
             self.unmapped.remove(&start);

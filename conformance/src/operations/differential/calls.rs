@@ -15,7 +15,6 @@ use std::os::fd::BorrowedFd;
 /// a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
-/// The descriptor to import.
 pub(super) enum ImportedDescriptor<'a> {
     /// The exported descriptor with this index.
     Exported(usize),

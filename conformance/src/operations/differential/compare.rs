@@ -62,7 +62,6 @@ impl DifferentialTest {
         (model.reservations().len(), model.handles().len(), model.mappings().len())
     }
 
-    /// Returns the expected list entry of a mapping.
     fn expected_entry(&self, mapping: &Mapping) -> (Address, usize, usize, AccessList) {
         let ids = self.model.machine().agents.iter().map(|agent| agent.id);
         let access = ids.zip(mapping.access.iter().copied());

@@ -19,7 +19,6 @@ impl DifferentialTest {
         }
     }
 
-    /// Ends the planned faults.
     pub(super) fn end_faults(&mut self) {
         if self.faults_seen.take().is_some()
             && let Some(simulation) = self.runtime.simulation()

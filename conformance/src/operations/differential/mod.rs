@@ -32,8 +32,8 @@ use window::Window;
 
 /// Runs the same operations on the library and on the model, and compares them.
 ///
-/// A complete comparison covers the verdict, lists, access, the contents of memory through every
-/// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
+/// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
+/// address space and GPUs' page tables. It also covers the runtime's usage on the simulation, and the number of open
 /// file descriptors, so no other thread may open or close descriptors.
 ///
 /// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] compares
@@ -137,7 +137,7 @@ impl DifferentialTest {
     /// operation, or if a planned fault made it fail.
     ///
     /// # Errors
-    /// Returns the first difference. The test cannot continue after it.
+    /// Returns the first difference. The test cannot continue after a difference.
     pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
         self.steps += 1;
         if !self.must_compare_everything() {

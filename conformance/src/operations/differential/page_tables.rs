@@ -6,7 +6,6 @@ use crate::model::Mapping;
 use crate::page_table::{Page, PageTable};
 use hsa_vmm::Access;
 
-/// The size of a page.
 const PAGE: u64 = 4096;
 
 impl DifferentialTest {

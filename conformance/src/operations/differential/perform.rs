@@ -91,7 +91,7 @@ impl DifferentialTest {
     ) -> (usize, usize) {
         let (mut address, mut size) = self.span(span);
         let handle_size = self.model.properties(self.handle(handle)).map(|(_, size)| size);
-        // If the offset is invalid, keeps the size of the handle.
+        // If the offset is invalid, keep the size of the handle.
         let rest = |size: usize| size.checked_sub(offset).filter(|&rest| rest > 0).unwrap_or(size);
         let handle_size = handle_size.map(rest);
         match (extent, handle_size) {

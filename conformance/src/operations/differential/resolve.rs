@@ -102,7 +102,6 @@ impl DifferentialTest {
         (start, end.wrapping_sub(start))
     }
 
-    /// Returns the address of a spot.
     pub(super) fn spot(&self, spot: Spot) -> usize {
         let (start, size) = self.span(spot.span);
         match spot.edge {
@@ -164,13 +163,11 @@ impl DifferentialTest {
         address
     }
 
-    /// Returns all reservations except the window's.
     pub(super) fn reservations_except_window(&self) -> Vec<Reservation> {
         let all = self.model.reservations().iter().copied();
         all.filter(|it| self.window.is_none_or(|window| window.reservation != it.base)).collect()
     }
 
-    /// Returns all mappings except the window.
     pub(super) fn mappings_except_window(&self) -> Vec<Mapping> {
         let all = self.model.mappings().iter();
         all.filter(|it| self.window.is_none_or(|window| window.address != it.start))

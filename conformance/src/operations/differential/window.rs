@@ -1,5 +1,5 @@
 //! The window: a granule that the CPU and all GPUs can access. The test uses the window to read and write memory
-//! through a GPU: the GPU copies between the memory and the window, and the CPU reads and writes the window.
+//! through a GPU. The GPU copies between the memory and the window, which the CPU reads and writes.
 
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};

@@ -13,13 +13,13 @@ pub const POOL_INFO: &str = "hsa_amd_memory_pool_get_info";
 
 impl Hsa<'_> {
     pub fn init(&self) -> Result<()> {
-        // SAFETY: takes no arguments and may be called at any time.
+        // SAFETY: `hsa_init` takes no arguments and may be called at any time.
         self.call("hsa_init", &[], true, || (unsafe { (self.table.core.hsa_init)() }, vec![]))
     }
 
     pub fn shut_down(&self) -> Result<()> {
         let stop = self.table.core.hsa_shut_down;
-        // SAFETY: takes no arguments and may be called at any time.
+        // SAFETY: `hsa_shut_down` takes no arguments and may be called at any time.
         self.call("hsa_shut_down", &[], true, || (unsafe { stop() }, vec![]))
     }
 
@@ -28,7 +28,7 @@ impl Hsa<'_> {
         let mut value = 0_u64;
         let arguments = [(name, attribute.to_string()), ("&value", "out".into())];
         self.call("hsa_system_get_info", &arguments, true, || {
-            // SAFETY: `value` is as large as any attribute that callers query.
+            // SAFETY: `value` is writable, and as large as any attribute that callers query.
             let status = unsafe {
                 (self.table.core.hsa_system_get_info)(attribute, (&raw mut value).cast())
             };
@@ -37,17 +37,16 @@ impl Hsa<'_> {
         Ok(value)
     }
 
-    /// Returns all agents.
     pub fn agents(&self) -> Result<Vec<sys::hsa_agent_t>> {
         unsafe extern "C" fn add(agent: sys::hsa_agent_t, data: *mut c_void) -> sys::hsa_status_t {
-            // SAFETY: `data` is the vector below, which nothing else uses during the call.
+            // SAFETY: `data` is the pointer to `agents` below; only this callback uses the vector during the call.
             unsafe { &mut *data.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
             sys::HSA_STATUS_SUCCESS
         }
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
         let arguments = [("add_agent", "callback".into()), ("NULL", "0".to_owned())];
         self.call("hsa_iterate_agents", &arguments, true, || {
-            // SAFETY: the callback has the right type, and `data` is the vector that the callback expects.
+            // SAFETY: `add` expects a pointer to a vector of agents; `agents` outlives the call.
             let status = unsafe {
                 (self.table.core.hsa_iterate_agents)(Some(add), (&raw mut agents).cast())
             };
@@ -65,7 +64,7 @@ impl Hsa<'_> {
             ("&value", "out".into()),
         ];
         self.call("hsa_agent_get_info", &arguments, false, || {
-            // SAFETY: the attributes that callers query have four bytes.
+            // SAFETY: `value` is writable, and as large as the attributes that callers query.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, attribute, (&raw mut value).cast())
@@ -86,7 +85,7 @@ impl Hsa<'_> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
         let (_, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c), || {
-            // SAFETY: the attribute has eight bytes.
+            // SAFETY: `value` is writable, and as large as the attribute: eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL, (&raw mut value).cast())
@@ -106,7 +105,7 @@ impl Hsa<'_> {
             ("name", "out".into()),
         ];
         self.call("hsa_agent_get_info", &arguments, true, || {
-            // SAFETY: a name has 64 bytes.
+            // SAFETY: `text` is writable, and as large as a name: 64 bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, sys::HSA_AGENT_INFO_NAME, text.as_mut_ptr().cast())
@@ -124,7 +123,7 @@ impl Hsa<'_> {
             pool: sys::hsa_amd_memory_pool_t,
             data: *mut c_void,
         ) -> sys::hsa_status_t {
-            // SAFETY: `data` is the vector below, which nothing else uses during the call.
+            // SAFETY: `data` is the pointer to `pools` below; only this callback uses the vector during the call.
             unsafe { &mut *data.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
             sys::HSA_STATUS_SUCCESS
         }
@@ -136,7 +135,7 @@ impl Hsa<'_> {
             (variable.as_str(), "out".into()),
         ];
         self.call("hsa_amd_agent_iterate_memory_pools", &arguments, true, || {
-            // SAFETY: the callback has the right type, and `data` is the vector that the callback expects.
+            // SAFETY: `add` expects a pointer to a vector of pools; `pools` outlives the call.
             let status = unsafe {
                 let iterate = self.table.core.hsa_amd_agent_iterate_memory_pools;
                 iterate(agent.value, Some(add), (&raw mut pools).cast())
@@ -146,7 +145,6 @@ impl Hsa<'_> {
         Ok(pools)
     }
 
-    /// Returns the attributes of a pool.
     pub fn pool_info(&self, pool: &Pool) -> Result<PoolInfo> {
         let segment = "HSA_AMD_MEMORY_POOL_INFO_SEGMENT";
         let segment =
@@ -165,7 +163,6 @@ impl Hsa<'_> {
         Ok(PoolInfo { segment, allocatable, size, granule })
     }
 
-    /// Returns an attribute of a pool.
     fn pool_attribute<T: Copy + Default + fmt::Display>(
         &self,
         pool: &Pool,
@@ -180,7 +177,7 @@ impl Hsa<'_> {
             ("&value", "out".into()),
         ];
         self.call(POOL_INFO, &arguments, false, || {
-            // SAFETY: the attributes that callers query are of type `T`, an integer.
+            // SAFETY: callers choose `T` as the integer type of the attribute; `value` is writable and larger.
             let status = unsafe {
                 let get = self.table.core.hsa_amd_memory_pool_get_info;
                 get(pool.value, attribute, value.as_mut_ptr().cast())
@@ -205,7 +202,7 @@ impl Hsa<'_> {
             &arguments,
             false,
             |get| {
-                // SAFETY: the attribute has four bytes.
+                // SAFETY: `access` is writable, and larger than the attribute's four bytes.
                 let status = unsafe {
                     let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
                     get(agent.value, pool.value, attribute, access.as_mut_ptr().cast())

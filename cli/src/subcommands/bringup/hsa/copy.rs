@@ -58,7 +58,7 @@ impl Hsa<'_> {
             &arguments,
             true,
             |destroy| {
-                // SAFETY: nothing waits for the signal.
+                // SAFETY: the runtime created the signal, and nothing waits for the signal.
                 (unsafe { destroy(signal.value) }, vec![])
             },
         )
@@ -95,8 +95,8 @@ impl Hsa<'_> {
             (signal.c.as_str(), hex(signal.value.handle)),
         ];
         self.call_optional(core.hsa_amd_memory_async_copy, COPY, &arguments, true, |copy| {
-            // SAFETY: both ranges belong to this process and have that size; nothing else uses them until the
-            // signal reports the end.
+            // SAFETY: both ranges belong to this process and have `size` bytes; nothing else uses them until the signal
+            // reports the end.
             let status = unsafe {
                 let (to, from) = (to.value as *mut c_void, from.value as *const c_void);
                 copy(to, gpu.value, from, gpu.value, size.value, 0, null(), signal.value)

@@ -150,7 +150,8 @@ impl Hsa<'_> {
         let c = format!("compare({}, size, {first:#x}, {step});", address.c);
         let (_, difference) = self.recorder.record("compare", &arguments, Some(c), || {
             let words = address.value as *const u32;
-            // SAFETY: as for `fill`.
+            // SAFETY: the runtime reported the range as mapped and readable. If the report is wrong, this worker
+            // process crashes, and the parent reports the crash.
             let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
             (Difference::of(found, first, step), None, vec![])
         });

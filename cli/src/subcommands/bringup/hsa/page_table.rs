@@ -161,7 +161,7 @@ impl<'a> AddressSpace<'a> {
     /// # Safety
     /// `F` is an `Option` of the function's type.
     unsafe fn function<F: Default>(&self, name: &CStr) -> F {
-        // SAFETY: the library stays loaded.
+        // SAFETY: `dlopen` returned `library`, which is never closed.
         let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         if found.is_null() || size_of::<F>() != size_of::<*mut c_void>() {
             return F::default();
@@ -176,7 +176,7 @@ impl<'a> AddressSpace<'a> {
 struct Page(#[expect(dead_code, reason = "only its address is used")] [u8; 4096]);
 
 impl Hsa<'_> {
-    /// Waits until earlier changes of page tables have taken effect: locking memory waits for them.
+    /// Waits until earlier changes of page tables have taken effect: locking memory waits for these changes.
     pub fn wait_for_page_tables(&self) -> Result<()> {
         let page = Box::new(Page([0; 4096]));
         let start = (&raw const *page).expose_provenance();
@@ -214,7 +214,8 @@ impl Hsa<'_> {
         let arguments = [("note_fault", "callback".to_owned()), ("NULL", "0".into())];
         let register = self.table.core.hsa_amd_register_system_event_handler;
         self.call_optional(register, name, &arguments, true, |register| {
-            // SAFETY: the handler uses only the event.
+            // SAFETY: `note_fault` reads only the event that the runtime passes. It ignores the data pointer, which is
+            // null.
             (unsafe { register(Some(note_fault), null_mut()) }, vec![])
         })
     }

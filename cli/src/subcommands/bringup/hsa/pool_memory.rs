@@ -29,7 +29,6 @@ impl Hsa<'_> {
         Ok(Named::new(c, address as usize))
     }
 
-    /// Frees memory of a pool.
     pub fn pool_free(&self, address: &Address) -> Result<()> {
         let arguments = [(address.c.as_str(), hex(address.value))];
         self.call_optional(
@@ -64,7 +63,7 @@ impl Hsa<'_> {
             true,
             |allow| {
                 let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
-                // SAFETY: the runtime returned the agents; the memory is of a pool.
+                // SAFETY: the runtime returned the agents; the memory was allocated from a pool.
                 let status = unsafe {
                     allow(count, values.as_ptr(), null(), address.value as *const c_void)
                 };
