@@ -61,7 +61,7 @@ fn planned_faults_of_the_simulation_are_reported() {
 
 #[test]
 fn reports_on_amd_contain_provenance() {
-    if test::installations("reports_on_amd_contain_provenance").is_none() {
+    if test::fetched_releases("reports_on_amd_contain_provenance").is_none() {
         return;
     }
     let output = run_emulated(

@@ -6,7 +6,7 @@ use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Emulation, Installation, Release, find_program};
+use hsa_rocr::{Emulation, FetchedRelease, Release, find_program};
 use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFetched, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -156,7 +156,7 @@ pub enum Failed {
     #[error(transparent)]
     NoObject(#[from] hsa_rocr::NoObject),
     #[error(transparent)]
-    NoRuntime(#[from] hsa_rocr::NotInstalled),
+    NoRuntime(#[from] hsa_rocr::NotFetched),
     #[error(transparent)]
     UntrustedReleases(#[from] hsa_rocr::UntrustedFolder),
     #[error(transparent)]
@@ -235,40 +235,40 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     let command = guest_command(args)?;
     let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(Failed::from)?;
-    let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
-    machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
+    let mut machine = Machine::new(kernel).with_gpus(args.gpus).with_vram_mib(args.vram);
+    machine = machine.with_memory_mib(args.memory).with_time_limit(args.time_limit);
     for parameter in &args.parameter {
         let is_valid = parameter.split_once('=').is_some_and(|(name, _)| name.contains('.'));
         if !is_valid || parameter.contains(|letter: char| letter.is_whitespace() || letter == '"') {
             return Err(Failed::Parameter(parameter.clone()).into());
         }
-        machine = machine.parameter(parameter);
+        machine = machine.with_parameter(parameter);
     }
     if let Some(folder) = &args.results {
         let failed = |cause| Failed::Results { path: folder.clone(), cause };
         std::fs::create_dir_all(folder).map_err(failed)?;
-        machine = machine.results(folder.canonicalize().map_err(failed)?);
+        machine = machine.with_results(folder.canonicalize().map_err(failed)?);
     }
     if let Some(idle) = args.keep {
-        machine = machine.keep(idle);
+        machine = machine.with_idle_timeout(idle);
     }
     if let Some(file) = &args.dmesg {
-        machine = machine.dmesg(file);
+        machine = machine.with_dmesg(file);
     }
     if let Some(file) = &args.log {
-        machine = machine.log(file);
+        machine = machine.with_log(file);
     }
     if let Some(file) = &args.page_tables {
-        machine = machine.page_tables(file);
+        machine = machine.with_page_tables(file);
     }
     if let Some(file) = &args.coverage {
-        machine = machine.coverage(file);
+        machine = machine.with_coverage(file);
     }
     if !args.fault.is_empty() {
-        machine = machine.faults(args.fault.join(",").parse()?);
+        machine = machine.with_faults(args.fault.join(",").parse()?);
     }
     if let Some(function) = &args.stub {
-        machine = machine.stub(function);
+        machine = machine.with_stub(function);
     }
     let result = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
     Ok(Exit::Program(result.status))
@@ -279,9 +279,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = match args.rocr {
         Some(release) => {
-            let installation =
-                Installation::open(&hsa_rocr::folder().map_err(Failed::from)?, release);
-            rocr::command_with_release(&installation.map_err(Failed::from)?, program)
+            let fetched = FetchedRelease::open(&hsa_rocr::folder().map_err(Failed::from)?, release);
+            rocr::command_with_release(&fetched.map_err(Failed::from)?, program)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
         // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
@@ -300,12 +299,12 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     command.args(arguments);
     if args.log.is_some() || args.page_tables.is_some() {
         // With the setting `real`, the preloaded object emulates nothing, and only logs the calls.
-        let mut logging = Emulation::default().setting("real");
+        let mut logging = Emulation::default().with_setting("real");
         if args.log.is_some() {
-            logging = logging.log(Machine::GUEST_LOG);
+            logging = logging.with_log(Machine::GUEST_LOG);
         }
         if args.page_tables.is_some() {
-            logging = logging.page_tables(Machine::GUEST_PAGE_TABLES);
+            logging = logging.with_page_tables(Machine::GUEST_PAGE_TABLES);
         }
         logging.apply(&mut command).map_err(Failed::from)?;
     }

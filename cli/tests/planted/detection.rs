@@ -16,9 +16,9 @@ const WRITING_THREADS: usize = 3;
 
 /// Returns whether the release of the page is installed.
 fn is_release_installed(name: &str) -> bool {
-    let installed = test::installations(name).unwrap_or_default();
+    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
     let Target::Release(version) = pairs::TARGETS[0] else { return false };
-    installed.iter().any(|it| it.release().version() == version)
+    fetched_releases.iter().any(|it| it.release().version() == version)
 }
 
 #[test]

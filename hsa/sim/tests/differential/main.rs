@@ -38,7 +38,7 @@ const BATCH_SIZE: u64 = 100;
 const MAX_DIFFERENCES: usize = 5;
 
 fn emulation() -> Emulation {
-    Emulation::gpus(2).vram("1GiB")
+    Emulation::with_gpus(2).with_vram("1GiB")
 }
 
 /// Returns the number in an environment variable, if set.
