@@ -194,6 +194,7 @@ mod tests {
             idle: Duration::ZERO,
             driver: None,
             output: String::new(),
+            kernel: Ok(Vec::new()),
         })
     }
 
