@@ -31,7 +31,7 @@ impl AdjacentMappings {
     fn new(count: usize) -> Self {
         let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
             Some(_) => Runtime::load(),
-            None => Runtime::simulated(Config::nothing(2)),
+            None => Runtime::simulated(Config::no_op_vmem(2)),
         };
         let runtime = runtime.expect("the runtime starts");
         let vmm = Vmm::open(&runtime).expect("virtual memory is supported");

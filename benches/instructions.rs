@@ -44,7 +44,7 @@ fn measured(calls: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
 
 impl Workload {
     fn new(calls: usize) -> Result<Self, Box<dyn std::error::Error>> {
-        let runtime = Runtime::simulated(Config::nothing(2))?;
+        let runtime = Runtime::simulated(Config::no_op_vmem(2))?;
         let vmm = Vmm::open(&runtime)?;
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let properties = AllocationProperties::on(gpus[0]);

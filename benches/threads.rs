@@ -91,7 +91,7 @@ fn shortest_time(
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let runtime = Runtime::simulated(Config::nothing(1))?;
+    let runtime = Runtime::simulated(Config::no_op_vmem(1))?;
     let vmm = Vmm::open(&runtime)?;
     let pages = [ThreadPages::new(&vmm)?, ThreadPages::new(&vmm)?];
     let pages_per_thread = (ROUNDS * PAGES) as f64;

@@ -12,7 +12,7 @@ const PAGE: usize = 2 << 20;
 
 /// Returns a reservation of `pages` pages on a runtime that does nothing, and memory of one page.
 fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
-    let runtime = Runtime::simulated(Config::nothing(2)).unwrap();
+    let runtime = Runtime::simulated(Config::no_op_vmem(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
     let base = vmm.address_reserve(pages * PAGE, PAGE, None).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();

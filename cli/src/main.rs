@@ -182,7 +182,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
         library_error.is_some_and(|error| {
             matches!(error.operation(), Operation::Load | Operation::Start | Operation::Discover)
         }) || cause.is::<hsa_rocr::FetchError>()
-            || cause.is::<hsa_rocr::NotInstalled>()
+            || cause.is::<hsa_rocr::NotFetched>()
             || matches!(
                 cause.downcast_ref::<NotRun>(),
                 Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))

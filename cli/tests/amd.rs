@@ -4,7 +4,7 @@
 mod run_command;
 
 use flate2::read::MultiGzDecoder;
-use hsa_rocr::{Emulation, Installation, Release, test};
+use hsa_rocr::{Emulation, FetchedRelease, Release, test};
 use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::fs::File;
@@ -13,30 +13,30 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Returns the command `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
-fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Command {
-    let release = installation.release();
+fn emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) -> Command {
+    let release = fetched.release();
     let start = ["emulate", "--rocr", release.version()].into_iter().chain(options.iter().copied());
     let words: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
     command(&words)
 }
 
 /// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
-fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
-    emulated(installation, options, arguments).output().expect("the command starts")
+fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) -> Output {
+    emulated(fetched, options, arguments).output().expect("the command starts")
 }
 
 #[test]
 fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         for gpus in [2, 8].into_iter().take(test::part_by_default(2)) {
             let options = ["--gpus", &gpus.to_string()];
-            let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
+            let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
             assert_eq!(output.status.code(), Some(0), "{release}: {}", stderr(&output));
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
-            assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
+            assert!(Path::new(path).starts_with(fetched.root()), "{release}: {path}");
             assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{release}");
             let names = |status: &str| {
                 let cases = report["cases"].as_array().unwrap().iter();
@@ -74,8 +74,8 @@ fn conform_passes_on_every_release() {
 #[test]
 fn conform_passes_with_controlled_page_tables() {
     let name = "conform_passes_with_controlled_page_tables";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
         let mut report = Value::Null;
         // In the first mode, the driver writes page-table entries and flushes the TLB at once. In the second mode, the
@@ -83,7 +83,7 @@ fn conform_passes_with_controlled_page_tables() {
         // when the library waits.
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let context = format!("{release} {mode:?}");
-            let mut command = emulated(installation, &["--gpus", "2"], &conform);
+            let mut command = emulated(fetched, &["--gpus", "2"], &conform);
             let output = command.env("HSA_KFD", mode).output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{context}: {}", stderr(&output));
             report = json(&output);
@@ -102,7 +102,7 @@ fn conform_passes_with_controlled_page_tables() {
         }
         let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
-        let info = stdout(&run_emulated(installation, &["--gpus", "2"], &["info"]));
+        let info = stdout(&run_emulated(fetched, &["--gpus", "2"], &["info"]));
         assert!(info.contains("page tables           can be controlled"), "{info}");
     }
 }
@@ -118,9 +118,9 @@ fn replay_matches_simulation_on_every_release() {
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
     let replay = ["replay", file.to_str().unwrap(), "--tolerate", "10", "--format", "json"];
-    for installation in test::selected_installations(name) {
-        let output = run_emulated(installation, &["--gpus", "2"], &replay);
-        assert_eq!(output.status.code(), Some(0), "{}: {output:?}", installation.release());
+    for fetched in test::selected_releases(name) {
+        let output = run_emulated(fetched, &["--gpus", "2"], &replay);
+        assert_eq!(output.status.code(), Some(0), "{}: {output:?}", fetched.release());
         let simulated = ["--runtime", "sim", "--gpus", "2"];
         let simulated = run(&[&replay[..], &simulated[..]].concat());
         let (mut on_amd, mut on_simulation) = (json(&output), json(&simulated));
@@ -128,14 +128,14 @@ fn replay_matches_simulation_on_every_release() {
         // The first divergence contains addresses, which differ.
         on_amd["first"] = on_simulation["first"].take();
         on_simulation["first"] = on_amd["first"].clone();
-        assert_eq!(on_amd, on_simulation, "{}", installation.release());
+        assert_eq!(on_amd, on_simulation, "{}", fetched.release());
     }
 }
 
 #[test]
 fn emulate_finds_fetched_rocminfo() {
     let name = "emulate_finds_fetched_rocminfo";
-    if test::installations(name).is_none() {
+    if test::fetched_releases(name).is_none() {
         return;
     }
     for gpus in [2, 8] {
@@ -159,8 +159,8 @@ fn amds_runtime_without_driver_exits_with_3() {
         eprintln!("not tested: this machine has a /dev/kfd");
         return;
     }
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         for subcommand in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
             let start = ["rocr", "run", "--rocr", release.version(), "--", HSA_VMM];
             let output = run(&[&start[..], subcommand].concat());
@@ -176,13 +176,13 @@ fn amds_runtime_without_driver_exits_with_3() {
 #[test]
 fn emulate_logs_failing_driver_calls() {
     let name = "emulate_logs_failing_driver_calls";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let options = ["--fault", "ALLOC_MEMORY_OF_GPU=ENOMEM", "--log", log.to_str().unwrap()];
         let arguments = ["conform", "--filter", "create.*", "--format", "json"];
-        let output = run_emulated(installation, &options, &arguments);
-        let release = installation.release();
+        let output = run_emulated(fetched, &options, &arguments);
+        let release = fetched.release();
         assert_eq!(output.status.code().unwrap(), 3, "{release}: {}", stderr(&output));
         let log = std::fs::read_to_string(log).unwrap();
         let failed =
@@ -194,10 +194,10 @@ fn emulate_logs_failing_driver_calls() {
 /// The failure comes first; its context and the source of the case have titles.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
-    for installation in test::selected_installations("context_of_a_failed_case_has_a_title") {
+    for fetched in test::selected_releases("context_of_a_failed_case_has_a_title") {
         let case = "map.memory.whole_handle";
         let arguments = ["conform", "--failures-only", "--filter", case];
-        let output = run_emulated(installation, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
+        let output = run_emulated(fetched, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         let text = stdout(&output);
         let (_, text) =
@@ -222,12 +222,12 @@ fn context_of_a_failed_case_has_a_title() {
 #[test]
 fn emulate_writes_page_tables() {
     let name = "emulate_writes_page_tables";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("page tables");
         let options = ["--gpus", "2", "--page-tables", file.to_str().unwrap()];
-        let output = run_emulated(installation, &options, &["info"]);
-        let release = installation.release();
+        let output = run_emulated(fetched, &options, &["info"]);
+        let release = fetched.release();
         assert!(output.status.success(), "{release}: {output:?}");
         let text = std::fs::read_to_string(file).unwrap();
         let headings = text.lines().filter(|line| line.starts_with("gpu ")).count();
@@ -262,17 +262,11 @@ fn optimised_driver_runs_programs() {
     build.args(["build", "--release", "--locked", "--package", "hsa-kfd", "--target-dir"]);
     let status = build.arg(&folder).status().expect("cargo starts");
     assert!(status.success(), "hsa-kfd was not built");
-    for installation in test::selected_installations(name) {
-        let mut info = emulated(installation, &["--gpus", "2"], &["info", "--format", "json"]);
+    for fetched in test::selected_releases(name) {
+        let mut info = emulated(fetched, &["--gpus", "2"], &["info", "--format", "json"]);
         let output = info.env("HSA_VMM_KFD", folder.join("release/libhsa_kfd.so")).output();
         let output = output.expect("the command starts");
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{}: {}",
-            installation.release(),
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(0), "{}: {}", fetched.release(), stderr(&output));
     }
 }
 
@@ -341,10 +335,10 @@ fn conform_passes_on_every_profile_and_release() {
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
-        for installation in test::selected_installations(name) {
+        for fetched in test::selected_releases(name) {
             let options = ["--gpus", "2", "--machine", profile];
-            let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
-            let release = installation.release();
+            let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
+            let release = fetched.release();
             assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", stderr(&output));
             let report = json(&output);
             let names: Vec<_> =
@@ -362,13 +356,13 @@ fn conform_passes_on_every_profile_and_release() {
 
 #[test]
 fn info_names_two_runtimes() {
-    let Some(all) = test::installations("info_names_two_runtimes") else { return };
+    let Some(all) = test::fetched_releases("info_names_two_runtimes") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, newer) = (release(Release::R6_4_3), release(Release::R7_2_4));
     // The dynamic linker loads the older release, as in a program that uses HIP.
-    let info = |arguments: &[&str], runtime: Option<&Installation>| {
+    let info = |arguments: &[&str], runtime: Option<&FetchedRelease>| {
         let mut command = newer.command(HSA_VMM);
-        Emulation::gpus(1).apply(&mut command).unwrap();
+        Emulation::with_gpus(1).apply(&mut command).unwrap();
         let is_preload = |(name, _): &(&std::ffi::OsStr, _)| *name == "LD_PRELOAD";
         let mut preload = command.get_envs().find(is_preload).unwrap().1.unwrap().to_owned();
         preload.push(":");
@@ -381,8 +375,8 @@ fn info_names_two_runtimes() {
         assert!(output.status.success(), "{output:?}");
         output
     };
-    let file = |installation: &Installation| installation.runtime().canonicalize().unwrap();
-    let text = |installation: &Installation| file(installation).display().to_string();
+    let file = |fetched: &FetchedRelease| fetched.runtime().canonicalize().unwrap();
+    let text = |fetched: &FetchedRelease| file(fetched).display().to_string();
     let output = info(&[], None);
     assert!(stdout(&output).contains("taken because         the process had loaded it already"));
     assert!(
@@ -417,7 +411,7 @@ fn info_names_two_runtimes() {
 
 #[test]
 fn fetch_from_stores_a_release() {
-    let Some(all) = test::installations("fetch_from_stores_a_release") else { return };
+    let Some(all) = test::fetched_releases("fetch_from_stores_a_release") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
     let folder = tempfile::tempdir().unwrap();
@@ -444,7 +438,7 @@ fn fetch_from_stores_a_release() {
 
 #[test]
 fn check_compares_a_stored_release() {
-    let Some(all) = test::installations("check_compares_a_stored_release") else { return };
+    let Some(all) = test::fetched_releases("check_compares_a_stored_release") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
     let folder = tempfile::tempdir().unwrap();

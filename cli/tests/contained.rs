@@ -432,11 +432,11 @@ fn invalid_numbers_exit_with_2() {
 #[test]
 fn crashes_of_amds_runtime_are_contained() {
     let name = "crashes_of_amds_runtime_are_contained";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let folder = tempfile::tempdir().unwrap();
         let broken = folder.path().join("libhsa-broken.so");
-        let real = installation.runtime();
+        let real = fetched.runtime();
         let broken = broken_runtime::wrap(&real, broken);
         for (effect, expected) in [
             ("segv", "crashed: SIGSEGV, in hsa_amd_vmem_unmap"),

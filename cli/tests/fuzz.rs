@@ -108,8 +108,8 @@ fn fuzz_with_faults_finds_nothing() {
 #[test]
 fn fuzz_finds_nothing_on_amds_releases() {
     let name = "fuzz_finds_nothing_on_amds_releases";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "2", "--time", "3s"];
@@ -133,8 +133,8 @@ fn fuzz_finds_failing_allocation() {
 #[test]
 fn fuzz_finds_and_repeats_driver_fault() {
     let name = "fuzz_finds_and_repeats_driver_fault";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
@@ -159,8 +159,8 @@ fn fuzz_finds_and_repeats_driver_fault() {
 #[test]
 fn fuzz_finds_repeated_leak_of_driver() {
     let name = "fuzz_finds_repeated_leak_of_driver";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         for (fault, before, after) in [
             ("EXPORT_DMABUF=leak", "", " descriptors"),
@@ -189,8 +189,8 @@ fn fuzz_finds_repeated_leak_of_driver() {
 #[test]
 fn fuzz_tolerates_resource_kept_once() {
     let name = "fuzz_tolerates_resource_kept_once";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--sequences", "30"];

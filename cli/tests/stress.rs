@@ -3,7 +3,7 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use hsa_rocr::{Installation, test};
+use hsa_rocr::{FetchedRelease, test};
 use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
@@ -13,8 +13,8 @@ fn run_simulated(arguments: &[&str]) -> Output {
     run(&[&["stress", "--runtime", "sim", "--format", "json"], arguments].concat())
 }
 
-fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
-    let release = installation.release();
+fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) -> Output {
+    let release = fetched.release();
     let release = release.version();
     let start = ["emulate", "--gpus", "2", "--rocr", release];
     let subcommand = ["--", HSA_VMM, "stress", "--format", "json"];
@@ -134,15 +134,15 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
     if !test::runs_long_test(name) {
         return;
     }
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
-        let correct = report(&run_emulated(installation, &[], &["--time", "2s"]), 0);
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
+        let correct = report(&run_emulated(fetched, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");
         // The driver does not free memory, and only the driver's own count shows this leak. The fault does not apply to
         // the first calls, so that the runtime starts. The fault applies early enough for a run on a busy machine.
         let arguments = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
-        let leaking = report(&run_emulated(installation, &options, &arguments), 1);
+        let leaking = report(&run_emulated(fetched, &options, &arguments), 1);
         let is_reported = leaks(&leaking).into_iter().any(|what| what.contains("(driver, vram_"));
         assert!(is_reported, "{release}: {leaking:#}");
     }

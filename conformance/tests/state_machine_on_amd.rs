@@ -46,10 +46,10 @@ const CASES: u32 = 24;
 
 /// Compares library and model, with settings of the emulated driver.
 fn check(test: &str, driver: &str, settings: Option<&str>) {
-    let emulation = Emulation::gpus(2);
+    let emulation = Emulation::with_gpus(2);
     let needs_barrier = settings.is_some();
     let emulation = match settings {
-        Some(settings) => emulation.setting(settings),
+        Some(settings) => emulation.with_setting(settings),
         None => emulation,
     };
     test::on_each_release(test, &emulation, |setup| {

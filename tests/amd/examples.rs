@@ -71,14 +71,14 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     if test::uses_own_driver() {
         return test::report(&format!("SKIPPED {name}: the emulated driver starts the program"));
     }
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(arguments).env(IN_EXAMPLE, "1");
-        command.env("HSA_VMM_RUNTIME", installation.runtime());
-        Emulation::gpus(2).runtime_release(installation).apply(&mut command).unwrap();
+        command.env("HSA_VMM_RUNTIME", fetched.runtime());
+        Emulation::with_gpus(2).with_runtime_release(fetched).apply(&mut command).unwrap();
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}: {output:?}", installation.release());
+        assert!(output.status.success(), "{}: {output:?}", fetched.release());
         assert!(text.contains("1 passed"), "{text}");
     }
 }

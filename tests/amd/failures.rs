@@ -103,7 +103,7 @@ pub fn errors_for(number: usize) -> Vec<&'static str> {
 #[test]
 fn one_refused_call_changes_nothing() {
     let test = "failures::one_refused_call_changes_nothing";
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
         let (mut calls, mut tried) = (0, 0);

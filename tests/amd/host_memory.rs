@@ -32,49 +32,53 @@ fn map_for_all(library: &Library, handle: Handle) -> Address {
 
 #[test]
 fn all_agents_see_the_same_bytes() {
-    on_each_release("host_memory::all_agents_see_the_same_bytes", &Emulation::gpus(2), |fixture| {
-        let mut reader = Reader::start();
-        let library = Library::load(fixture.runtime());
-        let vmm = &library.vmm;
-        let mut before = None;
-        for round in 0..5 {
-            let handle = vmm.create(SIZE, &host_properties()).unwrap();
-            let base = map_for_all(&library, handle);
-            assert_eq!(vmm.location_at(base), Some(Location::Host));
-            let mut bytes = vec![1; SIZE];
-            vmm.read(base, &mut bytes).unwrap();
-            assert!(bytes.iter().all(|byte| *byte == 0), "new memory is zero");
-            let written = pattern(round, SIZE);
-            vmm.write(base, &written).unwrap();
-            for gpu in library.gpus() {
-                vmm.copy_to_host(gpu, &mut bytes, base).unwrap();
-                assert!(bytes == written, "{gpu}");
-                vmm.copy_from_host(gpu, at(base, 100), b"from a GPU").unwrap();
-                vmm.read(at(base, 100), &mut bytes[..10]).unwrap();
-                assert_eq!(&bytes[..10], b"from a GPU", "{gpu}");
+    on_each_release(
+        "host_memory::all_agents_see_the_same_bytes",
+        &Emulation::with_gpus(2),
+        |fixture| {
+            let mut reader = Reader::start();
+            let library = Library::load(fixture.runtime());
+            let vmm = &library.vmm;
+            let mut before = None;
+            for round in 0..5 {
+                let handle = vmm.create(SIZE, &host_properties()).unwrap();
+                let base = map_for_all(&library, handle);
+                assert_eq!(vmm.location_at(base), Some(Location::Host));
+                let mut bytes = vec![1; SIZE];
+                vmm.read(base, &mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 0), "new memory is zero");
+                let written = pattern(round, SIZE);
                 vmm.write(base, &written).unwrap();
+                for gpu in library.gpus() {
+                    vmm.copy_to_host(gpu, &mut bytes, base).unwrap();
+                    assert!(bytes == written, "{gpu}");
+                    vmm.copy_from_host(gpu, at(base, 100), b"from a GPU").unwrap();
+                    vmm.read(at(base, 100), &mut bytes[..10]).unwrap();
+                    assert_eq!(&bytes[..10], b"from a GPU", "{gpu}");
+                    vmm.write(base, &written).unwrap();
+                }
+                let segments = vmm.export_address_range(at(base, 77), SIZE / 2).unwrap();
+                assert!(reader.read_all(&segments) == written[77..77 + SIZE / 2]);
+                drop(segments);
+                vmm.revoke(base, SIZE, &[library.gpu(0)]).unwrap();
+                vmm.fill(base, 7, SIZE).unwrap();
+                vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
+                assert!(bytes.chunks(4).all(|word| word == [7, 0, 0, 0]));
+                vmm.unmap(base, SIZE).unwrap();
+                vmm.release(handle).unwrap();
+                vmm.address_free(base, SIZE).unwrap();
+                library.assert_everything_freed();
+                assert_eq!(*before.get_or_insert(descriptors()), descriptors(), "round {round}");
             }
-            let segments = vmm.export_address_range(at(base, 77), SIZE / 2).unwrap();
-            assert!(reader.read_all(&segments) == written[77..77 + SIZE / 2]);
-            drop(segments);
-            vmm.revoke(base, SIZE, &[library.gpu(0)]).unwrap();
-            vmm.fill(base, 7, SIZE).unwrap();
-            vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
-            assert!(bytes.chunks(4).all(|word| word == [7, 0, 0, 0]));
-            vmm.unmap(base, SIZE).unwrap();
-            vmm.release(handle).unwrap();
-            vmm.address_free(base, SIZE).unwrap();
-            library.assert_everything_freed();
-            assert_eq!(*before.get_or_insert(descriptors()), descriptors(), "round {round}");
-        }
-        reader.finish();
-    });
+            reader.finish();
+        },
+    );
 }
 
 #[test]
 fn another_process_shares_the_memory() {
     let name = "host_memory::another_process_shares_the_memory";
-    on_each_release(name, &Emulation::gpus(2), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
         let (mut exporter_socket, mut importer_socket) = UnixStream::pair().unwrap();
         let importer = Child::start(|| {
             let library = Library::load(fixture.runtime());
@@ -148,7 +152,7 @@ fn failed_driver_calls_leave_nothing_behind() {
 #[test]
 fn too_large_memory_is_out_of_memory() {
     let name = "host_memory::too_large_memory_is_out_of_memory";
-    on_each_release(name, &Emulation::gpus(1), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         // SAFETY: queries a number and touches no memory.

@@ -2,7 +2,7 @@
 
 use crate::amd_runtime::on_each;
 use crate::process::{End, descriptors, in_child};
-use hsa_rocr::{Emulation, Installation, Release, folder, test};
+use hsa_rocr::{Emulation, FetchedRelease, Release, folder, test};
 use hsa_vmm::runtime::{Implementation, LoadedLibrary, Origin, loaded_libraries};
 use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
 use hsa_vmm::{Runtime, Vmm};
@@ -65,10 +65,10 @@ fn find_loaded(path: &Path) -> LoadedLibrary {
 fn two_loaded_releases_are_distinguished() {
     let name = "identity::two_loaded_releases_are_distinguished";
     // Both releases run with the C library of the newer one.
-    test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
+    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
         let newer = fixture.runtime();
         let older: PathBuf =
-            Installation::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
+            FetchedRelease::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
         let ends = [(&older, &newer), (&newer, &older)].map(|(first, second)| {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
@@ -97,8 +97,8 @@ fn two_loaded_releases_are_distinguished() {
 #[test]
 fn start_error_lists_two_releases() {
     let name = "identity::start_error_lists_two_releases";
-    test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
-        let older = Installation::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
+    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
+        let older = FetchedRelease::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
         let end = in_child(|| {
             load_without_starting(&older);
             crate::amd_runtime::fail_driver_calls("GET_VERSION=ENODEV");

@@ -91,7 +91,7 @@ impl Machine {
 }
 
 fn in_each_mode(test: &str, body: impl Fn(Machine)) {
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
             let end = in_child(|| body(Machine::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
@@ -178,7 +178,7 @@ fn read_only_parts_reject_writes() {
 #[test]
 fn invalid_offsets_are_rejected() {
     let test = "offsets::invalid_offsets_are_rejected";
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             let machine = Machine::new(fixture, "");
             let rejection = |size, offset| {
@@ -206,7 +206,7 @@ fn invalid_offsets_are_rejected() {
 #[test]
 fn failed_grants_are_rolled_back() {
     let test = "offsets::failed_grants_are_rolled_back";
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         // Opening a `Vmm` replaces entries twice for each GPU.
         for failing_call in 5..5 + PARTS {
             let end = in_child(|| {

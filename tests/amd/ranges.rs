@@ -37,39 +37,46 @@ fn map_with_pattern(library: &Library, sizes: &[usize]) -> (Address, Vec<u8>) {
 
 #[test]
 fn another_process_reads_every_byte() {
-    on_each_release("ranges::another_process_reads_every_byte", &Emulation::gpus(2), |fixture| {
-        let mut reader = Reader::start();
-        let library = Library::load(fixture.runtime());
-        let (base, bytes) = map_with_pattern(&library, &[SIZE, 3 * SIZE, 2 * SIZE]);
-        let before = descriptors();
-        let ranges = [
-            (0, 6 * SIZE),
-            (SIZE / 2, SIZE),
-            (SIZE - 1, 3 * SIZE + 2),
-            (3, 1),
-            (2 * SIZE + 5, SIZE + 7),
-            (6 * SIZE - 1, 1),
-        ];
-        for (start, size) in ranges {
-            let segments = library.vmm.export_address_range(at(base, start), size).unwrap();
-            assert!(reader.read_all(&segments) == bytes[start..start + size], "{start}, {size}");
-        }
-        assert_eq!(descriptors(), before);
-        // The segments show a GPU's writes, and stay valid after the memory is unmapped and freed.
-        let segments = library.vmm.export_address_range(base, 6 * SIZE).unwrap();
-        library.vmm.fill(base, 0x5a5a_5a5a, 6 * SIZE).unwrap();
-        library.vmm.unmap(base, 6 * SIZE).unwrap();
-        library.vmm.address_free(base, 6 * SIZE).unwrap();
-        library.assert_everything_freed();
-        assert!(reader.read_all(&segments).iter().all(|byte| *byte == 0x5a));
-        reader.finish();
-    });
+    on_each_release(
+        "ranges::another_process_reads_every_byte",
+        &Emulation::with_gpus(2),
+        |fixture| {
+            let mut reader = Reader::start();
+            let library = Library::load(fixture.runtime());
+            let (base, bytes) = map_with_pattern(&library, &[SIZE, 3 * SIZE, 2 * SIZE]);
+            let before = descriptors();
+            let ranges = [
+                (0, 6 * SIZE),
+                (SIZE / 2, SIZE),
+                (SIZE - 1, 3 * SIZE + 2),
+                (3, 1),
+                (2 * SIZE + 5, SIZE + 7),
+                (6 * SIZE - 1, 1),
+            ];
+            for (start, size) in ranges {
+                let segments = library.vmm.export_address_range(at(base, start), size).unwrap();
+                assert!(
+                    reader.read_all(&segments) == bytes[start..start + size],
+                    "{start}, {size}"
+                );
+            }
+            assert_eq!(descriptors(), before);
+            // The segments show a GPU's writes, and stay valid after the memory is unmapped and freed.
+            let segments = library.vmm.export_address_range(base, 6 * SIZE).unwrap();
+            library.vmm.fill(base, 0x5a5a_5a5a, 6 * SIZE).unwrap();
+            library.vmm.unmap(base, 6 * SIZE).unwrap();
+            library.vmm.address_free(base, 6 * SIZE).unwrap();
+            library.assert_everything_freed();
+            assert!(reader.read_all(&segments).iter().all(|byte| *byte == 0x5a));
+            reader.finish();
+        },
+    );
 }
 
 #[test]
 fn pool_memory_has_its_offset_in_the_dma_buf() {
     let name = "ranges::pool_memory_has_its_offset_in_the_dma_buf";
-    on_each_release(name, &Emulation::gpus(2), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
         let mut reader = Reader::start();
         let library = Library::load(fixture.runtime());
         for size in [4096, 100_000, 3 << 20] {
@@ -105,7 +112,7 @@ fn pool_memory_has_its_offset_in_the_dma_buf() {
 #[test]
 fn contiguous_neighbours_are_one_segment() {
     let name = "ranges::contiguous_neighbours_are_one_segment";
-    on_each_release(name, &Emulation::gpus(1), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         let mut reader = Reader::start();
         // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -134,7 +141,7 @@ fn contiguous_neighbours_are_one_segment() {
 #[test]
 fn gpu_direct_rdma_needs_mapping_types() {
     let name = "ranges::gpu_direct_rdma_needs_mapping_types";
-    on_each_release(name, &Emulation::gpus(1), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         let mut reader = Reader::start();
         let library = Library::load(fixture.runtime());
         let properties = AllocationProperties::on(library.gpu(0)).with_gpu_direct_rdma();

@@ -81,7 +81,7 @@ impl Side {
 
 /// Runs two processes on each release: the first creates memory and sends it to the second.
 fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: [End; 2]) {
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
         // Each child closes its copy of the other child's socket. Otherwise, the other child would not notice that

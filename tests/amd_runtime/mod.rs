@@ -13,14 +13,14 @@ use std::time::Duration;
 /// Calls `function` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails
 /// unless that process succeeds.
 pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
     });
 }
 
 /// Does the same as [`on_each`], with a longer time limit.
 pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixture)) {
-    on_with_timeout(&Release::ALL, test, &Emulation::gpus(2), time_limit, |fixture| {
+    on_with_timeout(&Release::ALL, test, &Emulation::with_gpus(2), time_limit, |fixture| {
         let child = Child::start(|| {
             function(fixture);
             0

@@ -61,7 +61,7 @@ impl Fixture {
 
 /// Calls `function` on each release of AMD's runtime, in a process that has no runtime yet.
 pub fn on_amd(test: &str, function: impl Fn(&Fixture)) {
-    on_each_release(test, &Emulation::gpus(2), |fixture| {
+    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             // SAFETY: the file is a fetched release of AMD's runtime.
             let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");

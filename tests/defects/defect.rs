@@ -35,7 +35,7 @@ const DEFECT_SHOWN: i32 = 3;
 impl Defect {
     /// Checks the defect on each release. Fails unless the result is the one in the table.
     pub fn check_on_each_release(&self, test: &str, shows_defect: impl Fn(&Fixture) -> bool) {
-        on_each_release(test, &Emulation::gpus(2), |fixture| {
+        on_each_release(test, &Emulation::with_gpus(2), |fixture| {
             let end = in_child_with_status(|| if shows_defect(fixture) { DEFECT_SHOWN } else { 0 });
             let found = match end {
                 End::Success => Presence::No,

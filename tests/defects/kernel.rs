@@ -39,17 +39,17 @@ fn compile(name: &str) -> PathBuf {
 
 #[test]
 fn programs_show_defects_of_the_kernel_driver() {
-    for installation in test::selected_installations("kernel") {
+    for fetched in test::selected_releases("kernel") {
         for (name, settings) in PROGRAMS {
             let program = compile(name);
             let with_defect = settings.map(|settings| (settings, FOUND));
             for (settings, expected) in with_defect.into_iter().chain([("gpus=1", 0)]) {
-                let mut command = installation.command(&program);
-                let emulation = Emulation::gpus(1).setting(settings);
+                let mut command = fetched.command(&program);
+                let emulation = Emulation::with_gpus(1).with_setting(settings);
                 emulation.apply(&mut command).expect("the emulated driver");
                 let output = command.output().expect("the loader of a release");
                 let text = String::from_utf8_lossy(&output.stderr);
-                let release = installation.release();
+                let release = fetched.release();
                 assert_eq!(
                     output.status.code(),
                     Some(expected),

@@ -95,7 +95,7 @@ pub fn on_simulation(test: impl Fn(&Fixture)) {
 /// Runs a test on each release of AMD's runtime and in each of its modes, in a process that has no runtime.
 #[track_caller]
 pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
-    let emulation = Emulation::gpus(2).vram("1GiB");
+    let emulation = Emulation::with_gpus(2).with_vram("1GiB");
     hsa_rocr::test::on_each_release(name, &emulation, |fixture| {
         let (release, runtime) = (fixture.release(), fixture.runtime());
         for &mode in Mode::all_of(release) {

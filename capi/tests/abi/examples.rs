@@ -40,13 +40,14 @@ fn examples_run_on_the_simulation() {
 
 #[test]
 fn examples_run_on_amds_runtime() {
-    let Some(installations) = test::installations("examples::examples_run_on_amds_runtime") else {
+    let Some(fetched_releases) = test::fetched_releases("examples::examples_run_on_amds_runtime")
+    else {
         return;
     };
     for (program, parts) in examples() {
-        for installation in installations {
-            let mut command = program.on_release(installation, &Emulation::gpus(2));
-            let release = installation.release().to_string();
+        for fetched in fetched_releases {
+            let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
+            let release = fetched.release().to_string();
             expect_lines(&expect_success(&command.output().unwrap(), &release), parts);
         }
     }

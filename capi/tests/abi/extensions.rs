@@ -18,14 +18,11 @@ fn extensions_work() {
 #[test]
 fn extensions_work_on_amds_runtime() {
     let name = "extensions::extensions_work_on_amds_runtime";
-    let installations = test::selected_installations(name);
+    let fetched_releases = test::selected_releases(name);
     let program = Program::compile("tests/c/extensions.c", Language::C99, &[]);
-    for installation in installations {
-        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(
-            expect_success(&output, &installation.release().to_string()),
-            "all checks passed\n"
-        );
+    for fetched in fetched_releases {
+        let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
+        assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
 }
 
@@ -35,7 +32,7 @@ fn extensions_work_on_amds_runtime() {
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
     let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             for (flags, access, expected) in [
                 ("3", "reads", "copied\n"),
@@ -45,11 +42,11 @@ fn permissions_hold_for_parts_on_amds_runtime() {
                 ("0", "reads", "faulted\n"),
                 ("0", "writes", "faulted\n"),
             ] {
-                let emulation = Emulation::gpus(1).setting(mode);
-                let mut command = program.on_release(installation, &emulation);
-                command.env("HSA_VMM_PAGE_TABLES", "on").arg(installation.runtime());
+                let emulation = Emulation::with_gpus(1).with_setting(mode);
+                let mut command = program.on_release(fetched, &emulation);
+                command.env("HSA_VMM_PAGE_TABLES", "on").arg(fetched.runtime());
                 let output = command.args([flags, access]).output().unwrap();
-                let context = format!("{} {mode}: {flags} {access}", installation.release());
+                let context = format!("{} {mode}: {flags} {access}", fetched.release());
                 assert_eq!(expect_success(&output, &context), expected, "{context}");
             }
         }
@@ -68,14 +65,11 @@ fn area_memory_is_copied_and_filled() {
 #[test]
 fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let name = "extensions::area_memory_is_copied_and_filled_on_amds_runtime";
-    let installations = test::selected_installations(name);
+    let fetched_releases = test::selected_releases(name);
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
-    for installation in installations {
-        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(
-            expect_success(&output, &installation.release().to_string()),
-            "all checks passed\n"
-        );
+    for fetched in fetched_releases {
+        let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
+        assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
 }
 
@@ -93,13 +87,13 @@ fn mappings_are_retired() {
 
 #[test]
 fn mappings_are_retired_on_amds_runtime() {
-    let installations =
-        test::selected_installations("extensions::mappings_are_retired_on_amds_runtime");
+    let fetched_releases =
+        test::selected_releases("extensions::mappings_are_retired_on_amds_runtime");
     let program = Program::compile("tests/c/retire.c", Language::C99, &["-ldl"]);
-    for installation in installations {
-        let mut command = program.on_release(installation, &Emulation::gpus(1));
-        let output = command.arg(installation.runtime()).output().unwrap();
-        let release = installation.release().to_string();
+    for fetched in fetched_releases {
+        let mut command = program.on_release(fetched, &Emulation::with_gpus(1));
+        let output = command.arg(fetched.runtime()).output().unwrap();
+        let release = fetched.release().to_string();
         assert_eq!(expect_success(&output, &release), "all checks passed\n");
     }
 }
@@ -123,11 +117,11 @@ fn ipc_close_accepts_interior_address() {
 #[test]
 fn ipc_close_accepts_interior_address_on_amds_runtime() {
     let name = "extensions::ipc_close_accepts_interior_address_on_amds_runtime";
-    let installations = test::selected_installations(name);
+    let fetched_releases = test::selected_releases(name);
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
-    for installation in installations {
-        let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        let release = installation.release().to_string();
+    for fetched in fetched_releases {
+        let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
+        let release = fetched.release().to_string();
         assert_eq!(expect_success(&output, &release), "ok close_accepts_interior_address\n");
     }
 }

@@ -254,15 +254,15 @@ fn cases_compile_as_cplusplus() {
 #[test]
 fn cases_pass_on_every_release() {
     let name = "hip_tests::cases_pass_on_every_release";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         for profile in PROFILES {
             if profile == "hip6" && release != Release::R6_4_3 {
                 continue;
             }
             let label = format!("{profile} on {release}");
             run_cases(&C_PROGRAMS, &label, 2, false, |program| {
-                let mut command = program.on_release(installation, &Emulation::gpus(2));
+                let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
                 command.env("HSA_VMM_PROFILE", profile);
                 command
             });

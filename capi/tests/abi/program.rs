@@ -1,6 +1,6 @@
 //! C and C++ programs that are compiled against the headers and linked to the library.
 
-use hsa_rocr::{Emulation, Installation};
+use hsa_rocr::{Emulation, FetchedRelease};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -107,9 +107,9 @@ impl Program {
     }
 
     /// Returns a command that runs the program on a release of AMD's runtime, over the emulated driver.
-    pub fn on_release(&self, installation: &Installation, emulation: &Emulation) -> Command {
-        let mut command = installation.command(&self.file);
-        remove_settings(&mut command).env("HSA_VMM_RUNTIME", installation.runtime());
+    pub fn on_release(&self, fetched: &FetchedRelease, emulation: &Emulation) -> Command {
+        let mut command = fetched.command(&self.file);
+        remove_settings(&mut command).env("HSA_VMM_RUNTIME", fetched.runtime());
         emulation.apply(&mut command).expect("hsa-kfd is built");
         command
     }

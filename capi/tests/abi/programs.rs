@@ -45,8 +45,8 @@ fn programs_of_other_projects_run() {
     if folders.is_empty() {
         return;
     }
-    let installations = test::installations(name).unwrap_or_default();
-    let newest = installations.iter().find(|found| found.release() == Release::R7_2_4);
+    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let newest = fetched_releases.iter().find(|found| found.release() == Release::R7_2_4);
     for folder in &folders {
         let program = Program::compile_folder(folder);
         let program_name = folder.file_name().unwrap().display();
@@ -56,8 +56,8 @@ fn programs_of_other_projects_run() {
                 program.on_simulation(&configuration),
                 &format!("{program_name} on {configuration}"),
             );
-            if let Some(installation) = newest {
-                let mut command = program.on_release(installation, &Emulation::gpus(gpus));
+            if let Some(fetched) = newest {
+                let mut command = program.on_release(fetched, &Emulation::with_gpus(gpus));
                 // Without this variable, GPUs on PCI Express have no fine-grained memory.
                 command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
                 expect_done(command, &format!("{program_name} on 7.2.4 with {gpus} GPUs"));

@@ -32,10 +32,10 @@ fn sequences_run_on_the_simulation() {
 #[test]
 fn sequences_run_on_amds_runtime() {
     let name = "sequences::sequences_run_on_amds_runtime";
-    for installation in test::selected_installations(name) {
-        let release = installation.release().to_string();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release().to_string();
         run_all(&release, |program| {
-            let mut command = program.on_release(installation, &Emulation::gpus(2));
+            let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
             // Without this variable, GPUs on PCI Express have no fine-grained memory.
             command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
             command

@@ -33,8 +33,8 @@ fn random_calls_never_crash_or_leak() {
 fn random_calls_never_crash_or_leak_on_amds_runtime() {
     let name = "torture::random_calls_never_crash_or_leak_on_amds_runtime";
     let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
-    let releases = test::installations(name).unwrap_or_default().iter();
-    for installation in releases.filter(|found| found.release() == Release::R6_4_3) {
-        run_random_calls(program.on_release(installation, &Emulation::gpus(2)), "2", "6.4.3");
+    let releases = test::fetched_releases(name).unwrap_or_default().iter();
+    for fetched in releases.filter(|found| found.release() == Release::R6_4_3) {
+        run_random_calls(program.on_release(fetched, &Emulation::with_gpus(2)), "2", "6.4.3");
     }
 }

@@ -8,7 +8,7 @@ use crate::subcommands::kfd_version;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use hsa_rocr::{
-    Emulation, Installation, NoObject, NotInstalled, NotPreloadable, Release, UntrustedFolder,
+    Emulation, FetchedRelease, NoObject, NotFetched, NotPreloadable, Release, UntrustedFolder,
     check_preloadable, find_program, folder,
 };
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
@@ -92,7 +92,7 @@ pub const FAILED: u8 = 125;
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     #[error(transparent)]
-    NotInstalled(#[from] NotInstalled),
+    NotFetched(#[from] NotFetched),
     #[error(transparent)]
     NoObject(#[from] NoObject),
     #[error(transparent)]
@@ -103,20 +103,19 @@ pub enum Failed {
 
 pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
-    let installation = installation(args, program)?;
+    let fetched = fetched_release(args, program)?;
     // Programs of a fetched release are not in PATH.
-    let program_of_release =
-        installation.as_ref().and_then(|installation| installation.program(program));
+    let program_of_release = fetched.as_ref().and_then(|fetched| fetched.program(program));
     if let Some(file) = program_of_release.clone().or_else(|| find_program(program)) {
         check_preloadable(&file).map_err(Failed::from)?;
     }
     let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
     let mut emulation = emulation(args);
-    if let Some(installation) = &installation {
-        emulation = emulation.runtime_release(installation);
+    if let Some(fetched) = &fetched {
+        emulation = emulation.with_runtime_release(fetched);
         // If the program is `hsa-vmm`, it loads that release.
-        command.env("HSA_VMM_RUNTIME", installation.runtime());
+        command.env("HSA_VMM_RUNTIME", fetched.runtime());
     }
     emulation.apply(&mut command).map_err(Failed::from)?;
     crate::program::set_outer_command(&mut command, &typed_arguments(args));
@@ -125,10 +124,11 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
 }
 
 /// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
-fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Installation>> {
+fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<FetchedRelease>> {
     if let Some(release) = args.rocr {
         return Ok(Some(
-            Installation::open(&folder().map_err(Failed::from)?, release).map_err(Failed::from)?,
+            FetchedRelease::open(&folder().map_err(Failed::from)?, release)
+                .map_err(Failed::from)?,
         ));
     }
     if find_program(program).is_some() {
@@ -183,9 +183,9 @@ fn typed_arguments(args: &Emulate) -> Vec<String> {
 }
 
 fn emulation(args: &Emulate) -> Emulation {
-    let mut emulation = args.gpus.map(Emulation::gpus).unwrap_or_default();
+    let mut emulation = args.gpus.map(Emulation::with_gpus).unwrap_or_default();
     if let Some(machine) = args.machine {
-        emulation = emulation.profile(match machine {
+        emulation = emulation.with_profile(match machine {
             EmulatedMachine::Mi300x => "mi300x",
             EmulatedMachine::Mi210 => "mi210",
             EmulatedMachine::Rdna3 => "rdna3",
@@ -193,13 +193,13 @@ fn emulation(args: &Emulate) -> Emulation {
         });
     }
     if let Some(size) = &args.vram {
-        emulation = emulation.vram(size);
+        emulation = emulation.with_vram(size);
     }
     if let Some(file) = &args.log {
-        emulation = emulation.log(file);
+        emulation = emulation.with_log(file);
     }
     if let Some(file) = &args.page_tables {
-        emulation = emulation.page_tables(file);
+        emulation = emulation.with_page_tables(file);
     }
-    args.fault.iter().fold(emulation, |emulation, plan| emulation.fault(plan))
+    args.fault.iter().fold(emulation, |emulation, plan| emulation.with_faults(plan))
 }

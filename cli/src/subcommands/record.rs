@@ -69,7 +69,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     fs::File::create_new(&file).and_then(|_| fs::remove_file(&file)).map_err(failed)?;
     let mut command = Command::new(name);
     command.args(arguments);
-    Recording::new(&file).stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
+    Recording::new(&file).with_stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
     standard_output::keep_closed(&mut command);
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;

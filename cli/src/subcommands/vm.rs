@@ -6,7 +6,7 @@ use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Emulation, Installation, Release, find_program};
+use hsa_rocr::{Emulation, FetchedRelease, Release, find_program};
 use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFetched, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -157,7 +157,7 @@ pub enum Failed {
     #[error(transparent)]
     NoObject(#[from] hsa_rocr::NoObject),
     #[error(transparent)]
-    NoRuntime(#[from] hsa_rocr::NotInstalled),
+    NoRuntime(#[from] hsa_rocr::NotFetched),
     #[error(transparent)]
     UntrustedReleases(#[from] hsa_rocr::UntrustedFolder),
     #[error(transparent)]
@@ -236,34 +236,34 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     let command = guest_command(args)?;
     let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(Failed::from)?;
-    let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
-    machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
+    let mut machine = Machine::new(kernel).with_gpus(args.gpus).with_vram_mib(args.vram);
+    machine = machine.with_memory_mib(args.memory).with_time_limit(args.time_limit);
     for parameter in &args.parameter {
         let is_valid = parameter.split_once('=').is_some_and(|(name, _)| name.contains('.'));
         if !is_valid || parameter.contains(|letter: char| letter.is_whitespace() || letter == '"') {
             return Err(Failed::Parameter(parameter.clone()).into());
         }
-        machine = machine.parameter(parameter);
+        machine = machine.with_parameter(parameter);
     }
     if let Some(folder) = &args.results {
         let failed = |cause| Failed::Results { path: folder.clone(), cause };
         std::fs::create_dir_all(folder).map_err(failed)?;
-        machine = machine.results(folder.canonicalize().map_err(failed)?);
+        machine = machine.with_results(folder.canonicalize().map_err(failed)?);
     }
     if let Some(idle) = args.keep {
-        machine = machine.keep(idle);
+        machine = machine.with_idle_timeout(idle);
     }
     if let Some(file) = &args.dmesg {
-        machine = machine.dmesg(file);
+        machine = machine.with_dmesg(file);
     }
     if let Some(file) = &args.log {
-        machine = machine.log(file);
+        machine = machine.with_log(file);
     }
     if let Some(file) = &args.page_tables {
-        machine = machine.page_tables(file);
+        machine = machine.with_page_tables(file);
     }
     if let Some(file) = &args.coverage {
-        machine = machine.coverage(file);
+        machine = machine.with_coverage(file);
     }
     if !args.fault.is_empty() {
         if !planned_page_table_faults_happen(args) {
@@ -271,10 +271,10 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
                 "PTE_WRITE does not happen, because the CPU writes page tables; add --parameter amdgpu.vm_update_mode=0"
             );
         }
-        machine = machine.faults(args.fault.join(",").parse()?);
+        machine = machine.with_faults(args.fault.join(",").parse()?);
     }
     if let Some(function) = &args.stub {
-        machine = machine.stub(function);
+        machine = machine.with_stub(function);
     }
     let result = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
     Ok(Exit::Program(result.status))
@@ -296,7 +296,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let release = match args.rocr {
         Some(release) => {
             let folder = hsa_rocr::folder().map_err(Failed::from)?;
-            Some(Installation::open(&folder, release).map_err(Failed::from)?)
+            Some(FetchedRelease::open(&folder, release).map_err(Failed::from)?)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => None,
         // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
@@ -314,14 +314,14 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let mut preloaded = Emulation::default();
     if let Some(release) = &release {
         // Programs that the program starts use the release, too.
-        preloaded = preloaded.runtime_release(release);
+        preloaded = preloaded.with_runtime_release(release);
         command.env("HSA_VMM_RUNTIME", release.runtime());
     }
     if args.log.is_some() {
-        preloaded = preloaded.log(Machine::GUEST_LOG);
+        preloaded = preloaded.with_log(Machine::GUEST_LOG);
     }
     if args.page_tables.is_some() {
-        preloaded = preloaded.page_tables(Machine::GUEST_PAGE_TABLES);
+        preloaded = preloaded.with_page_tables(Machine::GUEST_PAGE_TABLES);
     }
     if preloaded != Emulation::default() {
         preloaded.apply(&mut command).map_err(Failed::from)?;

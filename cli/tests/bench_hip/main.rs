@@ -155,18 +155,18 @@ fn bench_names_library_that_is_not_hip() {
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
-    let installations = test::installations(name).unwrap_or_default();
+    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
     let mut tried = 0;
-    for installation in installations {
-        let (release, Some(hip)) = (installation.release(), installation.hip()) else { continue };
+    for fetched in fetched_releases {
+        let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };
         // On the emulated driver, HIP is known to run only with this release.
         if release != Release::R6_4_3 {
             continue;
         }
-        let mut command = installation.command(Path::new(env!("CARGO_BIN_EXE_hsa-vmm")));
-        Emulation::gpus(2).apply(&mut command).expect("hsa-kfd is built");
+        let mut command = fetched.command(Path::new(env!("CARGO_BIN_EXE_hsa-vmm")));
+        Emulation::with_gpus(2).apply(&mut command).expect("hsa-kfd is built");
         command.arg("bench").arg("--hip").arg(hip).args(["--samples", "3", "--format", "json"]);
-        command.arg("--runtime").arg(installation.runtime()).args(["--operation", "cycle"]);
+        command.arg("--runtime").arg(fetched.runtime()).args(["--operation", "cycle"]);
         let results = results(&command.output().unwrap());
         let levels = results.iter().map(|it| it["level"].as_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(levels, ["raw", "vmm", "owned", "c", "hip"], "{release}");

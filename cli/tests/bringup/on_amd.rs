@@ -2,13 +2,13 @@
 
 use super::{LEVELS, assert_contains, failed_level, report};
 use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
-use hsa_rocr::{Installation, Release, test};
+use hsa_rocr::{FetchedRelease, Release, test};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-pub fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
-    let release = installation.release();
+pub fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) -> Output {
+    let release = fetched.release();
     let release = release.version();
     let start = ["emulate", "--gpus", "2", "--rocr", release];
     let subcommand = ["--", HSA_VMM, "bringup"];
@@ -18,16 +18,16 @@ pub fn run_emulated(installation: &Installation, options: &[&str], arguments: &[
 #[test]
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         // Memory of other processes is counted only if all processes share one emulated machine.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
-            let output = run_emulated(installation, &["--machine", profile], &["--format", "json"]);
+            let output = run_emulated(fetched, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
-            let release = installation.release();
+            let release = fetched.release();
             assert_eq!(failed_level(&report), None, "{release}: {report:#}");
             let path = report["runtime"].as_str().unwrap();
             // The folder may be a link.
-            let root = std::fs::canonicalize(installation.root()).unwrap();
+            let root = std::fs::canonicalize(fetched.root()).unwrap();
             assert!(Path::new(path).starts_with(root), "{release}: {path}");
             for level in report["levels"].as_array().unwrap() {
                 let skips = level["level"].as_str().is_some_and(|level| skipped.contains(&level));
@@ -49,8 +49,8 @@ fn amds_runtime_reaches_every_level() {
 fn levels_of_page_tables_pass_in_every_mode() {
     let name = "on_amd::levels_of_page_tables_pass_in_every_mode";
     let until = ["--until", "permission", "--format", "json"];
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--", HSA_VMM];
             let mut command = command(&[&start[..], &["bringup"], &until].concat());
@@ -63,7 +63,7 @@ fn levels_of_page_tables_pass_in_every_mode() {
         // With `wide`, every entry allows writes.
         let faults = [("GEM_VA.REPLACE=lost", "offset"), ("GEM_VA=wide", "permission")];
         for (fault, expected) in faults {
-            let report = report(&run_emulated(installation, &["--fault", fault], &until), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &until), 1);
             assert_eq!(failed_level(&report), Some(expected), "{release}, {fault}: {report:#}");
             assert_eq!(report["failure"]["call"]["name"], "amdgpu_bo_va_op_raw", "{report:#}");
         }
@@ -98,13 +98,13 @@ fn driver_fault_fails_its_level() {
         ("shared", "IMPORT_DMABUF", "EINVAL", "hsa_amd_vmem_import_shareable_handle"),
         ("load", "PRIME_FD_TO_HANDLE", "ENOSPC", "hsa_amd_vmem_"),
     ];
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let output = run_emulated(installation, &[], &["--log", log.to_str().unwrap()]);
+        let output = run_emulated(fetched, &[], &["--log", log.to_str().unwrap()]);
         assert!(output.status.success(), "{output:?}");
         let levels = driver_calls_by_level(&std::fs::read_to_string(log).unwrap());
-        let release = installation.release();
+        let release = fetched.release();
         for (mut level, request, error, mut call) in plans {
             // In this release, reservations use the same driver call.
             if release == Release::R6_1_2 && level == "handle" {
@@ -120,7 +120,7 @@ fn driver_fault_fails_its_level() {
             let report = (before + 1..before + 6).find_map(|number| {
                 // Make later calls fail, too: the runtime may release its caches and try again.
                 let plan = format!("{request}#{number}-100000={error}");
-                let output = run_emulated(installation, &["--fault", &plan], &["--format", "json"]);
+                let output = run_emulated(fetched, &["--fault", &plan], &["--format", "json"]);
                 let report = json(&output);
                 match failed_level(&report) {
                     Some(failed) if failed == level => {
@@ -228,20 +228,21 @@ fn misbehaving_driver_call_fails_its_level() {
             "the export, not the import, returned other memory",
         ),
     ];
-    let installations: Vec<_> = test::installations(name).into_iter().flatten().collect();
+    let fetched_releases: Vec<_> = test::fetched_releases(name).into_iter().flatten().collect();
     let is_long = test::is_long();
-    for (index, installation) in installations.iter().enumerate() {
-        let release = installation.release();
+    for (index, fetched) in fetched_releases.iter().enumerate() {
+        let release = fetched.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
             // Run each plan on one release; without `HSA_VMM_LONG`, run only every second plan. With
             // `HSA_VMM_PLANTED=all`, run each plan on every release.
             let runs_all =
                 std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
-            let is_selected = number % installations.len() == index && (is_long || number % 2 == 0);
+            let is_selected =
+                number % fetched_releases.len() == index && (is_long || number % 2 == 0);
             if !runs_all && !is_selected {
                 continue;
             }
-            let output = run_emulated(installation, &["--fault", plan], &["--format", "json"]);
+            let output = run_emulated(fetched, &["--fault", plan], &["--format", "json"]);
             let report = report(&output, 1);
             assert_eq!(failed_level(&report), Some(level), "{release}, {plan}: {report:#}");
             let failure = &report["failure"];
@@ -259,8 +260,8 @@ fn misbehaving_driver_call_fails_its_level() {
 #[test]
 fn memory_of_killed_process_is_counted_on_one_machine() {
     let name = "on_amd::memory_of_killed_process_is_counted_on_one_machine";
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         let machine = format!("machine=killed{}", std::process::id());
         let arguments =
@@ -276,7 +277,7 @@ fn memory_of_killed_process_is_counted_on_one_machine() {
 #[test]
 fn calls_include_the_step_that_shows_the_failure() {
     let name = "on_amd::calls_include_the_step_that_shows_the_failure";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, level, call, last) in [
             // The GPU faults while the runtime starts the copy, or later.
             ("GEM_VA.MAP=lost", "gpu", "hsa_amd_vmem_set_access(", "hsa_"),
@@ -296,7 +297,7 @@ fn calls_include_the_step_that_shows_the_failure() {
             ),
         ] {
             let arguments = ["--until", level, "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
             let failure = &report["failure"];
             let calls: Vec<_> = failure["calls"]
@@ -337,8 +338,8 @@ fn missing_driver_triggers_machine_checks() {
     if Path::new("/dev/kfd").exists() {
         return;
     }
-    for installation in test::selected_installations(name) {
-        let release = installation.release();
+    for fetched in test::selected_releases(name) {
+        let release = fetched.release();
         let release = release.version();
         let output = run(&["rocr", "run", "--rocr", release, "--", HSA_VMM, "bringup"]);
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -359,7 +360,7 @@ fn missing_driver_triggers_machine_checks() {
 #[test]
 fn c_program_repeats_the_failure() {
     let name = "on_amd::c_program_repeats_the_failure";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
         for (plan, words) in [
@@ -371,10 +372,10 @@ fn c_program_repeats_the_failure() {
             ("COPY=garbled", &["at offset 0: expected 0xda7a0001, found 0xda7a0000"]),
         ] {
             let arguments = ["--program", source.to_str().unwrap()];
-            let output = run_emulated(installation, &["--fault", plan], &arguments);
+            let output = run_emulated(fetched, &["--fault", plan], &arguments);
             assert_eq!(output.status.code(), Some(1), "{plan}: {}", stdout(&output));
-            compile(installation, &source, &program);
-            let release = installation.release();
+            compile(fetched, &source, &program);
+            let release = fetched.release();
             let release = release.version();
             let start = ["emulate", "--gpus", "2", "--rocr", release];
             let program = program.to_str().unwrap();
@@ -390,12 +391,12 @@ fn c_program_repeats_the_failure() {
     }
 }
 
-fn compile(installation: &Installation, source: &Path, program: &Path) {
+fn compile(fetched: &FetchedRelease, source: &Path, program: &Path) {
     let output = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-o"])
         .arg(program)
         .arg(source)
-        .arg(installation.runtime())
+        .arg(fetched.runtime())
         .args(["-Wl,--allow-shlib-undefined", "-lpthread"])
         .output()
         .expect("a C compiler");

@@ -8,10 +8,9 @@ use hsa_rocr::test;
 #[test]
 fn hanging_driver_call_is_reported() {
     let name = "on_hanging::hanging_driver_call_is_reported";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
-        let output =
-            run_emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
+        let output = run_emulated(fetched, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
         assert_eq!(failed_level(&report), Some("mapped"), "{report:#}");
         let failure = &report["failure"];
@@ -34,18 +33,18 @@ fn hanging_driver_call_is_reported() {
 #[test]
 fn call_that_does_not_return_is_named() {
     let name = "on_hanging::call_that_does_not_return_is_named";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, exit, call) in [
             ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
             ("PRIME_FD_TO_HANDLE=crash", 1, "PRIME_FD_TO_HANDLE"),
         ] {
             let arguments = ["--time-limit", "4s", "--format", "json"];
-            let output = run_emulated(installation, &["--fault", fault], &arguments);
+            let output = run_emulated(fetched, &["--fault", fault], &arguments);
             let report = report(&output, exit);
             let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
             assert_contains(first, &["the driver has not returned from", call]);
         }
-        let release = installation.release();
+        let release = fetched.release();
         let start = ["emulate", "--rocr", release.version()];
         let conform =
             ["--fault", "GET_VERSION=hang", "--", HSA_VMM, "conform", "--time-limit", "4s"];
@@ -71,9 +70,9 @@ fn call_that_does_not_return_is_named() {
 #[test]
 fn engine_that_does_not_finish_is_named() {
     let name = "on_hanging::engine_that_does_not_finish_is_named";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let arguments = ["--until", "gpu", "--time-limit", "4s", "--format", "json"];
-        let output = run_emulated(installation, &["--fault", "COPY=hang"], &arguments);
+        let output = run_emulated(fetched, &["--fault", "COPY=hang"], &arguments);
         let report = report(&output, 1);
         assert_eq!(report["failure"]["kind"], "hang", "{report:#}");
         let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
@@ -85,9 +84,9 @@ fn engine_that_does_not_finish_is_named() {
 #[test]
 fn devices_are_opened_in_another_process() {
     let name = "on_hanging::devices_are_opened_in_another_process";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let arguments = ["--until", "runtime", "--format", "json"];
-        let output = run_emulated(installation, &["--fault", "OPEN=crash"], &arguments);
+        let output = run_emulated(fetched, &["--fault", "OPEN=crash"], &arguments);
         let report = report(&output, 3);
         assert_eq!(failed_level(&report), Some("runtime"), "{report:#}");
         let machine = report["failure"]["machine"].as_array().unwrap();
@@ -107,10 +106,9 @@ fn devices_are_opened_in_another_process() {
 #[test]
 fn hang_in_second_process_is_reported() {
     let name = "on_hanging::hang_in_second_process_is_reported";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
-        let output =
-            run_emulated(installation, &options, &["--time-limit", "8s", "--format", "json"]);
+        let output = run_emulated(fetched, &options, &["--time-limit", "8s", "--format", "json"]);
         let report = report(&output, 1);
         assert_eq!(failed_level(&report), Some("shared"), "{report:#}");
         let call = &report["failure"]["call"];

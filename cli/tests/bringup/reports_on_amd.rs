@@ -11,7 +11,7 @@ fn wrong_export_and_wrong_import_are_distinguished() {
     let name = "reports_on_amd::wrong_export_and_wrong_import_are_distinguished";
     let (export, import) =
         ("hsa_amd_vmem_export_shareable_handle", "hsa_amd_vmem_import_shareable_handle");
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, call, words) in [
             (
                 "EXPORT_DMABUF=other",
@@ -29,7 +29,7 @@ fn wrong_export_and_wrong_import_are_distinguished() {
             ),
         ] {
             let arguments = ["--until", "shared", "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some("shared"), "{fault}: {report:#}");
             assert_eq!(report["failure"]["call"]["name"], call, "{fault}: {report:#}");
             assert_contains(report["failure"]["what"].as_str().unwrap(), &[words]);
@@ -41,8 +41,8 @@ fn wrong_export_and_wrong_import_are_distinguished() {
 #[test]
 fn causes_come_first_in_the_report() {
     let name = "reports_on_amd::causes_come_first_in_the_report";
-    for installation in test::selected_installations(name) {
-        let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
+    for fetched in test::selected_releases(name) {
+        let output = run_emulated(fetched, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
         let text = stdout(&output);
         let failed = "Requests to the emulated driver that failed or have not returned\n  ";
         let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
@@ -56,7 +56,7 @@ fn causes_come_first_in_the_report() {
             ("GET_VERSION=lost", "/dev/kfd has interface version 0.0: "),
         ] {
             let arguments = ["--until", "runtime", "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 3);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 3);
             let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
             assert_contains(first, &[version]);
         }
@@ -66,7 +66,7 @@ fn causes_come_first_in_the_report() {
             ("GEM_VA.MAP=lost", "gpu", "suspect the kernel's amdgpu_gem_va_ioctl first"),
         ] {
             let arguments = ["--until", level, "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
             let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
             assert_contains(first, &[suspect]);
@@ -77,7 +77,7 @@ fn causes_come_first_in_the_report() {
             ("AVAILABLE_MEMORY=double", "more memory is available than exists: "),
         ] {
             let arguments = ["--until", "pools", "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some("pools"), "{fault}: {report:#}");
             assert_contains(report["failure"]["what"].as_str().unwrap(), &[what]);
         }
@@ -88,14 +88,14 @@ fn causes_come_first_in_the_report() {
 #[test]
 fn advice_is_for_the_emulated_driver() {
     let name = "reports_on_amd::advice_is_for_the_emulated_driver";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, until, exit, expected) in [
             ("GEM_VA.MAP=crash", "gpu", 1, " -- gdb -ex run -ex bt ./repeat"),
             ("OPEN=EIO", "runtime", 3, "emulate --log FILE"),
             ("COPY=garbled", "data", 1, "emulate --page-tables FILE"),
         ] {
             let arguments = ["--until", until, "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), exit);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), exit);
             let advice = report["failure"]["try_next"].to_string();
             assert_contains(&advice, &[expected]);
             for wrong in ["dmesg", "strace", "/proc/", "/sys/"] {
@@ -109,7 +109,7 @@ fn advice_is_for_the_emulated_driver() {
 #[test]
 fn late_and_lost_copies_are_distinguished() {
     let name = "reports_on_amd::late_and_lost_copies_are_distinguished";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, what, advice) in [
             (
                 "COPY=late:5ms",
@@ -123,7 +123,7 @@ fn late_and_lost_copies_are_distinguished() {
             ),
         ] {
             let arguments = ["--until", "gpu", "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some("gpu"), "{fault}: {report:#}");
             let failure = &report["failure"];
             assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{failure:#}");
@@ -137,7 +137,7 @@ fn late_and_lost_copies_are_distinguished() {
 #[test]
 fn reaction_to_an_accepted_error_is_named() {
     let name = "reports_on_amd::reaction_to_an_accepted_error_is_named";
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         for (fault, level, words) in [
             (
                 "AVAILABLE_MEMORY=EIO",
@@ -151,7 +151,7 @@ fn reaction_to_an_accepted_error_is_named() {
             ),
         ] {
             let arguments = ["--until", level, "--format", "json"];
-            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
             assert_contains(report["failure"]["what"].as_str().unwrap(), &words);
         }

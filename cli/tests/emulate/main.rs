@@ -5,7 +5,7 @@ mod compiler;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 
-use hsa_rocr::{Installation, test};
+use hsa_rocr::{FetchedRelease, test};
 use run_command::{command, run, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 
 /// A folder with a program that is linked with the runtime of a release.
 struct Fixture {
-    installation: &'static Installation,
+    fetched: &'static FetchedRelease,
     folder: TempDir,
     program: PathBuf,
 }
 
 /// Calls `act` with a fixture for each selected release.
 fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().canonicalize().unwrap().join("starts itself");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -32,17 +32,17 @@ fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
             .arg(root.join("tests/emulate/starts_itself.c"))
             // The runtime needs a newer C library than the linker finds.
             .args(["-Wl,--allow-shlib-undefined", "-Wall", "-Werror", "-o"])
-            .args([&program, &installation.runtime()])
+            .args([&program, &fetched.runtime()])
             .status();
         assert!(status.unwrap().success());
-        act(&Fixture { installation, folder, program });
+        act(&Fixture { fetched, folder, program });
     }
 }
 
 impl Fixture {
     /// Runs a program on two emulated GPUs.
     fn emulate(&self, words: &[&str]) -> Output {
-        let release = self.installation.release();
+        let release = self.fetched.release();
         let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--"];
         run(&[&start, words].concat())
     }
@@ -55,7 +55,7 @@ impl Fixture {
     /// Checks that a command prints what the program prints.
     fn check(&self, words: &[&str]) {
         let output = self.emulate(words);
-        let release = self.installation.release();
+        let release = self.fetched.release();
         assert_eq!(output.status.code(), Some(0), "{release}: {words:?}: {output:?}");
         assert_eq!(stdout(&output), self.expected(), "{release}: {words:?}: {output:?}");
     }
@@ -150,7 +150,7 @@ fn try_run(program: &str, arguments: &[&str]) -> Option<Output> {
 #[test]
 fn environment_is_kept() {
     on_each_release("environment_is_kept", |fixture| {
-        let release = fixture.installation.release();
+        let release = fixture.fetched.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
         // `env` appends the variable that it sets to the end of the environment.

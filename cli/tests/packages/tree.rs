@@ -74,9 +74,9 @@ impl Tree {
     /// Checks that the emulated driver runs in the tree, with copies of the fetched releases of AMD's runtime.
     #[track_caller]
     pub fn assert_emulation_runs(&self, name: &str, command: &str) {
-        let Some(installations) = test::installations(name) else { return };
-        for installation in installations {
-            let release = installation.release().to_string();
+        let Some(fetched_releases) = test::fetched_releases(name) else { return };
+        for fetched in fetched_releases {
+            let release = fetched.release().to_string();
             let target = self.path("root/.cache/hsa-vmm/rocr");
             fs::create_dir_all(&target).unwrap();
             run_ok(Command::new("cp").arg("-a").arg(folder().unwrap().join(&release)).arg(&target));

@@ -47,12 +47,12 @@ fn bundle_runs_amds_runtime_without_a_distribution() {
     if report_if_skipped(name, &["readelf", "strip", "cc"]) {
         return;
     }
-    for installation in test::installations(name).unwrap_or_default() {
+    for fetched in test::fetched_releases(name).unwrap_or_default() {
         let tree = Tree::empty();
         let (mut make, objects) =
             (Command::new(root().join("packaging/bundle")), collect_objects());
         make.arg("--built").arg(objects.path());
-        run_ok(make.arg(installation.release().to_string()).arg(tree.path("")));
+        run_ok(make.arg(fetched.release().to_string()).arg(tree.path("")));
         tree.assert_command_runs("/bin/hsa-vmm");
         let output = tree.run(&["/bin/hsa-vmm", "emulate", "--", "/bin/hsa-vmm", "conform"]);
         assert_conforms(&output);

@@ -14,16 +14,16 @@ const THREADS: usize = 4;
 /// The number of rows that are tested at once while the page is written.
 const WRITING_THREADS: usize = 3;
 
-/// Returns whether the release of the page is installed.
-fn is_release_installed(name: &str) -> bool {
-    let installed = test::installations(name).unwrap_or_default();
+/// Returns whether the release of the page is fetched.
+fn is_release_fetched(name: &str) -> bool {
+    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
     let Target::Release(version) = pairs::TARGETS[0] else { return false };
-    installed.iter().any(|it| it.release().version() == version)
+    fetched_releases.iter().any(|it| it.release().version() == version)
 }
 
 #[test]
 fn detection_page_lists_each_effect_of_each_call() {
-    if !is_release_installed("detection_page_lists_each_effect_of_each_call") {
+    if !is_release_fetched("detection_page_lists_each_effect_of_each_call") {
         return;
     }
     for (target, rows) in page::read() {
@@ -153,7 +153,7 @@ fn choose(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
 
 #[test]
 fn detection_page_is_up_to_date() {
-    if !is_release_installed("detection_page_is_up_to_date") {
+    if !is_release_fetched("detection_page_is_up_to_date") {
         return;
     }
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
@@ -216,7 +216,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], act: impl Fn(&T) -> R + Sync) -> V
 
 #[test]
 fn fuzz_and_stress_detect_one_fault_of_each_effect() {
-    if !is_release_installed("fuzz_and_stress_detect_one_fault_of_each_effect") {
+    if !is_release_fetched("fuzz_and_stress_detect_one_fault_of_each_effect") {
         return;
     }
     let all = page::REPRESENTATIVES.to_vec();
@@ -281,7 +281,7 @@ fn full_table_of_four_tools() {
         ));
         return;
     };
-    if !is_release_installed(name) {
+    if !is_release_fetched(name) {
         return;
     }
     let pairs = pairs::TARGETS

@@ -5,7 +5,7 @@ mod compiler;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 
-use hsa_rocr::{Installation, Release, test};
+use hsa_rocr::{FetchedRelease, Release, test};
 use run_command::{HSA_VMM, json, run, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -19,15 +19,15 @@ const MISTAKES: [&str; 6] =
 
 /// A folder with the program `mistakes`, linked with the runtime of a release.
 struct Fixture {
-    installation: &'static Installation,
+    fetched: &'static FetchedRelease,
     folder: TempDir,
 }
 
 /// Calls `act` with a fixture for each selected release.
 fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
-    for installation in test::selected_installations(name) {
+    for fetched in test::selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
-        let fixture = Fixture { installation, folder };
+        let fixture = Fixture { fetched, folder };
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/sys/include");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/mistakes.c");
         fixture.compile(&source, "mistakes", &["-I", include.to_str().unwrap(), "-g", "-rdynamic"]);
@@ -47,7 +47,7 @@ impl Fixture {
             .arg(source)
             // The runtime needs a newer C library than the linker finds.
             .args(["-Wl,--allow-shlib-undefined", "-Wall", "-Wextra", "-Werror", "-o"])
-            .args([self.folder.path().join(name), self.installation.runtime()])
+            .args([self.folder.path().join(name), self.fetched.runtime()])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     fn release(&self) -> &str {
-        self.installation.root().file_name().unwrap().to_str().unwrap()
+        self.fetched.root().file_name().unwrap().to_str().unwrap()
     }
 
     /// Records a program. Returns the file and the command's output.
@@ -309,15 +309,15 @@ fn compile_hip_program(folder: &Path) -> PathBuf {
 #[test]
 fn hip_program_is_recorded_and_replayed() {
     let name = "hip_program_is_recorded_and_replayed";
-    let installations = test::installations(name).unwrap_or_default();
-    let found = installations.iter().find(|installation| installation.release() == Release::R6_4_3);
-    let Some(installation) = found else { return };
-    let Some(hip) = installation.hip() else {
+    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let found = fetched_releases.iter().find(|fetched| fetched.release() == Release::R6_4_3);
+    let Some(fetched) = found else { return };
+    let Some(hip) = fetched.hip() else {
         assert!(!test::is_required("hip"), "HIP is not fetched");
         test::report(&format!("SKIPPED {name}: HIP is not fetched (`rocr fetch 6.4.3 --hip`)"));
         return;
     };
-    let fixture = Fixture { installation, folder: tempfile::tempdir().unwrap() };
+    let fixture = Fixture { fetched, folder: tempfile::tempdir().unwrap() };
     let program = compile_hip_program(fixture.folder.path());
     let words = [program.to_str().unwrap(), hip.to_str().unwrap()];
     let (file, output) = fixture.record(&[], &words);
@@ -326,8 +326,8 @@ fn hip_program_is_recorded_and_replayed() {
     assert!(text.matches("\"hsa_amd_vmem_map\"").count() >= 5, "{text}");
     let hip_calls = stdout(&output).lines().count();
     // 6.1.2 rejects calls that HIP 6.4.3 makes.
-    for installation in installations.iter().filter(|it| it.release() != Release::R6_1_2) {
-        let fixture = Fixture { installation, folder: tempfile::tempdir().unwrap() };
+    for fetched in fetched_releases.iter().filter(|it| it.release() != Release::R6_1_2) {
+        let fixture = Fixture { fetched, folder: tempfile::tempdir().unwrap() };
         let emulated = fixture.emulate(&[HSA_VMM, "replay", "--format", "json", &file]);
         let calls = assert_agrees(&emulated[1..], &text);
         let release = fixture.release();

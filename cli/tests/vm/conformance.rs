@@ -2,7 +2,7 @@
 
 use crate::run_command::{HSA_VMM, json, stderr, stdout};
 use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
-use hsa_rocr::{Installation, Release, test};
+use hsa_rocr::{FetchedRelease, Release, test};
 use std::collections::BTreeSet;
 
 /// The cases that are skipped on every release. They are for runtimes with fewer features, or need control of page
@@ -74,7 +74,7 @@ fn conform_passes_on_amds_kernel_driver() {
     let runs_all = runs_long_tests(&format!("{name}, other releases and numbers of GPUs"));
     // A busy machine emulates slowly.
     let arguments = ["--format", "json", "--time-limit", "5min"];
-    let releases = lock.installations.iter().map(Installation::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         for gpus in if runs_all { &[1, 2, 4][..] } else { &[2] } {
             let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
@@ -138,7 +138,7 @@ fn access_is_enforced_and_calls_are_logged() {
     let files = ["--log", &log, "--page-tables", &tables];
     let arguments = ["--page-tables", "--filter", "access.enforced.*", "--format", "json"];
     let arguments = [&arguments[..], &["--time-limit", "5min"]].concat();
-    let releases = lock.installations.iter().map(Installation::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         for mode in if runs_all { &MODES[..] } else { &MODES[..1] } {
             let output = conform(release, &[mode, &files[..]].concat(), &arguments);

@@ -15,7 +15,7 @@ mod run_command;
 mod suites;
 mod tree;
 
-use hsa_rocr::{Installation, Release, test};
+use hsa_rocr::{FetchedRelease, Release, test};
 use run_command::{HSA_VMM, command};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -26,7 +26,7 @@ const RELEASE: Release = Release::R6_4_3;
 /// A lock that each test holds while its virtual machine runs. At most two virtual machines run at once: each keeps
 /// one processor of the host busy most of the time.
 struct MachineLock {
-    installations: &'static [Installation],
+    fetched_releases: &'static [FetchedRelease],
     _guard: MutexGuard<'static, ()>,
 }
 
@@ -39,7 +39,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
         return None;
     }
-    let installations = test::installations(name)?;
+    let fetched_releases = test::fetched_releases(name)?;
     let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
     let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
@@ -53,7 +53,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
             });
             let guard =
                 free.unwrap_or_else(|| LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner));
-            return Some(MachineLock { installations, _guard: guard });
+            return Some(MachineLock { fetched_releases, _guard: guard });
         }
     };
     assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");

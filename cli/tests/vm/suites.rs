@@ -3,7 +3,7 @@
 
 use crate::run_command::{stderr, stdout};
 use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
-use hsa_rocr::{Installation, test};
+use hsa_rocr::{FetchedRelease, test};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -143,7 +143,7 @@ fn simulation_agrees_with_kernel_driver() {
     let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences on each release"));
     let program = build("hsa/sim", "differential");
     let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
-    let releases = lock.installations.iter().map(Installation::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         let test = format!("agrees_with_{}", release.version().replace('.', "_"));
         let options = ["--parameter", "hsa_vmm.tlb=0"];

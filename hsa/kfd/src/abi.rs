@@ -5,7 +5,7 @@
 /// # Safety
 ///
 /// The type consists of integers without padding, so every bit pattern is a valid value.
-pub(crate) unsafe trait Plain: Copy + Send + 'static {
+pub(crate) unsafe trait Pod: Copy + Send + 'static {
     /// Passes the name and value of each field to `visit`, for the log.
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
@@ -32,14 +32,14 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
 }
 
 // SAFETY: an integer has no padding, and every bit pattern is a value.
-unsafe impl Plain for u32 {
+unsafe impl Pod for u32 {
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
         visit("value", self.to_string());
     }
 }
 
 // SAFETY: an integer has no padding, and every bit pattern is a value.
-unsafe impl Plain for u64 {
+unsafe impl Pod for u64 {
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
         visit("value", format!("{self:#x}"));
     }
@@ -102,7 +102,7 @@ macro_rules! structs {
                 assert!(0 $(+ size_of::<$kind>())* == $size);
             };
             // SAFETY: integers only, and the sizes add up, so there is no padding.
-            unsafe impl $crate::abi::Plain for $name {
+            unsafe impl $crate::abi::Pod for $name {
                 fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
                     $(visit(stringify!($field), $crate::abi::format_field!(self.$field $(, $format)?));)*
                 }

@@ -70,7 +70,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(buffers) = self.buffers.upgrade() {
-            buffers.forget(self.label.token, self.offset);
+            buffers.unregister(self.label.token, self.offset);
         }
     }
 }
@@ -182,7 +182,7 @@ impl Buffers {
         self.index().by_offset.get(&offset).and_then(Weak::upgrade)
     }
 
-    fn forget(&self, token: u64, offset: u64) {
+    fn unregister(&self, token: u64, offset: u64) {
         let mut index = self.index();
         index.by_offset.remove(&offset);
         // A later import of the same memory may have registered the token again.

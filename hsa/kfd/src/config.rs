@@ -40,7 +40,7 @@ impl Config {
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
-            match File::options().append(true).open(&path).map(own::keep_file) {
+            match File::options().append(true).open(&path).map(own::move_file_above_floor) {
                 Ok(file) => config.faults = config.faults.recording_to(file),
                 // Not fatal: the process that created the file may have ended and removed it.
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),
@@ -49,7 +49,7 @@ impl Config {
         if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
             // The process may exit in another folder.
             let path = std::path::absolute(path)
-                .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
+                .map_err(|error| format!("cannot use the path in HSA_KFD_PAGE_TABLES: {error}"))?;
             config.page_tables = Some(path);
         }
         Ok(config)

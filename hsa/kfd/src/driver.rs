@@ -44,7 +44,7 @@ impl Driver {
     /// variable.
     fn new() -> std::result::Result<Self, String> {
         let config = Config::from_environment()?;
-        let log = Log::from_environment().map_err(|error| format!("HSA_KFD_LOG: {error}"))?;
+        let log = Log::from_environment()?;
         let memory = match &config.machine {
             Some(name) => MemoryUsage::shared(name).map_err(|error| {
                 format!("HSA_KFD: cannot open the memory of machine {name:?}: {error}")
@@ -116,6 +116,6 @@ pub(crate) fn get() -> &'static Driver {
 }
 
 /// Forgets the parent's driver in a forked child.
-pub(crate) fn forget() {
+pub(crate) fn reset_after_fork() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }

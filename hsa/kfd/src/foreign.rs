@@ -25,5 +25,5 @@ fn open_at(path: &Path, matches: impl Fn(&str) -> bool) -> Option<File> {
     if !matches(name.strip_suffix(" (deleted)").unwrap_or(name)) {
         return None;
     }
-    File::options().read(true).write(true).open(path).ok().map(own::keep_file)
+    File::options().read(true).write(true).open(path).ok().map(own::move_file_above_floor)
 }

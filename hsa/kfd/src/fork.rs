@@ -39,7 +39,7 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     let Ok(Some(mut locks)) = HELD.try_with(RefCell::take) else { return };
     descriptors::reset_in_child(&mut locks.table);
-    driver::forget();
+    driver::reset_after_fork();
     own::close_all();
 }
 

@@ -1,6 +1,6 @@
 //! The log, with one line for each call on a device.
 
-use crate::abi::{Plain, format_bits};
+use crate::abi::{Pod, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
 use crate::{environment, own};
@@ -42,7 +42,7 @@ pub(crate) fn print_error(message: Arguments<'_>) {
 /// A call's name and its arguments.
 struct Call<'a, T>(&'a str, &'a T);
 
-impl<T: Plain> fmt::Display for Call<'_, T> {
+impl<T: Pod> fmt::Display for Call<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)?;
         let mut written = Ok(());
@@ -56,13 +56,16 @@ impl<T: Plain> fmt::Display for Call<'_, T> {
 }
 
 impl Log {
-    /// Opens the file that `HSA_KFD_LOG` names; an error contains its path.
+    /// Opens the file that `HSA_KFD_LOG` names; an error contains its path and the variable.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
                 let opened = File::options().create(true).append(true).open(&path);
-                let kept = opened.map(own::keep_file);
-                Some(kept.map_err(|error| format!("{}: {error}", path.to_string_lossy()))?)
+                let file = opened.map(own::move_file_above_floor);
+                Some(file.map_err(|error| {
+                    let path = path.to_string_lossy();
+                    format!("cannot open the log {path} (HSA_KFD_LOG): {error}")
+                })?)
             }
             None => None,
         };
@@ -80,17 +83,12 @@ impl Log {
     }
 
     /// Logs a call that will not return, with its arguments.
-    pub(crate) fn unfinished_call<T: Plain>(
-        &self,
-        device: Arguments<'_>,
-        name: &str,
-        argument: &T,
-    ) {
+    pub(crate) fn unfinished_call<T: Pod>(&self, device: Arguments<'_>, name: &str, argument: &T) {
         self.unfinished(device, format_args!("{}", Call(name, argument)));
     }
 
     /// Logs a call: its arguments, its error or the changed arguments, and its duration.
-    pub(crate) fn call<T: Plain>(
+    pub(crate) fn call<T: Pod>(
         &self,
         device: Arguments<'_>,
         name: &str,

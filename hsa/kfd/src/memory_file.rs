@@ -60,7 +60,7 @@ impl MemoryFile {
         let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
         let descriptor = own::with_raised_limit(|floor| {
             let descriptor = create(name)?;
-            Ok(own::keep(descriptor, floor))
+            Ok(own::move_above_floor(descriptor, floor))
         })?;
         let file = Self { descriptor };
         // SAFETY: the call accesses no memory.
@@ -74,7 +74,7 @@ impl MemoryFile {
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
         let descriptor = own::with_raised_limit(|floor| {
             let copy = real::duplicate(descriptor, true)?;
-            Ok(own::keep(copy, floor))
+            Ok(own::move_above_floor(copy, floor))
         })?;
         Ok(Self { descriptor })
     }

@@ -2,7 +2,7 @@
 
 use crate::log::{self, Log};
 use crate::request::Request;
-use crate::{drm, environment, kfd};
+use crate::{drm, environment, kfd, vm_info};
 use libc::c_int;
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(crate) fn current() -> Option<&'static Observer> {
             return None;
         }
         let log = Log::from_environment().unwrap_or_else(|error| {
-            log::print_error(format_args!("HSA_KFD_LOG: {error}"));
+            log::print_error(format_args!("{error}"));
             // SAFETY: the call ends the process without running destructors.
             unsafe { libc::_exit(2) }
         });
@@ -57,7 +57,7 @@ const DEBUGFS_FOLDER: &str = "/sys/kernel/debug/dri";
 pub(crate) fn write_page_tables(observer: &Observer) {
     let Some(path) = &observer.page_tables else { return };
     if let Err(error) = append_page_tables(path) {
-        log::print_error(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
+        vm_info::print_write_error(path, &error);
     }
 }
 

@@ -90,26 +90,26 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
 
 /// Moves a descriptor to the lowest free number that is at least `floor`, if there is one, and marks it as the
 /// emulation's. Returns the descriptor's number.
-pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
+pub(crate) fn move_above_floor(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: the call accesses no memory; the emulation has just opened the descriptor.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
         as c_int;
-    let kept = if high < 0 { descriptor } else { high };
-    mark(kept, true);
-    if kept != descriptor {
+    let moved = if high < 0 { descriptor } else { high };
+    mark(moved, true);
+    if moved != descriptor {
         crate::real::close(descriptor);
     }
-    kept
+    moved
 }
 
-/// Moves and marks the descriptor of a file, as [`keep`] does.
-pub(crate) fn keep_file(file: File) -> File {
-    let kept = with_raised_limit(|floor| keep(file.into_raw_fd(), floor));
+/// Moves and marks the descriptor of a file, as [`move_above_floor`] does.
+pub(crate) fn move_file_above_floor(file: File) -> File {
+    let descriptor = with_raised_limit(|floor| move_above_floor(file.into_raw_fd(), floor));
     // SAFETY: the descriptor is open, and nothing else owns it.
-    unsafe { File::from_raw_fd(kept) }
+    unsafe { File::from_raw_fd(descriptor) }
 }
 
-/// Unmarks the descriptor of a kept file, which the caller then drops.
+/// Unmarks the descriptor of a file that [`move_file_above_floor`] has marked, which the caller then drops.
 pub(crate) fn unmark_file(file: &File) {
     mark(std::os::fd::AsRawFd::as_raw_fd(file), false);
 }

@@ -289,7 +289,7 @@ impl PageTable {
     }
 
     /// Removes every entry of a buffer, when its last handle is closed.
-    pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
+    pub(crate) fn unmap_buffer(&mut self, buffer: &Arc<Buffer>) {
         for address in self.addresses.get(&buffer.label.token).cloned().unwrap_or_default() {
             // Cannot fail: each address is that of an entry of the buffer.
             drop(self.unmap(address, Some(buffer)));

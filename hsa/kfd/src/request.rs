@@ -1,6 +1,6 @@
 //! An `ioctl`: its number, and its argument as a struct of the kernel.
 
-use crate::abi::Plain;
+use crate::abi::Pod;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, Errno, Result};
 use crate::log::Log;
@@ -48,7 +48,7 @@ impl Request {
     }
 
     /// Passes the call to the kernel, and logs it. Preserves `errno`.
-    pub(crate) fn observe<T: Plain>(
+    pub(crate) fn observe<T: Pod>(
         self,
         log: &Log,
         device: Arguments<'_>,
@@ -93,7 +93,7 @@ impl Request {
     /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that
     /// the caller's struct lacks are zero; fields beyond the driver's struct are not changed, as in amdkfd
     /// and the DRM core.
-    pub(crate) fn execute<T: Plain, C: Clone + Send + 'static>(
+    pub(crate) fn execute<T: Pod, C: Clone + Send + 'static>(
         self,
         driver: &Driver,
         device: Arguments<'_>,

@@ -1,7 +1,7 @@
 //! Access to the caller's memory at untrusted addresses. The kernel copies the bytes, so that an
 //! invalid address causes `EFAULT` instead of a crash.
 
-use crate::abi::Plain;
+use crate::abi::Pod;
 use crate::descriptors::owner;
 use crate::errno::{EFAULT, EINVAL, Errno, Result};
 use crate::page_table::PAGE;
@@ -90,14 +90,14 @@ fn read_each_page(start: u64, length: u64) -> Result<()> {
 }
 
 /// Copies a value from the caller's memory.
-pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
+pub(crate) fn get<T: Pod>(address: u64) -> Result<T> {
     let mut value = T::zero();
     read(address, value.bytes_mut())?;
     Ok(value)
 }
 
 /// Copies at most `capacity` bytes of a struct to the caller's memory.
-pub(crate) fn write_struct<T: Plain>(address: u64, capacity: usize, value: &T) -> Result<()> {
+pub(crate) fn write_struct<T: Pod>(address: u64, capacity: usize, value: &T) -> Result<()> {
     let bytes = value.bytes();
     write(address, &bytes[..capacity.min(bytes.len())])
 }

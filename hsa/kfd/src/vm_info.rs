@@ -7,6 +7,7 @@ use crate::{descriptors, driver, log, observe, own};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Returns the open files of a GPU, each with its own page table. The file whose
@@ -73,8 +74,16 @@ extern "C" fn write_at_exit() {
     text.push_str(&totals(driver));
     let file = File::options().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-        log::print_error(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
+        print_write_error(path, &error);
     }
+}
+
+/// Prints why page tables could not be appended to the file that `HSA_KFD_PAGE_TABLES` names.
+pub(crate) fn print_write_error(path: &Path, error: &std::io::Error) {
+    let path = path.display();
+    log::print_error(format_args!(
+        "cannot append page tables to {path} (HSA_KFD_PAGE_TABLES): {error}"
+    ));
 }
 
 /// The dynamic loader calls [`write_at_exit`] at exit.

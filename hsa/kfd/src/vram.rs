@@ -57,7 +57,9 @@ impl MemoryUsage {
         let user = own::user();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?);
+        let file = own::move_file_above_floor(
+            options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?,
+        );
         let status = file.metadata()?;
         if status.uid() != user || !status.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
@@ -227,7 +229,7 @@ impl LimitedMemory {
     }
 
     /// Returns how many bytes this process uses.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn used_by_this_process(&self) -> u64 {
         self.usage.slots[self.usage.own_slot][self.gpu].used.load(Ordering::Relaxed)
     }
 
@@ -279,7 +281,10 @@ mod tests {
             [(); 2].map(|()| LimitedMemory::new(MemoryUsage::shared(&name).unwrap(), 1, 100 * MIB));
         let claim = first.claim(60 * MIB).unwrap();
         assert_eq!(second.claim(41 * MIB).map(drop), Err(ENOMEM));
-        assert_eq!((second.used(), second.held(), second.available()), (60 * MIB, 0, 40 * MIB));
+        assert_eq!(
+            (second.used(), second.used_by_this_process(), second.available()),
+            (60 * MIB, 0, 40 * MIB)
+        );
         let rest = second.claim(40 * MIB).unwrap();
         assert_eq!(first.available(), 0);
         drop(rest);

@@ -106,7 +106,7 @@ fn last_lines(output: &str) -> String {
 
 /// A version of a package, and the suite that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub(crate) struct PackageVersion {
     pub version: String,
     pub suite: String,
 }
@@ -180,9 +180,9 @@ impl Archive {
     }
 
     /// Returns the versions of a package in the suites.
-    pub fn offers(&self, package: &str) -> Result<Vec<Offer>, AptError> {
+    pub fn versions(&self, package: &str) -> Result<Vec<PackageVersion>, AptError> {
         let output = self.run("apt-cache", ["madison", package])?;
-        Ok(offers(&String::from_utf8_lossy(&output.stdout)))
+        Ok(versions(&String::from_utf8_lossy(&output.stdout)))
     }
 
     /// Downloads a version of a package with its dependencies. Also downloads the packages `others`
@@ -190,15 +190,15 @@ impl Archive {
     pub fn download(
         &self,
         package: &str,
-        offer: &Offer,
+        chosen: &PackageVersion,
         others: &[&str],
     ) -> Result<PathBuf, AptError> {
         let archives = self.folder.join("cache/archives");
-        let request = format!("{package}={}", offer.version);
+        let request = format!("{package}={}", chosen.version);
         let arguments = ["-qq", "--yes", "--no-install-recommends", "--download-only"];
-        let arguments = arguments.into_iter().chain(["-t", &offer.suite, "install", &request]);
+        let arguments = arguments.into_iter().chain(["-t", &chosen.suite, "install", &request]);
         self.run("apt-get", arguments)?;
-        if others.is_empty() { Ok(archives) } else { self.download_alone(&offer.suite, others) }
+        if others.is_empty() { Ok(archives) } else { self.download_alone(&chosen.suite, others) }
     }
 
     /// Downloads packages of a suite without their dependencies. Returns the folder of the files.
@@ -318,29 +318,33 @@ fn debian_mirror(sites: &str) -> Option<&str> {
 
 /// Parses the output of `apt-cache madison`, one line per version:
 /// `package | version | site suite/component architecture Packages`.
-fn offers(table: &str) -> Vec<Offer> {
-    let offer = |line: &str| {
+fn versions(table: &str) -> Vec<PackageVersion> {
+    let parse_line = |line: &str| {
         let mut columns = line.split('|').map(str::trim);
         let (_, version, site) = (columns.next()?, columns.next()?, columns.next()?);
         let suite = site.split_whitespace().nth(1)?.split('/').next()?;
-        Some(Offer { version: version.to_owned(), suite: suite.to_owned() })
+        Some(PackageVersion { version: version.to_owned(), suite: suite.to_owned() })
     };
-    table.lines().filter_map(offer).collect()
+    table.lines().filter_map(parse_line).collect()
 }
 
-/// Selects the first offer of an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not
+/// Selects the first package version that has an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not
 /// `6.4.30-1`.
-pub(crate) fn choose(package: &str, version: &str, offers: &[Offer]) -> Result<Offer, AptError> {
-    let matches = |offer: &&Offer| {
-        let upstream = offer.version.split_once(':').map_or(offer.version.as_str(), |(_, v)| v);
+pub(crate) fn choose(
+    package: &str,
+    version: &str,
+    versions: &[PackageVersion],
+) -> Result<PackageVersion, AptError> {
+    let matches = |it: &&PackageVersion| {
+        let upstream = it.version.split_once(':').map_or(it.version.as_str(), |(_, v)| v);
         let rest = upstream.strip_prefix(version);
         rest.is_some_and(|rest| {
             !rest.starts_with(|next: char| next.is_ascii_digit() || next == '.')
         })
     };
-    offers.iter().find(matches).cloned().ok_or_else(|| {
+    versions.iter().find(matches).cloned().ok_or_else(|| {
         let available: Vec<_> =
-            offers.iter().map(|offer| format!("{} in {}", offer.version, offer.suite)).collect();
+            versions.iter().map(|it| format!("{} in {}", it.version, it.suite)).collect();
         AptError::NoVersion {
             package: package.to_owned(),
             version: version.to_owned(),
@@ -359,8 +363,8 @@ pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        AptError, checked_mirror, choose, debian_mirror, name_and_version, offers,
-        output_with_timeout,
+        AptError, checked_mirror, choose, debian_mirror, name_and_version, output_with_timeout,
+        versions,
     };
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -385,8 +389,8 @@ mod tests {
 
     #[test]
     fn version_is_found_in_its_suite() {
-        let offers = offers(TABLE);
-        let suite = |version| choose("package", version, &offers).map(|offer| offer.suite).ok();
+        let versions = versions(TABLE);
+        let suite = |version| choose("package", version, &versions).map(|chosen| chosen.suite).ok();
         assert_eq!(suite("6.1.2").as_deref(), Some("trixie"));
         assert_eq!(suite("6.4.3").as_deref(), Some("forky"));
         assert_eq!(suite("7.2.4").as_deref(), Some("experimental"));
@@ -395,7 +399,7 @@ mod tests {
 
     #[test]
     fn missing_version_error_lists_offers() {
-        let error = choose("package", "9.9", &offers(TABLE)).unwrap_err();
+        let error = choose("package", "9.9", &versions(TABLE)).unwrap_err();
         assert!(matches!(error, AptError::NoVersion { .. }));
         assert!(error.to_string().contains("6.1.2-3 in trixie"), "{error}");
         assert!(choose("package", "9.9", &[]).unwrap_err().to_string().ends_with("none"));

@@ -1,7 +1,7 @@
 //! Runs a program on the emulated kernel driver.
 
 use crate::object::{Object, absolute};
-use crate::{Installation, NoObject};
+use crate::{FetchedRelease, NoObject};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,41 +33,41 @@ pub struct Emulation {
 impl Emulation {
     /// Emulates a machine with `number` GPUs.
     #[must_use]
-    pub fn gpus(number: u8) -> Self {
+    pub fn with_gpus(number: u8) -> Self {
         Self { gpus: Some(number), ..Self::default() }
     }
 
     /// Sets the model of the GPUs, such as `mi300x`, `mi210`, `rdna3`, `apu`.
     #[must_use]
-    pub fn profile(mut self, name: impl Into<String>) -> Self {
+    pub fn with_profile(mut self, name: impl Into<String>) -> Self {
         self.profile = Some(name.into());
         self
     }
 
     /// Sets the memory of each GPU, such as `64GiB` or `256MiB`.
     #[must_use]
-    pub fn vram(mut self, size: impl Into<String>) -> Self {
+    pub fn with_vram(mut self, size: impl Into<String>) -> Self {
         self.vram = Some(size.into());
         self
     }
 
     /// Adds a key of `HSA_KFD` and its value, such as `tlb=on` or `pte_delay=5ms`.
     #[must_use]
-    pub fn setting(mut self, setting: impl Into<String>) -> Self {
+    pub fn with_setting(mut self, setting: impl Into<String>) -> Self {
         self.settings.push(setting.into());
         self
     }
 
     /// Logs each driver call as a line of a file.
     #[must_use]
-    pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
     /// Writes the GPUs' page tables to a file at exit.
     #[must_use]
-    pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
         self
     }
@@ -75,17 +75,17 @@ impl Emulation {
     /// Adds planned faults of driver calls, in the language of `hsa-faults`, such as
     /// `GEM_VA#3=ENOMEM` or `GEM_VA.MAP=lost`.
     #[must_use]
-    pub fn fault(mut self, plan: impl Into<String>) -> Self {
+    pub fn with_faults(mut self, plan: impl Into<String>) -> Self {
         self.faults.push(plan.into());
         self
     }
 
     /// Makes the program, and the programs that it starts, use the loader, the C library and the other libraries
     /// of a release of AMD's runtime. The command for [`apply`](Self::apply) must name the program
-    /// itself; do not use a command of [`Installation::command`]. Replaces the variable `LD_AUDIT`.
+    /// itself; do not use a command of [`FetchedRelease::command`]. Replaces the variable `LD_AUDIT`.
     #[must_use]
-    pub fn runtime_release(mut self, installation: &Installation) -> Self {
-        self.loader = Some(absolute(installation.loader().to_owned()));
+    pub fn with_runtime_release(mut self, fetched: &FetchedRelease) -> Self {
+        self.loader = Some(absolute(fetched.loader().to_owned()));
         self
     }
 
@@ -154,7 +154,7 @@ mod tests {
     fn program_finds_the_emulated_gpus() {
         let mut command = Command::new("ls");
         command.arg("/dev/dri");
-        Emulation::gpus(3).profile("mi210").apply(&mut command).unwrap();
+        Emulation::with_gpus(3).with_profile("mi210").apply(&mut command).unwrap();
         let output = command.output().unwrap();
         let names = String::from_utf8_lossy(&output.stdout);
         let nodes = names.lines().filter(|name| name.starts_with("renderD")).count();

@@ -1,7 +1,7 @@
 //! Downloads releases of AMD's runtime.
 
 use crate::apt::{self, AptError, Archive};
-use crate::{Installation, NotInstalled, Release, SourceError};
+use crate::{FetchedRelease, NotFetched, Release, SourceError};
 use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
@@ -51,8 +51,8 @@ pub enum FetchError {
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The packages lack expected files.
-    #[error("the packages were unpacked, but {0}")]
-    Incomplete(NotInstalled),
+    #[error("cannot use the fetched release: {0}")]
+    Incomplete(NotFetched),
 }
 
 /// Returns a function that converts a system error to a [`FetchError`] with the path.
@@ -67,8 +67,8 @@ impl From<AptError> for FetchError {
     }
 }
 
-impl From<NotInstalled> for FetchError {
-    fn from(error: NotInstalled) -> Self {
+impl From<NotFetched> for FetchError {
+    fn from(error: NotFetched) -> Self {
         Self::Incomplete(error)
     }
 }
@@ -89,9 +89,9 @@ pub fn fetch(
     releases: &[Release],
     folder: &Path,
     report: &mut dyn FnMut(&str),
-) -> Result<Vec<Installation>, FetchError> {
-    let open = || -> Result<Vec<_>, NotInstalled> {
-        releases.iter().map(|&release| Installation::open(folder, release)).collect()
+) -> Result<Vec<FetchedRelease>, FetchError> {
+    let open = || -> Result<Vec<_>, NotFetched> {
+        releases.iter().map(|&release| FetchedRelease::open(folder, release)).collect()
     };
     if let Ok(all) = open() {
         return Ok(all);
@@ -106,14 +106,14 @@ pub fn fetch(
     let work = work.map_err(folder_error(folder))?;
     report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
-    let offers = archive.offers(RUNTIME)?;
+    let versions = archive.versions(RUNTIME)?;
     for &release in releases {
-        if Installation::open(folder, release).is_ok() {
+        if FetchedRelease::open(folder, release).is_ok() {
             continue;
         }
-        let offer = apt::choose(RUNTIME, release.version(), &offers)?;
-        report(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
-        let packages = archive.download(RUNTIME, &offer, &[ROCMINFO])?;
+        let chosen = apt::choose(RUNTIME, release.version(), &versions)?;
+        report(&format!("getting {release} ({} {} of {})", RUNTIME, chosen.version, chosen.suite));
+        let packages = archive.download(RUNTIME, &chosen, &[ROCMINFO])?;
         let root = work.path().join(release.version());
         fs::create_dir(&root).map_err(folder_error(&root))?;
         unpack(&packages, &root)?;

@@ -50,7 +50,7 @@ fn in_cache(cache: &Path) -> Result<PathBuf, UntrustedFolder> {
 
 /// Returns the file of the running program.
 ///
-/// For a program that [`crate::Installation::command`] started, `/proc/self/exe` is the dynamic
+/// For a program that [`crate::FetchedRelease::command`] started, `/proc/self/exe` is the dynamic
 /// loader; the program is its first argument.
 pub(crate) fn program() -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?;

@@ -1,8 +1,8 @@
 //! Fetches HIP, or another package, into the folder of a release.
 
-use crate::apt::{self, AptError, Archive, Offer};
+use crate::apt::{self, AptError, Archive, PackageVersion};
 use crate::fetch::{TEMPORARY_PREFIX, folder_error, lock_folder, remove_temporary_folders};
-use crate::{FetchError, Installation, Release, fetch};
+use crate::{FetchError, FetchedRelease, Release, fetch};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,10 +31,10 @@ pub fn fetch_hip(
     report: &mut dyn FnMut(&str),
 ) -> Result<Option<PathBuf>, FetchError> {
     let Some(package) = package(release) else { return Ok(None) };
-    let installation = fetch_packages(release, folder, package, report, &|archive, offer| {
-        archive.download(package, offer, &[])
+    let fetched = fetch_packages(release, folder, package, report, &|archive, chosen| {
+        archive.download(package, chosen, &[])
     })?;
-    Ok(installation.hip())
+    Ok(fetched.hip())
 }
 
 /// Downloads a package of a release into the release's folder, unless the folder contains the package. Fetches the
@@ -44,30 +44,30 @@ pub(crate) fn fetch_packages(
     folder: &Path,
     package: &str,
     report: &mut dyn FnMut(&str),
-    download: &dyn Fn(&Archive, &Offer) -> Result<PathBuf, AptError>,
-) -> Result<Installation, FetchError> {
-    let open = || Installation::open(folder, release);
+    download: &dyn Fn(&Archive, &PackageVersion) -> Result<PathBuf, AptError>,
+) -> Result<FetchedRelease, FetchError> {
+    let open = || FetchedRelease::open(folder, release);
     fetch(&[release], folder, report)?;
     let _lock = lock_folder(folder, NEEDED_SPACE)?;
-    let installation = open()?;
-    if installation.has_package(package) {
-        return Ok(installation);
+    let fetched = open()?;
+    if fetched.has_package(package) {
+        return Ok(fetched);
     }
     remove_temporary_folders(folder).map_err(folder_error(folder))?;
     let work = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(folder);
     let work = work.map_err(folder_error(folder))?;
     report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
-    let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
-    report(&format!("getting {package} {} of {}", offer.version, offer.suite));
-    let packages = download(&archive, &offer)?;
-    let mut names = installation.packages();
+    let chosen = apt::choose(package, release.version(), &archive.versions(package)?)?;
+    report(&format!("getting {package} {} of {}", chosen.version, chosen.suite));
+    let packages = download(&archive, &chosen)?;
+    let mut names = fetched.packages();
     for entry in fs::read_dir(&packages).map_err(folder_error(&packages))? {
         let entry = entry.map_err(folder_error(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
         // Do not replace existing packages, which may be in use.
         if !names.contains(&name) {
-            apt::unpack(&entry.path(), installation.root())?;
+            apt::unpack(&entry.path(), fetched.root())?;
             names.push(name);
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn fetch_packages(
     // The list is replaced last and atomically, because it marks the package as complete.
     let list = work.path().join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))?;
-    let destination = installation.root().join("packages");
+    let destination = fetched.root().join("packages");
     fs::rename(&list, &destination).map_err(folder_error(&destination))?;
     Ok(open()?)
 }

@@ -5,14 +5,14 @@
 //!   the package mirror of this machine            hsa-kfd, preloaded
 //!            │ fetch                                     │ Emulation
 //!   ┌────────▼─────────────────┐               ┌─────────▼─────────┐
-//!   │ Installation             ├──── command ──► a process          │
+//!   │ FetchedRelease           ├──── command ──► a process          │
 //!   │ a release and its libc   │               │ that finds a GPU  │
 //!   └──────────────────────────┘               └───────────────────┘
 //! ```
 //!
 //! [`fetch`] downloads [releases](Release) from Debian's mirror, with all dependencies, into a
 //! separate folder; it installs nothing. [`fetch_from`] stores a release that the user has.
-//! [`Installation::command`] starts a program with a release and its C library, which can be newer than
+//! [`FetchedRelease::command`] starts a program with a release and its C library, which can be newer than
 //! the machine's. [`Emulation::apply`] runs a program on the emulated kernel driver.
 //! [`Recording::apply`] records a program's virtual memory calls. [`mod@test`] starts programs with a
 //! release on the emulated driver for tests.
@@ -21,9 +21,9 @@ mod apt;
 mod emulation;
 mod executable;
 mod fetch;
+mod fetched_release;
 mod folder;
 mod hip;
-mod installation;
 mod local;
 mod object;
 mod recording;
@@ -37,9 +37,9 @@ pub use apt::AptError;
 pub use emulation::Emulation;
 pub use executable::{NotPreloadable, check_preloadable};
 pub use fetch::{FetchError, fetch};
+pub use fetched_release::{FetchedRelease, NotFetched, find_program};
 pub use folder::{UntrustedFolder, folder};
 pub use hip::fetch_hip;
-pub use installation::{Installation, NotInstalled, find_program};
 pub use local::{SourceError, fetch_from};
 pub use object::NoObject;
 pub use recording::Recording;

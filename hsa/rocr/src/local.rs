@@ -2,7 +2,7 @@
 
 use crate::apt;
 use crate::fetch::{TEMPORARY_PREFIX, folder_error, lock_folder, remove_temporary_folders};
-use crate::{FetchError, Installation, Release, fetch};
+use crate::{FetchError, FetchedRelease, Release, fetch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -97,14 +97,14 @@ pub fn fetch_from(
     release: Option<Release>,
     folder: &Path,
     report: &mut dyn FnMut(&str),
-) -> Result<Installation, FetchError> {
+) -> Result<FetchedRelease, FetchError> {
     if let Some(name) = release.filter(|release| release.is_packaged()) {
         return Err(SourceError::Packaged(name).into());
     }
     let source = source.canonicalize().map_err(unreadable(source))?;
     let base = match fetch(&[Release::R7_2_4], folder, report)?.pop() {
         Some(base) => base,
-        None => Installation::open(folder, Release::R7_2_4)?,
+        None => FetchedRelease::open(folder, Release::R7_2_4)?,
     };
     let _lock = lock_folder(folder, NEEDED_SPACE)?;
     remove_temporary_folders(folder).map_err(folder_error(folder))?;
@@ -127,7 +127,7 @@ pub fn fetch_from(
         fs::remove_dir_all(&destination).map_err(folder_error(&destination))?;
     }
     fs::rename(&root, &destination).map_err(folder_error(&destination))?;
-    Ok(Installation::open(folder, release)?)
+    Ok(FetchedRelease::open(folder, release)?)
 }
 
 /// Unpacks the source if it is a package or an archive. Returns the folder to search, or the
@@ -192,7 +192,7 @@ fn version_of(runtime: &Path) -> Option<Release> {
 
 /// Creates the folder of a release: the libraries and programs of `base`, and the runtime `runtime`.
 fn create_release(
-    base: &Installation,
+    base: &FetchedRelease,
     source: &Path,
     runtime: &Path,
     root: &Path,
@@ -255,7 +255,7 @@ fn link_tree(source: &Path, target: &Path, skip: &dyn Fn(&Path) -> bool) -> io::
 
 /// Returns the libraries that the runtime needs and the base release lacks, with their files in the source.
 fn libraries_to_copy(
-    base: &Installation,
+    base: &FetchedRelease,
     source: &Path,
     runtime: &Path,
 ) -> Result<Vec<(String, PathBuf)>, FetchError> {

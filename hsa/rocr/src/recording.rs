@@ -37,7 +37,7 @@ impl Recording {
 
     /// Sets whether the call stack of each call is recorded.
     #[must_use]
-    pub fn stacks(mut self, stacks: bool) -> Self {
+    pub fn with_stacks(mut self, stacks: bool) -> Self {
         self.stacks = stacks;
         self
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::process::Command;
 
 /// Returns a command that starts the running program again, under the same loader and libraries
-/// ([`Installation::command`](crate::Installation::command)). The environment, including the
+/// ([`FetchedRelease::command`](crate::FetchedRelease::command)). The environment, including the
 /// emulated driver, is inherited.
 ///
 /// # Errors

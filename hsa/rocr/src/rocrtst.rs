@@ -1,7 +1,7 @@
 //! Fetches AMD's own tests of the runtime.
 
 use crate::hip::fetch_packages;
-use crate::{FetchError, Installation, Release};
+use crate::{FetchError, FetchedRelease, Release};
 use std::path::{Path, PathBuf};
 
 /// The only release for which Debian has a package of the tests.
@@ -15,7 +15,7 @@ const LIBRARIES: [&str; 2] = ["libhwloc15", "libudev1"];
 #[derive(Clone, Debug)]
 pub struct Rocrtst {
     /// The release, whose loader and libraries the program needs.
-    pub installation: Installation,
+    pub fetched: FetchedRelease,
     /// The program. It also needs a library `libamd_smi.so.26`, which is not fetched.
     pub program: PathBuf,
 }
@@ -27,10 +27,10 @@ pub struct Rocrtst {
 /// # Errors
 /// As for [`fetch`](crate::fetch()).
 pub fn fetch_rocrtst(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<Rocrtst, FetchError> {
-    let installation = fetch_packages(RELEASE, folder, PACKAGE, report, &|archive, offer| {
+    let fetched = fetch_packages(RELEASE, folder, PACKAGE, report, &|archive, chosen| {
         let packages: Vec<&str> = [PACKAGE].into_iter().chain(LIBRARIES).collect();
-        archive.download_alone(&offer.suite, &packages)
+        archive.download_alone(&chosen.suite, &packages)
     })?;
-    let program = installation.root().join("usr/libexec/rocm").join(PACKAGE).join("rocrtst64");
-    Ok(Rocrtst { installation, program })
+    let program = fetched.root().join("usr/libexec/rocm").join(PACKAGE).join("rocrtst64");
+    Ok(Rocrtst { fetched, program })
 }

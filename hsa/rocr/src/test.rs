@@ -4,7 +4,7 @@
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
 //! fn reserves_a_page() {
-//!     test::on_each_release("reserves_a_page", &Emulation::gpus(2), |fixture| {
+//!     test::on_each_release("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
 //!         // Runs once for each selected release, in a process with AMD's runtime and two GPUs.
 //!         assert!(fixture.runtime().exists());
 //!     });
@@ -25,7 +25,7 @@
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
 
 use crate::{
-    Emulation, FetchError, Installation, Release, fetch, folder, folder::program, timeout,
+    Emulation, FetchError, FetchedRelease, Release, fetch, folder, folder::program, timeout,
 };
 use std::env;
 use std::ffi::OsStr;
@@ -47,26 +47,26 @@ const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// The fixture of a test: a release of AMD's runtime.
 #[derive(Clone, Debug)]
 pub struct Fixture {
-    installation: Installation,
+    fetched: FetchedRelease,
 }
 
 impl Fixture {
     /// Returns the release of AMD's runtime.
     #[must_use]
     pub fn release(&self) -> Release {
-        self.installation.release()
+        self.fetched.release()
     }
 
     /// Returns the file of the runtime.
     #[must_use]
     pub fn runtime(&self) -> PathBuf {
-        self.installation.runtime()
+        self.fetched.runtime()
     }
 
-    /// Returns the installation, to start other programs with it.
+    /// Returns the fetched release, to start other programs with it.
     #[must_use]
-    pub fn installation(&self) -> &Installation {
-        &self.installation
+    pub fn fetched_release(&self) -> &FetchedRelease {
+        &self.fetched
     }
 
     /// Returns a command that starts the current program again with the same release. The
@@ -75,7 +75,7 @@ impl Fixture {
     #[must_use]
     pub fn restart_command(&self) -> Command {
         let program = program().expect("the path of the program");
-        let mut command = self.installation.command(program);
+        let mut command = self.fetched.command(program);
         // The new process must not run this test.
         command.env_remove(RELEASE_VARIABLE);
         command
@@ -116,7 +116,7 @@ fn release_folder() -> PathBuf {
 }
 
 /// Returns the releases on which a test runs: all of `releases`, or one of them.
-fn selected_releases<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
+fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     static REPORT_ONCE: Once = Once::new();
     if is_long() || releases.len() < 2 {
         return releases;
@@ -152,21 +152,21 @@ pub fn on_with_timeout(
 ) {
     if let Ok(release) = env::var(RELEASE_VARIABLE) {
         let release = release.parse().expect("a release");
-        let installation = Installation::open(&release_folder(), release)
+        let fetched = FetchedRelease::open(&release_folder(), release)
             .expect("the release that the parent process has opened");
-        body(&Fixture { installation });
+        body(&Fixture { fetched });
         return;
     }
-    let Some(installations) = installations(name) else { return };
-    let releases = selected_releases(releases, name);
-    let is_selected = |installation: &&Installation| releases.contains(&installation.release());
-    let selected: Vec<_> = installations.iter().filter(is_selected).collect();
-    assert_eq!(selected.len(), releases.len(), "{name}: a release is not installed");
+    let Some(fetched_releases) = fetched_releases(name) else { return };
+    let releases = select(releases, name);
+    let is_selected = |fetched: &&FetchedRelease| releases.contains(&fetched.release());
+    let selected: Vec<_> = fetched_releases.iter().filter(is_selected).collect();
+    assert_eq!(selected.len(), releases.len(), "{name}: a release is not fetched");
     let runs: Vec<_> = thread::scope(|scope| {
-        let start = |installation| {
+        let start = |fetched| {
             scope.spawn(move || {
                 let _permit = Permit::acquire();
-                run_on(installation, name, emulation, timeout)
+                run_on(fetched, name, emulation, timeout)
             })
         };
         let threads: Vec<_> = selected.into_iter().map(start).collect();
@@ -186,22 +186,22 @@ pub fn on_with_timeout(
 /// Starts the current program again under a release, with one test. Returns the release, the status
 /// (`None` after the timeout) and the output.
 fn run_on(
-    installation: &Installation,
+    fetched: &FetchedRelease,
     name: &str,
     emulation: &Emulation,
     timeout: Duration,
 ) -> (Release, Option<ExitStatus>, String) {
     let program = program().expect("the path of the program");
-    let mut command = installation.command(program);
+    let mut command = fetched.command(program);
     command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
-    command.env(RELEASE_VARIABLE, installation.release().version());
+    command.env(RELEASE_VARIABLE, fetched.release().version());
     // The process must open the same folder of releases.
     command.env("HSA_VMM_ROCR", release_folder());
     if !uses_own_driver() {
         emulation.apply(&mut command).expect("the emulated driver was built");
     }
     let (status, output) = run_with_timeout(&mut command, timeout);
-    (installation.release(), status, output)
+    (fetched.release(), status, output)
 }
 
 /// A permit to run the process of a test on a release. There is one permit more than processors, because
@@ -246,11 +246,11 @@ pub fn report(line: &str) {
 /// `None`.
 #[track_caller]
 #[must_use]
-pub fn installations(name: &str) -> Option<&'static [Installation]> {
-    static FETCHED: OnceLock<Result<Vec<Installation>, FetchError>> = OnceLock::new();
+pub fn fetched_releases(name: &str) -> Option<&'static [FetchedRelease]> {
+    static FETCHED: OnceLock<Result<Vec<FetchedRelease>, FetchError>> = OnceLock::new();
     let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &release_folder(), &mut |_| ()));
     match fetched {
-        Ok(installations) => Some(installations),
+        Ok(fetched_releases) => Some(fetched_releases),
         Err(error) => {
             assert!(!is_required("rocr"), "HSA_VMM_REQUIRE requires AMD's runtime: {error}");
             report(&format!("SKIPPED {name}: {error}"));
@@ -263,10 +263,10 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
 /// reports that the test is skipped and returns none.
 #[track_caller]
 #[must_use]
-pub fn selected_installations(name: &str) -> Vec<&'static Installation> {
-    let selected = selected_releases(&Release::ALL, name);
-    let all = installations(name).unwrap_or_default().iter();
-    all.filter(|installation| selected.contains(&installation.release())).collect()
+pub fn selected_releases(name: &str) -> Vec<&'static FetchedRelease> {
+    let selected = select(&Release::ALL, name);
+    let all = fetched_releases(name).unwrap_or_default().iter();
+    all.filter(|fetched| selected.contains(&fetched.release())).collect()
 }
 
 /// Returns whether `HSA_VMM_REQUIRE` contains a word. If so, a test fails instead of being skipped.

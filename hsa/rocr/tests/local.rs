@@ -1,6 +1,6 @@
 //! A release that the user provides is stored, and runs like a downloaded release.
 
-use hsa_rocr::{Emulation, Installation, Release, fetch_from, test};
+use hsa_rocr::{Emulation, FetchedRelease, Release, fetch_from, test};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use std::process::Command;
 struct ReleaseFolder(tempfile::TempDir);
 
 impl ReleaseFolder {
-    fn new(base: &Installation) -> Self {
+    fn new(base: &FetchedRelease) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         symlink(base.root(), folder.path().join(base.release().version())).unwrap();
         Self(folder)
     }
 
-    fn store(&self, source: &Path, name: Option<&str>) -> Result<Installation, String> {
+    fn store(&self, source: &Path, name: Option<&str>) -> Result<FetchedRelease, String> {
         let name = name.map(|name| name.parse().unwrap());
         fetch_from(source, name, self.0.path(), &mut |_| ()).map_err(|error| error.to_string())
     }
 }
 
 /// Creates a ROCm folder as in AMD's packages, with the runtime of Debian's package.
-fn create_rocm_folder(folder: &Path, runtime: &Installation) -> PathBuf {
+fn create_rocm_folder(folder: &Path, runtime: &FetchedRelease) -> PathBuf {
     let library = runtime.runtime().canonicalize().unwrap();
     let lib = folder.join("opt/rocm-6.4.3/lib");
     fs::create_dir_all(&lib).unwrap();
@@ -35,9 +35,9 @@ fn create_rocm_folder(folder: &Path, runtime: &Installation) -> PathBuf {
 }
 
 /// Returns what `rocminfo` prints with a release.
-fn rocminfo_output(installation: &Installation) -> String {
-    let mut command = installation.command("rocminfo");
-    Emulation::gpus(1).apply(&mut command).unwrap();
+fn rocminfo_output(fetched: &FetchedRelease) -> String {
+    let mut command = fetched.command("rocminfo");
+    Emulation::with_gpus(1).apply(&mut command).unwrap();
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -51,11 +51,10 @@ fn run_tool(program: &str, arguments: &[&str]) {
 
 #[test]
 fn release_is_stored_from_each_kind_of_source() {
-    let Some(all) = test::installations("release_is_stored_from_each_kind_of_source") else {
+    let Some(all) = test::fetched_releases("release_is_stored_from_each_kind_of_source") else {
         return;
     };
-    let release =
-        |release| all.iter().find(|installation| installation.release() == release).unwrap();
+    let release = |release| all.iter().find(|fetched| fetched.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
     let (folder, source) = (ReleaseFolder::new(base), tempfile::tempdir().unwrap());
     let opt = create_rocm_folder(source.path(), older);
@@ -76,26 +75,25 @@ fn release_is_stored_from_each_kind_of_source() {
     stored.push(folder.store(&older.runtime().canonicalize().unwrap(), Some("10.0-file")).unwrap());
     // Replaces the first release.
     stored[0] = folder.store(&opt, None).unwrap();
-    for installation in &stored {
-        let packages = installation.packages();
+    for fetched in &stored {
+        let packages = fetched.packages();
         let runtime = "libhsa-runtime64-1 1.15.0-local-build-unknown";
         assert!(packages.iter().any(|line| line == runtime), "{packages:?}");
-        let file = installation.runtime().canonicalize().unwrap();
+        let file = fetched.runtime().canonicalize().unwrap();
         assert_eq!(file.file_name(), older.runtime().canonicalize().unwrap().file_name());
-        assert!(file.starts_with(installation.root().canonicalize().unwrap()));
-        let text = rocminfo_output(installation);
+        assert!(file.starts_with(fetched.root().canonicalize().unwrap()));
+        let text = rocminfo_output(fetched);
         assert!(text.contains("gfx942") && text.contains("Runtime Ext Version:     1.7"), "{text}");
     }
-    let names = Installation::all(folder.0.path());
-    let names: Vec<_> =
-        names.iter().map(|installation| installation.release().to_string()).collect();
+    let names = FetchedRelease::all(folder.0.path());
+    let names: Vec<_> = names.iter().map(|fetched| fetched.release().to_string()).collect();
     assert_eq!(names, ["7.2.4", "10.0-file", "6.4.3.1", "7.14-deb", "7.14-tar"]);
 }
 
 #[test]
 fn invalid_sources_leave_no_files() {
-    let Some(all) = test::installations("invalid_sources_leave_no_files") else { return };
-    let base = all.iter().find(|installation| installation.release() == Release::R7_2_4).unwrap();
+    let Some(all) = test::fetched_releases("invalid_sources_leave_no_files") else { return };
+    let base = all.iter().find(|fetched| fetched.release() == Release::R7_2_4).unwrap();
     let (folder, source) = (ReleaseFolder::new(base), tempfile::tempdir().unwrap());
     let file = |name: &str, contents: &str| {
         let path = source.path().join(name);

@@ -4,13 +4,13 @@ use hsa_rocr::{Emulation, test};
 
 /// Checks the output of `rocminfo` on each release with `gpus` GPUs.
 fn check_on_each_release(name: &str, gpus: u8, check: impl Fn(&str)) {
-    let Some(installations) = test::installations(name) else { return };
-    for installation in installations {
-        let mut command = installation.command("rocminfo");
-        Emulation::gpus(gpus).apply(&mut command).unwrap();
+    let Some(fetched_releases) = test::fetched_releases(name) else { return };
+    for fetched in fetched_releases {
+        let mut command = fetched.command("rocminfo");
+        Emulation::with_gpus(gpus).apply(&mut command).unwrap();
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        let release = installation.release();
+        let release = fetched.release();
         assert!(output.status.success(), "{release}: {output:?}");
         check(&text);
     }

@@ -3,7 +3,7 @@
 use crate::generation::Behaviour;
 use crate::instance::Instance;
 use crate::status::HsaResult;
-use crate::{faults, nothing, slots};
+use crate::{faults, no_op, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -228,7 +228,7 @@ const VERSIONS: [u32; 5] = [0, 4, 6, 9, 16];
 /// that do nothing.
 struct Tables {
     real: [Table; VERSIONS.len()],
-    nothing: [Table; VERSIONS.len()],
+    no_op: [Table; VERSIONS.len()],
 }
 
 const fn tables<const SLOT: usize>() -> Tables {
@@ -239,7 +239,7 @@ const fn tables<const SLOT: usize>() -> Tables {
     }
     Tables {
         real: for_each_version!(vmem::<SLOT>; 0 1 2 3 4),
-        nothing: for_each_version!(nothing::vmem; 0 1 2 3 4),
+        no_op: for_each_version!(no_op::vmem; 0 1 2 3 4),
     }
 }
 
@@ -256,5 +256,5 @@ static TABLES: [Tables; slots::SLOT_COUNT] = slots! {
 pub(crate) fn table(slot: usize, behaviour: Behaviour, has_no_op_vmem: bool) -> &'static Table {
     let index = VERSIONS.iter().rposition(|added| behaviour.extension >= *added).unwrap_or(0);
     let tables = &TABLES[slot];
-    if has_no_op_vmem { &tables.nothing[index] } else { &tables.real[index] }
+    if has_no_op_vmem { &tables.no_op[index] } else { &tables.real[index] }
 }

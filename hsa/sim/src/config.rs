@@ -210,7 +210,7 @@ impl Config {
     /// and which the CPU cannot access. Simulates ROCm 6.4, because in ROCm 7.2 callers must map
     /// over unmapped ranges to release their memory.
     #[must_use]
-    pub fn nothing(gpus: usize) -> Self {
+    pub fn no_op_vmem(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
         config.has_no_op_vmem = true;
         config.gpus.iter_mut().for_each(|gpu| gpu.large_bar = false);

@@ -78,7 +78,7 @@ impl FromStr for Config {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         let mut config = Config::default();
-        // `nothing` sets generation A (see `Config::nothing`).
+        // `nothing` sets generation A (see `Config::no_op_vmem`).
         let mut generation_is_set = words.contains(&"nothing");
         let mut settings = Vec::new();
         for word in words {
@@ -86,7 +86,7 @@ impl FromStr for Config {
                 ("mi300x", _) => config = Config::mi300x(2),
                 ("consumer", _) => config = Config::consumer(),
                 ("apu", _) => config = Config::apu(),
-                ("nothing", _) => config = Config::nothing(2),
+                ("nothing", _) => config = Config::no_op_vmem(2),
                 (_, Some((setting, value))) => settings.push((setting.trim(), value.trim())),
                 (word, None) => return Err(unknown(word)),
             }

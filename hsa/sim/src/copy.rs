@@ -8,7 +8,7 @@ use crate::events::{self, MemoryFault};
 use crate::generation::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::pool_memory::Origin;
+use crate::pool_memory::AllocationKind;
 use crate::signal::Signal;
 use crate::status::{HsaResult, file_error_status};
 use core::ffi::c_void;
@@ -19,13 +19,13 @@ use std::sync::Arc;
 /// The number of bytes copied at a time.
 const CHUNK_SIZE: usize = 1 << 20;
 
-/// The agent whose view of memory an access uses.
+/// The agent that performs an access, or this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
+enum Accessor {
     /// A GPU: its page table, and the host memory that was allocated or locked for it.
     Gpu(usize),
     /// A GPU, in a call that locks the host memory of its arguments.
-    GpuThatLocks(usize),
+    GpuWithLock(usize),
     Process,
 }
 
@@ -124,7 +124,7 @@ impl State {
         let page = address & !(PAGE - 1);
         let before = self.allocations.range(..page.saturating_add(PAGE)).rev();
         before
-            .filter(|(_, allocation)| matches!(allocation.origin, Origin::Locked(_)))
+            .filter(|(_, allocation)| matches!(allocation.kind, AllocationKind::Locked(_)))
             .any(|(start, allocation)| start + allocation.extent() > page)
     }
 
@@ -205,31 +205,38 @@ impl State {
 
     /// Selects the agent of a copy: the destination's owner, else the source's. Without an owner, the first GPU
     /// copies virtual memory, and the process copies host memory.
-    fn view_of(&self, behaviour: Behaviour, destination: usize, source: Option<usize>) -> View {
+    fn accessor_of(
+        &self,
+        behaviour: Behaviour,
+        destination: usize,
+        source: Option<usize>,
+    ) -> Accessor {
         let destination = self.device_of(behaviour, destination);
         let source = source.and_then(|source| self.device_of(behaviour, source));
         let owner = destination.flatten().or(source.flatten());
         match (owner, destination.or(source)) {
-            (Some(gpu), _) => View::GpuThatLocks(gpu),
-            (None, Some(_)) if !self.page_tables.is_empty() => View::GpuThatLocks(0),
-            _ => View::Process,
+            (Some(gpu), _) => Accessor::GpuWithLock(gpu),
+            (None, Some(_)) if !self.page_tables.is_empty() => Accessor::GpuWithLock(0),
+            _ => Accessor::Process,
         }
     }
 }
 
 impl Instance {
-    /// Reads or writes memory through a view.
+    /// Reads or writes memory as an accessor.
     fn access_memory(
         &self,
-        view: View,
+        accessor: Accessor,
         direction: Direction,
         mut address: usize,
         mut buffer: &mut [u8],
     ) -> Result<(), Failure> {
-        let gpu = match view {
-            View::Gpu(gpu) => Some((gpu, self.config.gpus.get(gpu).is_some_and(Gpu::has_xnack))),
-            View::GpuThatLocks(gpu) => Some((gpu, true)),
-            View::Process => None,
+        let gpu = match accessor {
+            Accessor::Gpu(gpu) => {
+                Some((gpu, self.config.gpus.get(gpu).is_some_and(Gpu::has_xnack)))
+            }
+            Accessor::GpuWithLock(gpu) => Some((gpu, true)),
+            Accessor::Process => None,
         };
         while !buffer.is_empty() {
             let location = match gpu {
@@ -275,7 +282,7 @@ impl Instance {
 
     fn copy_memory(
         &self,
-        view: View,
+        accessor: Accessor,
         destination: usize,
         source: usize,
         size: usize,
@@ -288,22 +295,27 @@ impl Instance {
         let mut done = 0;
         while done < size {
             let length = (size - done).min(CHUNK_SIZE);
-            self.access_memory(view, Direction::Read, source + done, &mut buffer[..length])?;
-            self.access_memory(view, Direction::Write, destination + done, &mut buffer[..length])?;
+            self.access_memory(accessor, Direction::Read, source + done, &mut buffer[..length])?;
+            self.access_memory(
+                accessor,
+                Direction::Write,
+                destination + done,
+                &mut buffer[..length],
+            )?;
             done += length;
         }
-        self.garble(view, destination)
+        self.garble(accessor, destination)
     }
 
     /// Flips one bit, if the call has the fault `garbled`.
-    fn garble(&self, view: View, address: usize) -> Result<(), Failure> {
+    fn garble(&self, accessor: Accessor, address: usize) -> Result<(), Failure> {
         if !self.has_fault(FaultKind::Garbled) {
             return Ok(());
         }
         let mut byte = [0];
-        self.access_memory(view, Direction::Read, address, &mut byte)?;
+        self.access_memory(accessor, Direction::Read, address, &mut byte)?;
         byte[0] ^= 1;
-        self.access_memory(view, Direction::Write, address, &mut byte)
+        self.access_memory(accessor, Direction::Write, address, &mut byte)
     }
 }
 
@@ -322,8 +334,8 @@ pub(crate) fn copy(
     size: usize,
 ) -> HsaResult {
     let (destination, source) = (checked_start(destination, size)?, checked_start(source, size)?);
-    let view = instance.lock().view_of(instance.behaviour, destination, Some(source));
-    let copied = instance.copy_memory(view, destination, source, size);
+    let accessor = instance.lock().accessor_of(instance.behaviour, destination, Some(source));
+    let copied = instance.copy_memory(accessor, destination, source, size);
     copied.map_err(|failure| failure.into_status(instance))
 }
 
@@ -346,7 +358,7 @@ pub(crate) fn fill(
     if !instance.behaviour.fills_virtual_memory() && state.reservation_at(start).is_some() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let view = state.view_of(instance.behaviour, start, None);
+    let accessor = state.accessor_of(instance.behaviour, start, None);
     drop(state);
     let size = instance.affected_size(size);
     let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK_SIZE / 4));
@@ -354,11 +366,11 @@ pub(crate) fn fill(
     while done < size {
         let length = (size - done).min(CHUNK_SIZE);
         let part = &mut buffer[..length];
-        let filled = instance.access_memory(view, Direction::Write, start + done, part);
+        let filled = instance.access_memory(accessor, Direction::Write, start + done, part);
         filled.map_err(|failure| failure.into_status(instance))?;
         done += length;
     }
-    instance.garble(view, start).map_err(|failure| failure.into_status(instance))
+    instance.garble(accessor, start).map_err(|failure| failure.into_status(instance))
 }
 
 /// `hsa_amd_memory_async_copy`
@@ -397,7 +409,7 @@ pub(crate) unsafe fn copy_async(
         Agent::Gpu(number) => Some(number),
         Agent::Cpu(_) => None,
     });
-    let view = gpu.map_or(View::Process, View::Gpu);
+    let accessor = gpu.map_or(Accessor::Process, Accessor::Gpu);
     let (instance, planned) = (Arc::clone(instance), hsa_faults::current_fault());
     let work = move || {
         for dependency in &dependencies {
@@ -410,7 +422,7 @@ pub(crate) unsafe fn copy_async(
             completion.update(|_| -1);
             return;
         }
-        let copy = || instance.copy_memory(view, destination, source, size);
+        let copy = || instance.copy_memory(accessor, destination, source, size);
         let copied = hsa_faults::with_fault(planned, copy);
         let copied = copied.map_err(|failure| failure.into_status(&instance)).is_ok();
         completion.update(|value| if copied { value.wrapping_sub(1) } else { -1 });

@@ -43,7 +43,7 @@ pub(crate) unsafe fn export(
     bytes[..4].copy_from_slice(&std::process::id().to_ne_bytes());
     bytes[4..8].copy_from_slice(&(descriptor as u32).to_ne_bytes());
     bytes[8..].copy_from_slice(&memory.token.to_ne_bytes());
-    state.shared_memory.remember(&memory);
+    state.shared_memory.insert(&memory);
     // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { fabric.write_unaligned(hsa_fabric_handle_t { handle: bytes }) };
     Ok(())

@@ -5,7 +5,7 @@
 //!
 //! "Seen in" a release means: a test has observed this behaviour in AMD's own runtime.
 //!
-//! The other modules query [`Behaviour`]. In addition, `abi` and `nothing` compare version numbers, to leave out the
+//! The other modules query [`Behaviour`]. In addition, `abi` and `no_op` compare version numbers, to leave out the
 //! functions that a release lacks.
 
 use core::fmt;
@@ -175,7 +175,7 @@ impl Behaviour {
 
     /// Without free video memory, `create` returns success and handle 0 (seen in 6.1.2, although
     /// its kernel call failed). Mapping or exporting that handle fails.
-    pub(crate) fn create_hides_exhaustion(self) -> bool {
+    pub(crate) fn create_succeeds_without_memory(self) -> bool {
         self.extension < 6
     }
 
@@ -187,7 +187,7 @@ impl Behaviour {
     // --- Map and unmap ---
 
     /// `map` creates the CPU's mapping without access. The memory stays claimed until the addresses are freed.
-    pub(crate) fn map_prepares_cpu(self) -> bool {
+    pub(crate) fn map_creates_cpu_mapping(self) -> bool {
         self.generation == Generation::B
     }
 

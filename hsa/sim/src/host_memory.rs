@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::copy::host_is_readable;
 use crate::instance::{Instance, State};
 use crate::page_table::PageTable;
-use crate::pool_memory::{Allocation, CallerData, Origin};
+use crate::pool_memory::{Allocation, AllocationKind, CallerData};
 use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
@@ -36,7 +36,7 @@ pub(crate) unsafe fn lock(
     let start = address.addr();
     let mut state = instance.lock();
     let last = start.checked_add(size - 1).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    if let Some(Allocation { origin: Origin::Locked(locks), size: locked_size, .. }) =
+    if let Some(Allocation { kind: AllocationKind::Locked(locks), size: locked_size, .. }) =
         state.allocations.get_mut(&start)
         && *locked_size == size
     {
@@ -52,7 +52,7 @@ pub(crate) unsafe fn lock(
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {
-        origin: Origin::Locked(1),
+        kind: AllocationKind::Locked(1),
         size,
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
@@ -81,12 +81,12 @@ impl State {
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
-    match state.allocations.get_mut(&address).map(|allocation| &mut allocation.origin) {
-        Some(Origin::Locked(1)) => {
+    match state.allocations.get_mut(&address).map(|allocation| &mut allocation.kind) {
+        Some(AllocationKind::Locked(1)) => {
             state.allocations.remove(&address);
             state.flush_page_tables();
         }
-        Some(Origin::Locked(locks)) => *locks -= 1,
+        Some(AllocationKind::Locked(locks)) => *locks -= 1,
         _ if instance.behaviour.unlock_accepts_unlocked_memory() => {}
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }

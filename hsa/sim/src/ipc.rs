@@ -7,7 +7,7 @@
 use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, ExportedMemory, Memory};
-use crate::pool_memory::{Allocation, CallerData, Origin, unmap};
+use crate::pool_memory::{Allocation, AllocationKind, CallerData, unmap};
 use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
@@ -20,7 +20,7 @@ const MAGIC: u32 = 0x6873_696d;
 
 /// What an IPC handle refers to: the second to last word of the handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
+pub(crate) enum SharedObject {
     Allocation = 0,
     #[cfg(feature = "export")]
     Signal = 1,
@@ -30,7 +30,7 @@ pub(crate) enum Target {
 pub(crate) fn handle_of(
     memory: &Memory,
     length: u64,
-    target: Target,
+    object: SharedObject,
 ) -> HsaResult<hsa_amd_ipc_memory_t> {
     let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
     let token = memory.token;
@@ -41,7 +41,7 @@ pub(crate) fn handle_of(
         (token >> 32) as u32,
         length as u32,
         (length >> 32) as u32,
-        target as u32,
+        object as u32,
         MAGIC,
     ];
     Ok(hsa_amd_ipc_memory_t { handle: words })
@@ -62,10 +62,10 @@ pub(crate) unsafe fn create(
     let allocation = state.allocations.get(&address.addr());
     // Only whole allocations can be shared.
     let allocation = allocation
-        .filter(|allocation| allocation.origin == Origin::Pool && allocation.size == length);
+        .filter(|allocation| allocation.kind == AllocationKind::Pool && allocation.size == length);
     let memory = allocation.and_then(|allocation| allocation.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let found = handle_of(memory, length as u64, Target::Allocation)?;
+    let found = handle_of(memory, length as u64, SharedObject::Allocation)?;
     // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { handle.write(found) };
     Ok(())
@@ -100,7 +100,7 @@ pub(crate) unsafe fn attach(
     if !instance.config.accepts_any_ipc_length && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let memory = open(instance, words, Target::Allocation);
+    let memory = open(instance, words, SharedObject::Allocation);
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let start = attach_memory(instance, memory, length, agents)?;
     // SAFETY: not null, therefore writable (`# Safety`).
@@ -117,7 +117,7 @@ pub(crate) fn attach_memory(
 ) -> HsaResult<usize> {
     let start = instance.map_memory(&memory)?;
     let attached = Allocation {
-        origin: Origin::Attached,
+        kind: AllocationKind::Attached,
         size: length,
         owner: memory.owner,
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED,
@@ -135,9 +135,13 @@ fn length_of(words: [u32; 8]) -> u64 {
 }
 
 /// Opens the memory of an IPC handle, if it still exists.
-pub(crate) fn open(instance: &Instance, words: [u32; 8], target: Target) -> Option<Arc<Memory>> {
+pub(crate) fn open(
+    instance: &Instance,
+    words: [u32; 8],
+    object: SharedObject,
+) -> Option<Arc<Memory>> {
     let [process, descriptor, low, high, _, _, kind, MAGIC] = words else { return None };
-    if kind != target as u32 {
+    if kind != object as u32 {
         return None;
     }
     let token = u64::from(high) << 32 | u64::from(low);
@@ -170,7 +174,7 @@ pub(crate) fn open_memory_file(
 pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
     let allocation = state.allocations.get(&address.addr());
-    if allocation.is_none_or(|allocation| allocation.origin != Origin::Attached) {
+    if allocation.is_none_or(|allocation| allocation.kind != AllocationKind::Attached) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if let Some(attached) = state.allocations.remove(&address.addr()) {
@@ -206,7 +210,7 @@ pub(crate) unsafe fn export_dmabuf(
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
-    state.shared_memory.remember(&memory);
+    state.shared_memory.insert(&memory);
     // SAFETY: not null, therefore writable (`# Safety`).
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());

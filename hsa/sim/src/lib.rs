@@ -46,7 +46,7 @@ mod ipc;
 mod isa;
 mod links;
 mod mapping;
-mod nothing;
+mod no_op;
 mod overlap;
 mod page_table;
 mod physical;

@@ -116,7 +116,7 @@ pub(crate) fn map(
     }
     let mut grants = Vec::new();
     let reservation = state.reservations.get_mut(&base).ok_or(INVALID)?;
-    if behaviour.map_prepares_cpu()
+    if behaviour.map_creates_cpu_mapping()
         && let Some(memory) = memory
     {
         // AMD's runtime maps the buffer object without access. In the simulation, registered

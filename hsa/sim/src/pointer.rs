@@ -4,7 +4,7 @@ use crate::abi::Allocate;
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
-use crate::pool_memory::Origin;
+use crate::pool_memory::AllocationKind;
 use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
@@ -58,10 +58,10 @@ fn describe(instance: &Instance, state: &State, address: usize) -> Description {
     let start = without_provenance_mut(start);
     let on_host = instance.cpu_can_access(allocation.owner);
     let info = hsa_amd_pointer_info_t {
-        type_: match allocation.origin {
-            Origin::Pool => HSA_EXT_POINTER_TYPE_HSA,
-            Origin::Attached => HSA_EXT_POINTER_TYPE_IPC,
-            Origin::Locked(_) => HSA_EXT_POINTER_TYPE_LOCKED,
+        type_: match allocation.kind {
+            AllocationKind::Pool => HSA_EXT_POINTER_TYPE_HSA,
+            AllocationKind::Attached => HSA_EXT_POINTER_TYPE_IPC,
+            AllocationKind::Locked(_) => HSA_EXT_POINTER_TYPE_LOCKED,
         },
         agentBaseAddress: start,
         hostBaseAddress: if on_host { start } else { null_mut() },

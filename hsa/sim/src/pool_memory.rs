@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// How an allocation was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum AllocationKind {
     Pool,
     Attached,
     /// Host memory of the caller that is locked, with the number of locks.
@@ -25,7 +25,7 @@ pub(crate) enum Origin {
 /// Memory at an address, which is the key of the list.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    pub(crate) origin: Origin,
+    pub(crate) kind: AllocationKind,
     /// The requested size.
     pub(crate) size: usize,
     pub(crate) owner: Agent,
@@ -134,7 +134,7 @@ pub(crate) unsafe fn allocate(
     let memory = Memory::new(rounded, pool.owner, claim);
     let start = instance.map_memory(&memory)?;
     let allocation = Allocation {
-        origin: Origin::Pool,
+        kind: AllocationKind::Pool,
         size,
         owner: pool.owner,
         flags: pool.flags,
@@ -158,7 +158,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResul
     }
     let mut state = instance.lock();
     let allocation = state.allocations.get(&address.addr());
-    if allocation.is_none_or(|allocation| allocation.origin != Origin::Pool) {
+    if allocation.is_none_or(|allocation| allocation.kind != AllocationKind::Pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {

@@ -25,7 +25,7 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(crate) fn remember(&mut self, memory: &Arc<Memory>) {
+    pub(crate) fn insert(&mut self, memory: &Arc<Memory>) {
         if self.memory_by_token.len() >= self.cleanup_threshold {
             self.memory_by_token.retain(|_, memory| memory.strong_count() > 0);
             self.cleanup_threshold = self.memory_by_token.len() * 2 + 64;
@@ -48,7 +48,7 @@ impl SharedMemory {
             return Ok(memory);
         }
         let memory = Memory::adopt(exported, file);
-        self.remember(&memory);
+        self.insert(&memory);
         Ok(memory)
     }
 }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn export(
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
             let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
-            state.shared_memory.remember(&memory);
+            state.shared_memory.insert(&memory);
             descriptor.into_raw_fd()
         }
     };

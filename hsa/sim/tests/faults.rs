@@ -1,45 +1,45 @@
 //! Calls that return success but misbehave as planned.
 
-mod rig;
+mod setup;
 
-use rig::*;
+use setup::*;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4 * KIB;
 
-fn set_faults(rig: &Rig, plan: &str) {
-    rig.simulation.set_faults(plan.parse().expect("a plan"));
+fn set_faults(setup: &Setup, plan: &str) {
+    setup.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
 /// Starts a runtime with two pages of GPU 0 mapped without access.
-fn two_pages() -> (Rig, usize) {
-    let rig = start("permissions=enforced");
-    let (base, _) = rig.mapped(2 * PAGE, &[]);
-    (rig, base)
+fn two_pages() -> (Setup, usize) {
+    let setup = start("permissions=enforced");
+    let (base, _) = setup.mapped(2 * PAGE, &[]);
+    (setup, base)
 }
 
 #[test]
 fn lost_calls_have_no_effect() {
-    let rig = start("");
-    let (base, handle) = (rig.reserve(PAGE), rig.create(PAGE));
-    set_faults(&rig, "hsa_amd_vmem_map#1=lost");
-    assert_eq!(rig.map(base, PAGE, handle), OK);
-    assert_eq!(rig.simulation.usage().mappings, 0);
-    assert_eq!(rig.map(base, PAGE, handle), OK);
-    assert_eq!(rig.simulation.usage().mappings, 1);
-    assert_eq!(rig.simulation.failed_calls(), [], "the call did not fail");
+    let setup = start("");
+    let (base, handle) = (setup.reserve(PAGE), setup.create(PAGE));
+    set_faults(&setup, "hsa_amd_vmem_map#1=lost");
+    assert_eq!(setup.map(base, PAGE, handle), OK);
+    assert_eq!(setup.simulation.usage().mappings, 0);
+    assert_eq!(setup.map(base, PAGE, handle), OK);
+    assert_eq!(setup.simulation.usage().mappings, 1);
+    assert_eq!(setup.simulation.failed_calls(), [], "the call did not fail");
 }
 
 #[test]
 fn late_calls_are_performed_later() {
-    let rig = start("");
-    let (base, handle) = (rig.reserve(PAGE), rig.create(PAGE));
-    set_faults(&rig, "hsa_amd_vmem_map=late:20ms");
-    assert_eq!(rig.map(base, PAGE, handle), OK);
-    assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW)]), INVALID_ALLOCATION);
+    let setup = start("");
+    let (base, handle) = (setup.reserve(PAGE), setup.create(PAGE));
+    set_faults(&setup, "hsa_amd_vmem_map=late:20ms");
+    assert_eq!(setup.map(base, PAGE, handle), OK);
+    assert_eq!(setup.set(base, PAGE, &[(setup.gpus[0], RW)]), INVALID_ALLOCATION);
     let began = Instant::now();
-    while rig.set(base, PAGE, &[(rig.gpus[0], RW)]) != OK {
+    while setup.set(base, PAGE, &[(setup.gpus[0], RW)]) != OK {
         assert!(began.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -48,24 +48,24 @@ fn late_calls_are_performed_later() {
 
 #[test]
 fn delay_fault_lengthens_the_call() {
-    let rig = start("");
-    set_faults(&rig, "hsa_amd_vmem_address_reserve_align=20ms;hsa_amd_vmem_address_reserve=20ms");
+    let setup = start("");
+    set_faults(&setup, "hsa_amd_vmem_address_reserve_align=20ms;hsa_amd_vmem_address_reserve=20ms");
     let began = Instant::now();
-    rig.reserve(PAGE);
+    setup.reserve(PAGE);
     assert!(began.elapsed() >= Duration::from_millis(20));
 }
 
 #[test]
 fn permission_faults_change_access() {
-    let (rig, base) = two_pages();
-    let page = || rig.simulation.page(0, base).map(|page| (page.readable, page.writable));
-    set_faults(&rig, "hsa_amd_vmem_set_access=wide");
-    assert_eq!(rig.set(base, 2 * PAGE, &[(rig.gpus[0], RO), (rig.cpus[0], RO)]), OK);
+    let (setup, base) = two_pages();
+    let page = || setup.simulation.page(0, base).map(|page| (page.readable, page.writable));
+    set_faults(&setup, "hsa_amd_vmem_set_access=wide");
+    assert_eq!(setup.set(base, 2 * PAGE, &[(setup.gpus[0], RO), (setup.cpus[0], RO)]), OK);
     assert_eq!(page(), Some((true, true)));
     write(base, 7);
-    assert_eq!(rig.get(base, rig.gpus[0]), Ok(RO), "the reported permission");
-    set_faults(&rig, "hsa_amd_vmem_set_access=narrow");
-    assert_eq!(rig.set(base, 2 * PAGE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+    assert_eq!(setup.get(base, setup.gpus[0]), Ok(RO), "the reported permission");
+    set_faults(&setup, "hsa_amd_vmem_set_access=narrow");
+    assert_eq!(setup.set(base, 2 * PAGE, &[(setup.gpus[0], RW), (setup.cpus[0], RW)]), OK);
     assert_eq!(page(), Some((true, false)));
     assert_eq!(read(base), 7);
     assert_eq!(in_child(|| write(base, 8)), Ended::Signal(libc::SIGSEGV));
@@ -73,36 +73,36 @@ fn permission_faults_change_access() {
 
 #[test]
 fn set_access_faults_change_the_mapping() {
-    let (rig, base) = two_pages();
-    assert_eq!(rig.set(base, 2 * PAGE, &[(rig.cpus[0], RW)]), OK);
+    let (setup, base) = two_pages();
+    assert_eq!(setup.set(base, 2 * PAGE, &[(setup.cpus[0], RW)]), OK);
     write(base, 1);
     write(base + PAGE, 2);
-    let offset = |address: usize| rig.simulation.page(0, address).map(|page| page.offset);
-    set_faults(&rig, "hsa_amd_vmem_set_access=shifted");
-    assert_eq!(rig.set(base, 2 * PAGE, &[(rig.gpus[0], RW)]), OK);
+    let offset = |address: usize| setup.simulation.page(0, address).map(|page| page.offset);
+    set_faults(&setup, "hsa_amd_vmem_set_access=shifted");
+    assert_eq!(setup.set(base, 2 * PAGE, &[(setup.gpus[0], RW)]), OK);
     assert_eq!(
         [offset(base), offset(base + PAGE + 8)],
         [Some(PAGE as u64), Some(8)],
         "the mapping wraps at the end"
     );
-    assert_eq!(rig.fill(base, 9, 2), OK);
+    assert_eq!(setup.fill(base, 9, 2), OK);
     assert_eq!((read(base), read(base + PAGE)), (1, 9 << 32 | 9));
-    let (other, _) = rig.mapped(2 * PAGE, &[(rig.cpus[0], RW)]);
+    let (other, _) = setup.mapped(2 * PAGE, &[(setup.cpus[0], RW)]);
     write(other, 3);
-    set_faults(&rig, "hsa_amd_vmem_set_access=other");
-    assert_eq!(rig.set(other, 2 * PAGE, &[(rig.gpus[0], RW)]), OK);
-    assert_eq!(rig.fill(other, 9, 2), OK);
+    set_faults(&setup, "hsa_amd_vmem_set_access=other");
+    assert_eq!(setup.set(other, 2 * PAGE, &[(setup.gpus[0], RW)]), OK);
+    assert_eq!(setup.fill(other, 9, 2), OK);
     assert_eq!(read(other), 3);
-    let (half, _) = rig.mapped(2 * PAGE, &[]);
-    set_faults(&rig, "hsa_amd_vmem_set_access=half");
-    assert_eq!(rig.set(half, 2 * PAGE, &[(rig.gpus[0], RW)]), OK);
+    let (half, _) = setup.mapped(2 * PAGE, &[]);
+    set_faults(&setup, "hsa_amd_vmem_set_access=half");
+    assert_eq!(setup.set(half, 2 * PAGE, &[(setup.gpus[0], RW)]), OK);
     assert!(offset(half).is_some() && offset(half + PAGE).is_none());
 }
 
 #[test]
 fn export_faults_substitute_or_leak() {
-    let rig = start("");
-    let (base, handle) = rig.mapped(PAGE, &[(rig.cpus[0], RW)]);
+    let setup = start("");
+    let (base, handle) = setup.mapped(PAGE, &[(setup.cpus[0], RW)]);
     write(base, 5);
     let read_first = |descriptor| {
         // SAFETY: the test has just exported the descriptor, and owns it.
@@ -111,59 +111,59 @@ fn export_faults_substitute_or_leak() {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("memory");
         u64::from_ne_bytes(bytes)
     };
-    assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 5);
-    set_faults(&rig, "hsa_amd_vmem_export_shareable_handle=other");
-    assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 0);
+    assert_eq!(read_first(setup.export(handle).expect("a descriptor")), 5);
+    set_faults(&setup, "hsa_amd_vmem_export_shareable_handle=other");
+    assert_eq!(read_first(setup.export(handle).expect("a descriptor")), 0);
     succeeds_in_child(|| {
-        let rig = start("");
-        let (_, handle) = rig.mapped(PAGE, &[]);
+        let setup = start("");
+        let (_, handle) = setup.mapped(PAGE, &[]);
         let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
-        set_faults(&rig, "hsa_amd_vmem_export_shareable_handle=leak");
+        set_faults(&setup, "hsa_amd_vmem_export_shareable_handle=leak");
         let before = open();
         // The memory file, the exported descriptor, and the leaked one.
-        rig.export(handle).expect("a descriptor");
+        setup.export(handle).expect("a descriptor");
         assert_eq!(open(), before + 3);
     });
 }
 
 #[test]
 fn leak_fault_keeps_memory() {
-    let rig = start("");
-    let used = || rig.simulation.usage().vram_used[0];
+    let setup = start("");
+    let used = || setup.simulation.usage().vram_used[0];
     for (function, leaked) in [("handle_release", 2), ("unmap", 2), ("address_free", 0)] {
-        let (before, (base, handle)) = (used(), rig.mapped(2 * PAGE, &[]));
-        set_faults(&rig, &format!("hsa_amd_vmem_{function}=leak"));
-        assert_eq!((rig.unmap(base, 2 * PAGE), rig.release(handle)), (OK, OK));
-        assert_eq!(rig.free(base, 2 * PAGE), OK);
+        let (before, (base, handle)) = (used(), setup.mapped(2 * PAGE, &[]));
+        set_faults(&setup, &format!("hsa_amd_vmem_{function}=leak"));
+        assert_eq!((setup.unmap(base, 2 * PAGE), setup.release(handle)), (OK, OK));
+        assert_eq!(setup.free(base, 2 * PAGE), OK);
         assert_eq!((used() - before) as usize, leaked * PAGE, "{function}");
-        let leaked_addresses = rig.try_reserve(2 * PAGE, base, 0, 0) != Ok(base);
+        let leaked_addresses = setup.try_reserve(2 * PAGE, base, 0, 0) != Ok(base);
         assert_eq!(leaked_addresses, function == "address_free", "{function}");
     }
-    let usage = rig.simulation.usage();
+    let usage = setup.simulation.usage();
     assert_eq!((usage.handles, usage.mappings), (0, 0), "the state is consistent");
     let before = used();
-    set_faults(&rig, "hsa_amd_memory_pool_free=leak");
-    let memory = rig.allocate(rig.vram[0], PAGE).expect("memory");
-    assert_eq!(rig.pool_free(memory), OK);
+    set_faults(&setup, "hsa_amd_memory_pool_free=leak");
+    let memory = setup.allocate(setup.vram[0], PAGE).expect("memory");
+    assert_eq!(setup.pool_free(memory), OK);
     assert_eq!((used() - before) as usize, PAGE);
 }
 
 #[test]
 fn copy_faults_change_the_contents() {
-    let rig = start("");
-    let both = [(rig.cpus[0], RW), (rig.gpus[0], RW)];
-    let ((from, _), (to, _)) = (rig.mapped(2 * PAGE, &both), rig.mapped(2 * PAGE, &both));
+    let setup = start("");
+    let both = [(setup.cpus[0], RW), (setup.gpus[0], RW)];
+    let ((from, _), (to, _)) = (setup.mapped(2 * PAGE, &both), setup.mapped(2 * PAGE, &both));
     for at in [from, from + PAGE] {
         write(at, 0x10);
     }
-    let (copy, fill) = (|| rig.copy(to, from, 2 * PAGE), || rig.fill(to, 0x20, 2 * PAGE / 4));
-    set_faults(&rig, "hsa_memory_copy=garbled;hsa_amd_memory_fill=garbled");
+    let (copy, fill) = (|| setup.copy(to, from, 2 * PAGE), || setup.fill(to, 0x20, 2 * PAGE / 4));
+    set_faults(&setup, "hsa_memory_copy=garbled;hsa_amd_memory_fill=garbled");
     assert_eq!((copy(), read(to), read(to + PAGE)), (OK, 0x11, 0x10));
     assert_eq!((fill(), read(to) as u32, read(to + PAGE) as u32), (OK, 0x21, 0x20));
-    set_faults(&rig, "hsa_memory_copy=half;hsa_amd_memory_fill=half");
+    set_faults(&setup, "hsa_memory_copy=half;hsa_amd_memory_fill=half");
     assert_eq!((copy(), read(to), read(to + PAGE) as u32), (OK, 0x10, 0x20));
     assert_eq!((fill(), read(to) as u32), (OK, 0x20));
-    set_faults(&rig, "hsa_memory_copy=late:20ms");
+    set_faults(&setup, "hsa_memory_copy=late:20ms");
     assert_eq!((copy(), read(to) as u32), (OK, 0x20));
     let began = Instant::now();
     while read(to) != 0x10 {
@@ -174,10 +174,10 @@ fn copy_faults_change_the_contents() {
 
 #[test]
 fn size_faults_change_reported_sizes() {
-    let rig = start("vram=1g");
-    let size = || pool_info::<usize>(rig.hsa, rig.vram[0], HSA_AMD_MEMORY_POOL_INFO_SIZE);
-    let free = || agent_info::<u64>(rig.hsa, rig.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
-    set_faults(&rig, "hsa_amd_memory_pool_get_info=double;hsa_agent_get_info=half");
+    let setup = start("vram=1g");
+    let size = || pool_info::<usize>(setup.hsa, setup.vram[0], HSA_AMD_MEMORY_POOL_INFO_SIZE);
+    let free = || agent_info::<u64>(setup.hsa, setup.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
+    set_faults(&setup, "hsa_amd_memory_pool_get_info=double;hsa_agent_get_info=half");
     assert_eq!((size(), free()), (Ok(2 * GIB), Ok(GIB as u64 / 2)));
 }
 

@@ -2,18 +2,18 @@
 //! work in other processes, and video memory is finite.
 #![allow(clippy::undocumented_unsafe_blocks)] // system calls on locals and on mapped memory
 
-mod rig;
+mod setup;
 use core::ptr::null_mut;
-use rig::*;
+use setup::*;
 
 const SIZE: usize = 4 * MIB;
 
-fn cpu(rig: &Rig, permission: u32) -> [(hsa_agent_t, u32); 1] {
-    [(rig.cpus[0], permission)]
+fn cpu(setup: &Setup, permission: u32) -> [(hsa_agent_t, u32); 1] {
+    [(setup.cpus[0], permission)]
 }
 
-fn gpu(rig: &Rig, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
-    [(rig.gpus[number], permission)]
+fn gpu(setup: &Setup, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
+    [(setup.gpus[number], permission)]
 }
 
 /// Checks that an access kills the process with SIGSEGV, or SIGBUS depending on the kernel.
@@ -27,48 +27,48 @@ fn assert_faults(access: impl FnOnce()) {
 
 #[test]
 fn mappings_of_one_handle_alias() {
-    let rig = start("era=b");
-    let (base, handle) = (rig.reserve(2 * SIZE), rig.create(SIZE));
+    let setup = start("era=b");
+    let (base, handle) = (setup.reserve(2 * SIZE), setup.create(SIZE));
     for half in [base, base + SIZE] {
-        assert_eq!(rig.map(half, SIZE, handle), OK);
-        assert_eq!(rig.set(half, SIZE, &cpu(&rig, RW)), OK);
+        assert_eq!(setup.map(half, SIZE, handle), OK);
+        assert_eq!(setup.set(half, SIZE, &cpu(&setup, RW)), OK);
     }
     write(base + 4096, 7);
     assert_eq!(read(base + SIZE + 4096), 7);
-    assert_eq!(rig.unmap(base, 2 * SIZE), OK);
+    assert_eq!(setup.unmap(base, 2 * SIZE), OK);
     assert_faults(|| write(base, 1));
-    assert_eq!(rig.map(base + SIZE, SIZE, handle), OK);
-    assert_eq!(rig.set(base + SIZE, SIZE, &cpu(&rig, RO)), OK);
+    assert_eq!(setup.map(base + SIZE, SIZE, handle), OK);
+    assert_eq!(setup.set(base + SIZE, SIZE, &cpu(&setup, RO)), OK);
     assert_eq!(read(base + SIZE + 4096), 7);
 }
 
 #[test]
 fn cpu_access_is_enforced() {
-    let rig = start("era=d");
-    let (base, _) = rig.mapped(SIZE, &[]);
+    let setup = start("era=d");
+    let (base, _) = setup.mapped(SIZE, &[]);
     assert_faults(|| drop(core::hint::black_box(vec![read(base)])));
-    assert_eq!(rig.set(base, SIZE, &cpu(&rig, RO)), OK);
+    assert_eq!(setup.set(base, SIZE, &cpu(&setup, RO)), OK);
     assert_eq!(read(base), 0);
     assert_faults(|| write(base, 1));
-    assert_eq!(rig.set(base, SIZE, &cpu(&rig, RW)), OK);
+    assert_eq!(setup.set(base, SIZE, &cpu(&setup, RW)), OK);
     write(base, 1);
-    assert_eq!(rig.set(base, SIZE, &cpu(&rig, NONE)), OK);
+    assert_eq!(setup.set(base, SIZE, &cpu(&setup, NONE)), OK);
     assert!(!readable(base));
-    assert_eq!(rig.get(base, rig.cpus[0]), Ok(NONE), "generation D returns the access of CPUs");
+    assert_eq!(setup.get(base, setup.cpus[0]), Ok(NONE), "generation D returns the access of CPUs");
 }
 
 #[test]
 fn descriptor_works_in_another_process() {
-    let rig = start("era=b,gpus=2");
-    let handle = rig.try_create(rig.vram[1], SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
-    let (base, descriptor) = (rig.reserve(SIZE), rig.export(handle).expect("a descriptor"));
-    assert_eq!(rig.map(base, SIZE, handle), OK);
-    assert_eq!(rig.set(base, SIZE, &[(rig.cpus[0], RW), (rig.gpus[1], RW)]), OK);
+    let setup = start("era=b,gpus=2");
+    let handle = setup.try_create(setup.vram[1], SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
+    let (base, descriptor) = (setup.reserve(SIZE), setup.export(handle).expect("a descriptor"));
+    assert_eq!(setup.map(base, SIZE, handle), OK);
+    assert_eq!(setup.set(base, SIZE, &[(setup.cpus[0], RW), (setup.gpus[1], RW)]), OK);
     write(base, 1234);
     let child = || {
         // A separate runtime, in which the parent's handles are invalid.
         let other = start("era=b,gpus=2");
-        assert_ne!(other.gpus[1], rig.gpus[1]);
+        assert_ne!(other.gpus[1], setup.gpus[1]);
         let imported = other.import(descriptor).expect("an import");
         let (pool, _) = other.properties(imported).expect("properties");
         assert!(
@@ -84,15 +84,15 @@ fn descriptor_works_in_another_process() {
         assert_eq!(one_gpu.import(descriptor), Err(INVALID_ALLOCATION), "no such GPU");
     };
     assert_eq!(in_child(child), Ended::Exit(0));
-    assert_eq!(rig.peek(base), 4321, "the GPU reads it, too");
+    assert_eq!(setup.peek(base), 4321, "the GPU reads it, too");
 }
 
 #[test]
 fn descriptor_outlives_its_handle() {
-    let rig = start("era=b,dmabuf-cpu-mapping=off");
-    let (base, handle) = rig.mapped(SIZE, &gpu(&rig, 0, RW));
-    rig.poke(base, 5);
-    let descriptor = rig.export(handle).expect("a descriptor");
+    let setup = start("era=b,dmabuf-cpu-mapping=off");
+    let (base, handle) = setup.mapped(SIZE, &gpu(&setup, 0, RW));
+    setup.poke(base, 5);
+    let descriptor = setup.export(handle).expect("a descriptor");
     let mmap = |protection| unsafe {
         libc::mmap(null_mut(), SIZE, protection, libc::MAP_SHARED, descriptor, 0)
     };
@@ -100,10 +100,10 @@ fn descriptor_outlives_its_handle() {
     assert_eq!(read(mmap(libc::PROT_READ).addr()), 5);
     assert_eq!(unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) }, SIZE as i64, "its size");
     assert_eq!(unsafe { libc::ftruncate(descriptor, 0) }, -1, "sealed");
-    assert_eq!((rig.unmap(base, SIZE), rig.release(handle)), (OK, OK));
-    let imported = rig.import(descriptor).expect("an import");
-    assert_eq!(rig.map(base, SIZE, imported), OK);
-    assert_eq!(rig.set(base, SIZE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+    assert_eq!((setup.unmap(base, SIZE), setup.release(handle)), (OK, OK));
+    let imported = setup.import(descriptor).expect("an import");
+    assert_eq!(setup.map(base, SIZE, imported), OK);
+    assert_eq!(setup.set(base, SIZE, &[(setup.gpus[0], RW), (setup.cpus[0], RW)]), OK);
     assert_eq!(read(base), 5);
     write(base, 6);
 }
@@ -111,38 +111,38 @@ fn descriptor_outlives_its_handle() {
 #[test]
 fn generations_c_and_d_import_lazily() {
     for (generation, survives_close) in [("era=c", false), ("era=d", true)] {
-        let rig = start(generation);
-        let (base, handle) = (rig.reserve(2 * SIZE), rig.create(SIZE));
+        let setup = start(generation);
+        let (base, handle) = (setup.reserve(2 * SIZE), setup.create(SIZE));
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
-        let invalid = rig.import(plain).expect("import does not check");
-        assert_eq!(rig.map(base, SIZE, invalid), OK);
-        assert_eq!(rig.set(base, SIZE, &gpu(&rig, 0, RW)), ERROR, "{generation}");
-        let own = rig.export(handle).expect("a descriptor");
+        let invalid = setup.import(plain).expect("import does not check");
+        assert_eq!(setup.map(base, SIZE, invalid), OK);
+        assert_eq!(setup.set(base, SIZE, &gpu(&setup, 0, RW)), ERROR, "{generation}");
+        let own = setup.export(handle).expect("a descriptor");
         let descriptor = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 900) };
-        let imported = rig.import(descriptor).expect("an import");
-        assert_eq!(rig.properties(imported), Ok((0, MEMORY_TYPE_NONE)));
+        let imported = setup.import(descriptor).expect("an import");
+        assert_eq!(setup.properties(imported), Ok((0, MEMORY_TYPE_NONE)));
         unsafe { libc::close(descriptor) };
-        assert_eq!(rig.map(base + SIZE, SIZE, imported), OK);
-        let set = rig.set(base + SIZE, SIZE, &gpu(&rig, 0, RW));
+        assert_eq!(setup.map(base + SIZE, SIZE, imported), OK);
+        let set = setup.set(base + SIZE, SIZE, &gpu(&setup, 0, RW));
         assert_eq!(set, if survives_close { OK } else { ERROR }, "{generation}");
         // A size larger than the handle's is an error too.
-        assert_eq!(rig.unmap(base, SIZE), OK);
-        assert_eq!(rig.unmap(base + SIZE, SIZE), OK);
-        assert_eq!(rig.map(base, 2 * SIZE, handle), OK);
-        assert_eq!(rig.set(base, 2 * SIZE, &gpu(&rig, 0, RW)), ERROR, "{generation}");
+        assert_eq!(setup.unmap(base, SIZE), OK);
+        assert_eq!(setup.unmap(base + SIZE, SIZE), OK);
+        assert_eq!(setup.map(base, 2 * SIZE, handle), OK);
+        assert_eq!(setup.set(base, 2 * SIZE, &gpu(&setup, 0, RW)), ERROR, "{generation}");
     }
 }
 
 #[test]
 fn generation_c_needs_the_owner_last() {
-    let rig = start("era=c");
-    let (base, handle) = rig.mapped(SIZE, &[]);
-    assert_eq!(rig.export(handle), rig.export(handle));
-    assert_eq!(rig.simulation.usage().descriptors, 2);
-    assert_eq!(rig.set(base, SIZE, &gpu(&rig, 0, RW)), OK);
-    assert_eq!(rig.set(base, SIZE, &gpu(&rig, 1, RW)), ERROR);
-    assert_eq!((rig.unmap(base, SIZE), rig.map(base, SIZE, handle)), (OK, OK));
-    assert_eq!(rig.set(base, SIZE, &[(rig.gpus[1], RW), (rig.gpus[0], RW)]), OK);
+    let setup = start("era=c");
+    let (base, handle) = setup.mapped(SIZE, &[]);
+    assert_eq!(setup.export(handle), setup.export(handle));
+    assert_eq!(setup.simulation.usage().descriptors, 2);
+    assert_eq!(setup.set(base, SIZE, &gpu(&setup, 0, RW)), OK);
+    assert_eq!(setup.set(base, SIZE, &gpu(&setup, 1, RW)), ERROR);
+    assert_eq!((setup.unmap(base, SIZE), setup.map(base, SIZE, handle)), (OK, OK));
+    assert_eq!(setup.set(base, SIZE, &[(setup.gpus[1], RW), (setup.gpus[0], RW)]), OK);
     let d = start("era=d");
     let (base, handle) = d.mapped(SIZE, &gpu(&d, 0, RW));
     assert_eq!(d.set(base, SIZE, &gpu(&d, 1, RW)), OK);
@@ -153,14 +153,14 @@ fn generation_c_needs_the_owner_last() {
 
 #[test]
 fn generation_d_has_cpu_memory() {
-    let rig = start("era=d");
-    let handle = rig.try_create(rig.system, SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
-    let base = rig.reserve(SIZE);
-    assert_eq!(rig.map(base, SIZE, handle), OK);
-    assert_eq!(rig.set(base, SIZE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+    let setup = start("era=d");
+    let handle = setup.try_create(setup.system, SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
+    let base = setup.reserve(SIZE);
+    assert_eq!(setup.map(base, SIZE, handle), OK);
+    assert_eq!(setup.set(base, SIZE, &[(setup.gpus[0], RW), (setup.cpus[0], RW)]), OK);
     write(base, 11);
-    assert!(rig.simulation.page(0, base).is_some());
-    assert_eq!(rig.simulation.usage().vram_used, [0, 0]);
+    assert!(setup.simulation.page(0, base).is_some());
+    assert_eq!(setup.simulation.usage().vram_used, [0, 0]);
     let no_gpus = start("era=d,gpus=0");
     let create = no_gpus.try_create(no_gpus.system, SIZE, MEMORY_TYPE_PINNED, 0);
     assert_eq!(create, Err(OUT_OF_RESOURCES), "CPU memory needs a GPU");
@@ -173,71 +173,71 @@ fn generation_d_has_cpu_memory() {
 
 #[test]
 fn video_memory_is_limited() {
-    let rig = start("era=a,gpus=2,vram=1g");
-    let used = || rig.simulation.usage().vram_used;
-    let create = |size| rig.try_create(rig.vram[0], size, MEMORY_TYPE_NONE, 0);
+    let setup = start("era=a,gpus=2,vram=1g");
+    let used = || setup.simulation.usage().vram_used;
+    let create = |size| setup.try_create(setup.vram[0], size, MEMORY_TYPE_NONE, 0);
     let half = create(512 * MIB).expect("half");
-    let rest = rig.allocate(rig.vram[0], 512 * MIB).expect("the other half");
+    let rest = setup.allocate(setup.vram[0], 512 * MIB).expect("the other half");
     assert_eq!(used(), [GIB as u64, 0]);
     assert_eq!(create(4096), Err(OUT_OF_RESOURCES));
-    assert_eq!(rig.allocate(rig.vram[0], 1), Err(OUT_OF_RESOURCES));
+    assert_eq!(setup.allocate(setup.vram[0], 1), Err(OUT_OF_RESOURCES));
     assert!(
-        rig.try_create(rig.vram[1], GIB, MEMORY_TYPE_NONE, 0).is_ok(),
+        setup.try_create(setup.vram[1], GIB, MEMORY_TYPE_NONE, 0).is_ok(),
         "every GPU has its own memory"
     );
-    assert_eq!(rig.pool_free(rest), OK);
-    let available = agent_info::<u64>(rig.hsa, rig.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
+    assert_eq!(setup.pool_free(rest), OK);
+    let available = agent_info::<u64>(setup.hsa, setup.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
     assert_eq!(available, Ok(512 << 20));
     // An import keeps the memory, and does not claim it again.
-    let imported = rig.import(rig.export(half).expect("a descriptor")).expect("an import");
-    assert_eq!(rig.release(half), OK);
+    let imported = setup.import(setup.export(half).expect("a descriptor")).expect("an import");
+    assert_eq!(setup.release(half), OK);
     assert_eq!(used()[0], 512 << 20);
-    assert_eq!(rig.release(imported), OK);
+    assert_eq!(setup.release(imported), OK);
     assert_eq!(used()[0], 0);
-    assert_eq!(rig.simulation.usage().descriptors, 0);
+    assert_eq!(setup.simulation.usage().descriptors, 0);
 }
 
 #[test]
 fn generation_b_keeps_memory_until_address_free() {
     for (generation, kept) in [("era=a", 0), ("era=b", SIZE as u64), ("era=d", 0)] {
-        let rig = start(generation);
-        let (base, handle) = rig.mapped(SIZE, &gpu(&rig, 0, RW));
-        assert_eq!((rig.unmap(base, SIZE), rig.release(handle)), (OK, OK));
-        assert_eq!(rig.simulation.usage().vram_used[0], kept, "{generation}");
-        assert_eq!(rig.free(base, SIZE), OK);
-        assert_eq!(rig.simulation.usage().vram_used[0], 0, "{generation}");
+        let setup = start(generation);
+        let (base, handle) = setup.mapped(SIZE, &gpu(&setup, 0, RW));
+        assert_eq!((setup.unmap(base, SIZE), setup.release(handle)), (OK, OK));
+        assert_eq!(setup.simulation.usage().vram_used[0], kept, "{generation}");
+        assert_eq!(setup.free(base, SIZE), OK);
+        assert_eq!(setup.simulation.usage().vram_used[0], 0, "{generation}");
     }
 }
 
 #[test]
 fn no_register_reserves_plain_memory() {
     let flags = HSA_AMD_VMEM_ADDRESS_NO_REGISTER.into();
-    let rig = start("era=b,vmem=off");
-    assert_eq!(rig.try_reserve(SIZE, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
-    let base = rig.try_reserve(SIZE, 0, 0, flags).expect("NO_REGISTER needs no support");
+    let setup = start("era=b,vmem=off");
+    assert_eq!(setup.try_reserve(SIZE, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
+    let base = setup.try_reserve(SIZE, 0, 0, flags).expect("NO_REGISTER needs no support");
     write(base, 1);
-    assert_eq!(rig.free(base, SIZE), OK);
-    let rig = start("era=b");
-    let base = rig.try_reserve(SIZE, 0, 64 * MIB, flags).expect("a reservation");
+    assert_eq!(setup.free(base, SIZE), OK);
+    let setup = start("era=b");
+    let base = setup.try_reserve(SIZE, 0, 64 * MIB, flags).expect("a reservation");
     assert!(base.is_multiple_of(64 * MIB));
     write(base + SIZE - 8, 1);
-    let handle = rig.create(SIZE);
-    assert_eq!(rig.map(base, SIZE, handle), OK);
+    let handle = setup.create(SIZE);
+    assert_eq!(setup.map(base, SIZE, handle), OK);
     assert!(!readable(base), "generation B maps the memory without access");
-    assert_eq!(rig.set(base, SIZE, &cpu(&rig, RW)), OK);
+    assert_eq!(setup.set(base, SIZE, &cpu(&setup, RW)), OK);
     assert_eq!(read(base + SIZE - 8), 0);
 }
 
 #[test]
 fn cpu_faults_without_large_bar() {
-    let rig = start("consumer,era=d");
-    let (base, _) = rig.mapped(SIZE, &[(rig.cpus[0], RW), (rig.gpus[0], RW)]);
+    let setup = start("consumer,era=d");
+    let (base, _) = setup.mapped(SIZE, &[(setup.cpus[0], RW), (setup.gpus[0], RW)]);
     assert!(!readable(base));
-    rig.poke(base, 3);
-    assert_eq!(rig.peek(base), 3, "the GPU reads it");
-    let pool = rig.allocate(rig.vram[0], SIZE).expect("memory");
+    setup.poke(base, 3);
+    assert_eq!(setup.peek(base), 3, "the GPU reads it");
+    let pool = setup.allocate(setup.vram[0], SIZE).expect("memory");
     assert!(!readable(pool));
-    assert_eq!(rig.pointer_info(pool).hostBaseAddress, null_mut());
+    assert_eq!(setup.pointer_info(pool).hostBaseAddress, null_mut());
 }
 
 #[test]
@@ -246,16 +246,16 @@ fn set_access_revokes_unnamed_agents() {
     // extension 1.7 on, unnamed agents keep their access.
     let versions = [("none", NONE, NONE), ("4", RW, NONE), ("6", RW, NONE), ("7", RW, RW)];
     for (version, after_grant, after_change) in versions {
-        let rig = start(&format!("era=a,extension={version}"));
-        let (base, _) = rig.mapped(SIZE, &gpu(&rig, 0, RW));
+        let setup = start(&format!("era=a,extension={version}"));
+        let (base, _) = setup.mapped(SIZE, &gpu(&setup, 0, RW));
         // 6.0 returns an error for an agent without access.
-        let get = || rig.get(base, rig.gpus[0]).unwrap_or(NONE);
-        assert_eq!(rig.set(base, SIZE, &gpu(&rig, 1, RW)), OK);
+        let get = || setup.get(base, setup.gpus[0]).unwrap_or(NONE);
+        assert_eq!(setup.set(base, SIZE, &gpu(&setup, 1, RW)), OK);
         assert_eq!(get(), after_grant, "extension {version}");
-        assert_eq!(rig.set(base, SIZE, &[(rig.gpus[0], RW), (rig.gpus[1], RW)]), OK);
-        assert_eq!(rig.set(base, SIZE, &gpu(&rig, 1, RO)), OK);
+        assert_eq!(setup.set(base, SIZE, &[(setup.gpus[0], RW), (setup.gpus[1], RW)]), OK);
+        assert_eq!(setup.set(base, SIZE, &gpu(&setup, 1, RO)), OK);
         assert_eq!(get(), after_change, "extension {version}");
-        assert_eq!(rig.simulation.page(0, base).is_some(), after_change == RW);
+        assert_eq!(setup.simulation.page(0, base).is_some(), after_change == RW);
     }
     let oldest = start("era=a,extension=none");
     let (base, _) = oldest.mapped(SIZE, &[]);
@@ -264,12 +264,12 @@ fn set_access_revokes_unnamed_agents() {
 
 #[test]
 fn create_requires_multiples_of_the_granule() {
-    let rig = start("granule=2m");
-    let create = |size| rig.try_create(rig.vram[0], size, MEMORY_TYPE_NONE, 0);
+    let setup = start("granule=2m");
+    let create = |size| setup.try_create(setup.vram[0], size, MEMORY_TYPE_NONE, 0);
     assert_eq!(create(4096), Err(INVALID_ARGUMENT));
     assert_eq!(create(3 * MIB), Err(INVALID_ARGUMENT));
     assert!(create(2 * MIB).is_ok());
-    let info = |attribute| pool_info::<usize>(rig.hsa, rig.vram[0], attribute);
+    let info = |attribute| pool_info::<usize>(setup.hsa, setup.vram[0], attribute);
     assert_eq!(info(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), Ok(2 * MIB));
 }
 
@@ -280,14 +280,14 @@ fn dropping_a_simulation_frees_everything() {
 }
 
 fn dropping_a_simulation_frees_everything_in_child() {
-    let rig = start("era=b");
-    let (base, handle) = rig.mapped(SIZE, &cpu(&rig, RW));
-    let pool = rig.allocate(rig.vram[0], SIZE).expect("memory");
-    let file = rig.export(handle).expect("a descriptor");
+    let setup = start("era=b");
+    let (base, handle) = setup.mapped(SIZE, &cpu(&setup, RW));
+    let pool = setup.allocate(setup.vram[0], SIZE).expect("memory");
+    let file = setup.export(handle).expect("a descriptor");
     write(base, 1);
-    assert_eq!(rig.shut_down(), OK);
+    assert_eq!(setup.shut_down(), OK);
     assert!(readable(base), "the runtime has leaked the mapping");
-    drop(rig);
+    drop(setup);
     assert!(!readable(base) && !readable(pool));
     assert_eq!(
         unsafe { libc::lseek(file, 0, libc::SEEK_END) },
@@ -298,17 +298,17 @@ fn dropping_a_simulation_frees_everything_in_child() {
 
 /// In a child process, calls `prepare` on a simulation of a generation, uses up all file
 /// descriptors, and calls the function that `prepare` returned.
-fn run_without_descriptors<A: FnOnce(&Rig)>(
+fn run_without_descriptors<A: FnOnce(&Setup)>(
     generation: &str,
-    prepare: impl FnOnce(&Rig) -> A,
+    prepare: impl FnOnce(&Setup) -> A,
 ) -> Ended {
     in_child(|| {
-        let rig = start(&format!("era={generation},gpus=2"));
-        let act = prepare(&rig);
+        let setup = start(&format!("era={generation},gpus=2"));
+        let act = prepare(&setup);
         let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
-        act(&rig);
+        act(&setup);
     })
 }
 
@@ -318,12 +318,12 @@ fn map_needs_a_descriptor() {
     for (generation, expected) in
         [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
-        let ended = run_without_descriptors(generation, |rig| {
-            let (base, handle) = (rig.reserve(SIZE), rig.create(SIZE));
-            move |rig: &Rig| {
-                assert_eq!(rig.map(base, SIZE, handle), expected);
+        let ended = run_without_descriptors(generation, |setup| {
+            let (base, handle) = (setup.reserve(SIZE), setup.create(SIZE));
+            move |setup: &Setup| {
+                assert_eq!(setup.map(base, SIZE, handle), expected);
                 // Arguments are checked first.
-                assert_eq!(rig.map(base + SIZE, SIZE, handle), INVALID_ARGUMENT);
+                assert_eq!(setup.map(base + SIZE, SIZE, handle), INVALID_ARGUMENT);
             }
         });
         assert_eq!(ended, Ended::Exit(0), "generation {generation}");
@@ -337,11 +337,11 @@ fn grant_without_descriptor_aborts() {
     for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
     {
-        let ended = run_without_descriptors(generation, |rig| {
-            let (base, _) = rig.mapped(SIZE, &[]);
-            move |rig: &Rig| {
+        let ended = run_without_descriptors(generation, |setup| {
+            let (base, _) = setup.mapped(SIZE, &[]);
+            move |setup: &Setup| {
                 let status = if generation == "d" { OUT_OF_RESOURCES } else { OK };
-                assert_eq!(rig.set(base, SIZE, &gpu(rig, 0, RW)), status);
+                assert_eq!(setup.set(base, SIZE, &gpu(setup, 0, RW)), status);
             }
         });
         assert_eq!(ended, expected, "generation {generation}");
@@ -351,11 +351,11 @@ fn grant_without_descriptor_aborts() {
 #[test]
 fn permission_change_needs_no_descriptor() {
     for generation in ["a", "b", "c", "d"] {
-        let ended = run_without_descriptors(generation, |rig| {
-            let (base, _) = rig.mapped(SIZE, &gpu(rig, 0, RO));
-            move |rig: &Rig| {
-                assert_eq!(rig.set(base, SIZE, &gpu(rig, 0, RW)), OK);
-                assert_eq!(rig.unmap(base, SIZE), OK);
+        let ended = run_without_descriptors(generation, |setup| {
+            let (base, _) = setup.mapped(SIZE, &gpu(setup, 0, RO));
+            move |setup: &Setup| {
+                assert_eq!(setup.set(base, SIZE, &gpu(setup, 0, RW)), OK);
+                assert_eq!(setup.unmap(base, SIZE), OK);
             }
         });
         assert_eq!(ended, Ended::Exit(0), "generation {generation}");

@@ -2,8 +2,8 @@
 //! not lock both (before ROCm 10).
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
-mod rig;
-use rig::*;
+mod setup;
+use setup::*;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
 /// Imports while a create of another thread hangs.
 fn overlap(generation: &str) {
-    let rig = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
-    let memory = rig.create(MIB * 2);
-    let descriptor = rig.export(memory).expect("a descriptor");
-    let rig = &rig;
+    let setup = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
+    let memory = setup.create(MIB * 2);
+    let descriptor = setup.export(memory).expect("a descriptor");
+    let setup = &setup;
     std::thread::scope(|scope| {
-        scope.spawn(|| rig.create(MIB * 2));
+        scope.spawn(|| setup.create(MIB * 2));
         let begun = Instant::now();
-        while rig.simulation.calls("hsa_amd_vmem_handle_create") < 2 {
+        while setup.simulation.calls("hsa_amd_vmem_handle_create") < 2 {
             assert!(begun.elapsed() < Duration::from_secs(60), "the create has not begun");
             std::thread::yield_now();
         }
-        let imported = rig.import(descriptor);
+        let imported = setup.import(descriptor);
         assert!(imported.is_ok(), "{imported:?}");
         // The thread that creates a handle hangs until the process ends.
         std::process::exit(0);

@@ -1,8 +1,8 @@
 //! Entries of GPUs' page tables that are replaced, and changes that take effect late.
 
-mod rig;
+mod setup;
 
-use rig::*;
+use setup::*;
 use std::os::fd::BorrowedFd;
 
 const PAGE: usize = 4 * KIB;
@@ -13,18 +13,18 @@ const READ_WRITE: u32 = 3;
 
 /// A mapping of three pages that GPU 0 can access.
 struct Mapped {
-    rig: Rig,
+    setup: Setup,
     base: usize,
     descriptor: i32,
 }
 
 impl Mapped {
     fn new(config: &str) -> Self {
-        let rig = start(config);
-        let (base, handle) = rig.mapped(3 * PAGE, &[]);
-        assert_eq!(rig.set(base, 3 * PAGE, &[(rig.gpus[0], RW)]), OK);
-        let descriptor = rig.export(handle).expect("a descriptor");
-        let mapped = Self { rig, base, descriptor };
+        let setup = start(config);
+        let (base, handle) = setup.mapped(3 * PAGE, &[]);
+        assert_eq!(setup.set(base, 3 * PAGE, &[(setup.gpus[0], RW)]), OK);
+        let descriptor = setup.export(handle).expect("a descriptor");
+        let mapped = Self { setup, base, descriptor };
         mapped.flush();
         mapped
     }
@@ -40,8 +40,8 @@ impl Mapped {
         let start = self.base + page * PAGE;
         // SAFETY: the descriptor stays open until the end of the test.
         let memory = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
-        let (gpu, range) = (self.rig.gpus[0], start..start + count * PAGE);
-        match self.rig.simulation.replace_entries(
+        let (gpu, range) = (self.setup.gpus[0], start..start + count * PAGE);
+        match self.setup.simulation.replace_entries(
             gpu,
             memory,
             range,
@@ -57,7 +57,7 @@ impl Mapped {
     /// whether the GPU can write.
     fn pages(&self) -> [Option<(usize, bool)>; 3] {
         [0, 1, 2].map(|page| {
-            let page = self.rig.simulation.page(0, self.base + page * PAGE)?;
+            let page = self.setup.simulation.page(0, self.base + page * PAGE)?;
             page.readable.then_some((page.offset as usize / PAGE, page.writable))
         })
     }
@@ -66,8 +66,8 @@ impl Mapped {
     fn flush(&self) {
         let page = [0u8; PAGE];
         let address = page.as_ptr().addr();
-        self.rig.lock(address, PAGE).expect("the page is locked");
-        self.rig.unlock(address);
+        self.setup.lock(address, PAGE).expect("the page is locked");
+        self.setup.unlock(address);
     }
 }
 
@@ -83,7 +83,7 @@ fn replace_splits_the_surrounding_entry() {
     assert_eq!(mapped.pages(), [None; 3]);
     assert_eq!(mapped.replace(0, 3, 0, READ_WRITE), OK);
     assert_eq!(mapped.pages(), UNCHANGED);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
+    assert_eq!(mapped.setup.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), [None; 3]);
 }
 
@@ -92,7 +92,7 @@ fn replace_splits_the_surrounding_entry() {
 fn unmap_leaves_entries_that_replaced_a_part() {
     let mapped = Mapped::new("");
     assert_eq!(mapped.replace(1, 1, 1, READ), OK);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
+    assert_eq!(mapped.setup.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), [None, Some((1, false)), Some((2, true))]);
 }
 
@@ -102,9 +102,9 @@ fn invalid_replacements_change_nothing() {
     let replace = |gpu, descriptor, range, offset| {
         // SAFETY: the descriptors are open: this process's standard input, and the memory's.
         let memory = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        mapped.rig.simulation.replace_entries(gpu, memory, range, offset, READ)
+        mapped.setup.simulation.replace_entries(gpu, memory, range, offset, READ)
     };
-    let (gpu, memory, base) = (mapped.rig.gpus[0], mapped.descriptor, mapped.base);
+    let (gpu, memory, base) = (mapped.setup.gpus[0], mapped.descriptor, mapped.base);
     assert_eq!(
         replace(gpu, memory, base..base + 3 * PAGE, PAGE),
         Err(INVALID_ARGUMENT),
@@ -117,7 +117,7 @@ fn invalid_replacements_change_nothing() {
         Err(INVALID_ARGUMENT)
     );
     assert_eq!(replace(gpu, 0, base..base + PAGE, 0), Err(INVALID_ARGUMENT), "no memory");
-    assert_eq!(replace(mapped.rig.cpus[0], memory, base..base + PAGE, 0), Err(INVALID_AGENT));
+    assert_eq!(replace(mapped.setup.cpus[0], memory, base..base + PAGE, 0), Err(INVALID_AGENT));
     assert_eq!(mapped.pages(), UNCHANGED);
 }
 
@@ -131,7 +131,7 @@ fn used_entries_stay_in_effect_until_a_flush() {
     assert_eq!(mapped.pages().map(|page| page.map(|(_, writable)| writable)), [Some(false); 3]);
     mapped.flush();
     assert_eq!(mapped.pages(), UNCHANGED);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
+    assert_eq!(mapped.setup.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), UNCHANGED, "the GPU can still use the memory");
     mapped.flush();
     assert_eq!(mapped.pages(), [None; 3]);
@@ -144,8 +144,8 @@ fn late_entries_take_effect_at_a_flush() {
     assert_eq!(mapped.pages(), UNCHANGED);
     mapped.flush();
     assert_eq!(mapped.pages()[0], Some((1, false)));
-    let (second, _) = mapped.rig.mapped(PAGE, &[(mapped.rig.gpus[0], RW)]);
-    assert_eq!(mapped.rig.simulation.page(0, second), None);
+    let (second, _) = mapped.setup.mapped(PAGE, &[(mapped.setup.gpus[0], RW)]);
+    assert_eq!(mapped.setup.simulation.page(0, second), None);
     mapped.flush();
-    assert!(mapped.rig.simulation.page(0, second).is_some());
+    assert!(mapped.setup.simulation.page(0, second).is_some());
 }

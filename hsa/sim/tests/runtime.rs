@@ -1,11 +1,11 @@
 //! Configuration texts, attributes of agents and pools, counted and failing calls, start and stop.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
-mod rig;
+mod setup;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use hsa_sim::{Config, ConfigError, Error, FaultPlan, Generation, GpuPermissions, Simulation};
-use rig::*;
+use setup::*;
 
 const SIZE: usize = 4 * MIB;
 
@@ -95,31 +95,31 @@ fn start_rejects_impossible_configurations() {
 
 #[test]
 fn agent_info_describes_mi300x() {
-    let rig = start("gpus=2,era=b");
-    let gpu = rig.gpus[1];
-    let agents = agents(rig.hsa);
-    assert_eq!(agents, [rig.cpus[0], rig.gpus[0], rig.gpus[1]], "CPUs come first");
-    let text = |attribute| agent_text(rig.hsa, gpu, attribute);
+    let setup = start("gpus=2,era=b");
+    let gpu = setup.gpus[1];
+    let agents = agents(setup.hsa);
+    assert_eq!(agents, [setup.cpus[0], setup.gpus[0], setup.gpus[1]], "CPUs come first");
+    let text = |attribute| agent_text(setup.hsa, gpu, attribute);
     assert_eq!(text(HSA_AGENT_INFO_NAME), "gfx942");
     assert_eq!(text(HSA_AMD_AGENT_INFO_PRODUCT_NAME), "AMD Instinct MI300X");
     assert_eq!(text(HSA_AGENT_INFO_VENDOR_NAME), "AMD");
     let uuid = text(HSA_AMD_AGENT_INFO_UUID);
     assert!(uuid.starts_with("GPU-") && uuid.len() == 20, "{uuid}");
-    assert_ne!(uuid, agent_text(rig.hsa, rig.gpus[0], HSA_AMD_AGENT_INFO_UUID));
+    assert_ne!(uuid, agent_text(setup.hsa, setup.gpus[0], HSA_AMD_AGENT_INFO_UUID));
     let word =
-        |agent, attribute| agent_info::<u32>(rig.hsa, agent, attribute).expect("an attribute");
+        |agent, attribute| agent_info::<u32>(setup.hsa, agent, attribute).expect("an attribute");
     assert_eq!(word(gpu, HSA_AGENT_INFO_NODE), 2);
     assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_DRIVER_NODE_ID), 2);
     assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT), 304);
     let bdf = |agent| word(agent, HSA_AMD_AGENT_INFO_BDFID);
-    assert_ne!(bdf(gpu), bdf(rig.gpus[0]));
-    let long = |agent, attribute| agent_info::<u64>(rig.hsa, agent, attribute);
-    assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_NEAREST_CPU), Ok(rig.cpus[0].handle));
+    assert_ne!(bdf(gpu), bdf(setup.gpus[0]));
+    let long = |agent, attribute| agent_info::<u64>(setup.hsa, agent, attribute);
+    assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_NEAREST_CPU), Ok(setup.cpus[0].handle));
     assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL), Ok(192 << 30));
     assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES), Ok(0));
     assert_eq!(long(gpu, 0xB000), Err(INVALID_ARGUMENT));
     assert_eq!(long(hsa_agent_t { handle: 8 }, HSA_AGENT_INFO_NODE), Err(INVALID_AGENT));
-    assert_eq!(unsafe { (rig.hsa.hsa_agent_get_info)(gpu, 0, null_mut()) }, INVALID_ARGUMENT);
+    assert_eq!(unsafe { (setup.hsa.hsa_agent_get_info)(gpu, 0, null_mut()) }, INVALID_ARGUMENT);
     let apu = start("apu");
     let properties =
         agent_info::<[u8; 8]>(apu.hsa, apu.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)
@@ -130,16 +130,16 @@ fn agent_info_describes_mi300x() {
 
 #[test]
 fn isa_info_returns_the_full_name() {
-    let rig = start("gpus=1");
+    let setup = start("gpus=1");
     unsafe extern "C" fn store(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
         unsafe { data.cast::<hsa_isa_t>().write(isa) };
         HSA_STATUS_INFO_BREAK
     }
     let mut isa = hsa_isa_t { handle: 0 };
-    let iterate = rig.hsa.hsa_agent_iterate_isas.expect("in the table");
-    let status = unsafe { iterate(rig.gpus[0], Some(store), (&raw mut isa).cast()) };
+    let iterate = setup.hsa.hsa_agent_iterate_isas.expect("in the table");
+    let status = unsafe { iterate(setup.gpus[0], Some(store), (&raw mut isa).cast()) };
     assert_eq!(status, HSA_STATUS_INFO_BREAK, "the status that stops the iteration is returned");
-    let query = rig.hsa.hsa_isa_get_info_alt.expect("in the table");
+    let query = setup.hsa.hsa_isa_get_info_alt.expect("in the table");
     let mut length = 0u32;
     let out = (&raw mut length).cast();
     assert_eq!(unsafe { query(isa, HSA_ISA_INFO_NAME_LENGTH, out) }, OK);
@@ -154,73 +154,74 @@ fn isa_info_returns_the_full_name() {
 fn pools_are_in_amds_order() {
     // Segment (0: global, 3: LDS), and flags (1: kernel arguments, 2: fine-grained, 4: coarse-grained, 8: extended
     // scope).
-    let flags = |rig: &Rig, agent| -> Vec<(u32, u32)> {
+    let flags = |setup: &Setup, agent| -> Vec<(u32, u32)> {
         let description = |pool: &hsa_amd_memory_pool_t| {
             let query =
-                |attribute| pool_info::<u32>(rig.hsa, *pool, attribute).expect("an attribute");
+                |attribute| pool_info::<u32>(setup.hsa, *pool, attribute).expect("an attribute");
             (query(HSA_AMD_MEMORY_POOL_INFO_SEGMENT), query(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS))
         };
-        pools(rig.hsa, agent).iter().map(description).collect()
+        pools(setup.hsa, agent).iter().map(description).collect()
     };
-    let rig = start("gpus=1,era=b");
-    assert_eq!(flags(&rig, rig.cpus[0]), [(0, 2), (0, 8), (0, 3), (0, 4)]);
-    assert_eq!(flags(&rig, rig.gpus[0]), [(0, 4), (0, 8), (0, 2), (3, 0)]);
+    let setup = start("gpus=1,era=b");
+    assert_eq!(flags(&setup, setup.cpus[0]), [(0, 2), (0, 8), (0, 3), (0, 4)]);
+    assert_eq!(flags(&setup, setup.gpus[0]), [(0, 4), (0, 8), (0, 2), (3, 0)]);
     let consumer = start("consumer");
     assert_eq!(flags(&consumer, consumer.gpus[0]), [(0, 4), (0, 8), (3, 0)], "no hive");
     let info =
-        |pool, attribute| pool_info::<usize>(rig.hsa, pool, attribute).expect("an attribute");
-    let vram = rig.vram[0];
+        |pool, attribute| pool_info::<usize>(setup.hsa, pool, attribute).expect("an attribute");
+    let vram = setup.vram[0];
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_SIZE), 192 * GIB);
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE), 192 * GIB);
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), 4096);
     let recommended = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE;
-    let lds = pools(rig.hsa, rig.gpus[0])[3];
-    let granules = [vram, rig.system, lds].map(|pool| info(pool, recommended));
+    let lds = pools(setup.hsa, setup.gpus[0])[3];
+    let granules = [vram, setup.system, lds].map(|pool| info(pool, recommended));
     assert_eq!(granules, [2 * MIB, 4096, 0]);
-    let location = |pool| pool_info::<u32>(rig.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
+    let location = |pool| pool_info::<u32>(setup.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
     assert_eq!(location(vram), Ok(HSA_AMD_MEMORY_POOL_LOCATION_GPU));
-    assert_eq!(location(rig.system), Ok(HSA_AMD_MEMORY_POOL_LOCATION_CPU));
+    assert_eq!(location(setup.system), Ok(HSA_AMD_MEMORY_POOL_LOCATION_CPU));
     let allowed = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
-    let allowed = |pool| pool_info::<bool>(rig.hsa, pool, allowed);
+    let allowed = |pool| pool_info::<bool>(setup.hsa, pool, allowed);
     assert_eq!((allowed(vram), allowed(lds)), (Ok(true), Ok(false)));
-    assert_eq!(pool_info::<u32>(rig.hsa, vram, 99), Err(INVALID_ARGUMENT));
+    assert_eq!(pool_info::<u32>(setup.hsa, vram, 99), Err(INVALID_ARGUMENT));
     let unknown = hsa_amd_memory_pool_t { handle: 3 };
-    assert_eq!(pool_info::<u32>(rig.hsa, unknown, 0), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+    assert_eq!(pool_info::<u32>(setup.hsa, unknown, 0), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
 }
 
 #[test]
 fn links_report_access_and_type() {
-    let rig = start("gpus=2");
-    let query = |rig: &Rig, agent, pool, attribute, value: *mut c_void| unsafe {
-        (rig.hsa.hsa_amd_agent_memory_pool_get_info.expect("in the table"))(
+    let setup = start("gpus=2");
+    let query = |setup: &Setup, agent, pool, attribute, value: *mut c_void| unsafe {
+        (setup.hsa.hsa_amd_agent_memory_pool_get_info.expect("in the table"))(
             agent, pool, attribute, value,
         )
     };
-    let word = |rig: &Rig, agent, pool, attribute| {
+    let word = |setup: &Setup, agent, pool, attribute| {
         let mut value = UNWRITTEN;
-        assert_eq!(query(rig, agent, pool, attribute, (&raw mut value).cast()), OK);
+        assert_eq!(query(setup, agent, pool, attribute, (&raw mut value).cast()), OK);
         value
     };
-    let access =
-        |rig: &Rig, agent, pool| word(rig, agent, pool, HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS);
+    let access = |setup: &Setup, agent, pool| {
+        word(setup, agent, pool, HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS)
+    };
     let hops = HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
     let link_type = |agent, pool| {
-        assert_eq!(word(&rig, agent, pool, hops), 1);
+        assert_eq!(word(&setup, agent, pool, hops), 1);
         let mut info: hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
         let attribute = HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
-        assert_eq!(query(&rig, agent, pool, attribute, (&raw mut info).cast()), OK);
+        assert_eq!(query(&setup, agent, pool, attribute, (&raw mut info).cast()), OK);
         info.link_type
     };
     assert_eq!(
-        access(&rig, rig.gpus[0], rig.vram[0]),
+        access(&setup, setup.gpus[0], setup.vram[0]),
         HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT
     );
     let disallowed = HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT;
-    assert_eq!(access(&rig, rig.gpus[0], rig.vram[1]), disallowed);
-    assert_eq!(access(&rig, rig.cpus[0], rig.vram[1]), disallowed);
-    assert_eq!(word(&rig, rig.gpus[0], rig.vram[0], hops), 0);
-    assert_eq!(link_type(rig.gpus[0], rig.vram[1]), HSA_AMD_LINK_INFO_TYPE_XGMI);
-    assert_eq!(link_type(rig.gpus[0], rig.system), HSA_AMD_LINK_INFO_TYPE_PCIE);
+    assert_eq!(access(&setup, setup.gpus[0], setup.vram[1]), disallowed);
+    assert_eq!(access(&setup, setup.cpus[0], setup.vram[1]), disallowed);
+    assert_eq!(word(&setup, setup.gpus[0], setup.vram[0], hops), 0);
+    assert_eq!(link_type(setup.gpus[0], setup.vram[1]), HSA_AMD_LINK_INFO_TYPE_XGMI);
+    assert_eq!(link_type(setup.gpus[0], setup.system), HSA_AMD_LINK_INFO_TYPE_PCIE);
     let never = HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
     let isolated = start("gpus=2,peer-access=off");
     assert_eq!(access(&isolated, isolated.gpus[0], isolated.vram[1]), never);
@@ -232,17 +233,17 @@ fn links_report_access_and_type() {
 
 #[test]
 fn system_info_reports_capabilities() {
-    let rig = start("era=b,extension=14");
+    let setup = start("era=b,extension=14");
     let minor = HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR;
-    assert_eq!(system_info::<u16>(rig.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR), Ok(1));
-    assert_eq!(system_info::<u16>(rig.hsa, minor), Ok(14));
+    assert_eq!(system_info::<u16>(setup.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR), Ok(1));
+    assert_eq!(system_info::<u16>(setup.hsa, minor), Ok(14));
     let vmem = HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED;
-    assert_eq!(system_info::<bool>(rig.hsa, vmem), Ok(true));
-    assert_eq!(system_info::<bool>(rig.hsa, HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED), Ok(true));
+    assert_eq!(system_info::<bool>(setup.hsa, vmem), Ok(true));
+    assert_eq!(system_info::<bool>(setup.hsa, HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED), Ok(true));
     let fabric = HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED;
-    assert_eq!(system_info::<bool>(rig.hsa, fabric), Err(INVALID_ARGUMENT));
-    assert_eq!(system_info::<u64>(rig.hsa, 0x999), Err(INVALID_ARGUMENT));
-    let timestamp = || system_info::<u64>(rig.hsa, HSA_SYSTEM_INFO_TIMESTAMP);
+    assert_eq!(system_info::<bool>(setup.hsa, fabric), Err(INVALID_ARGUMENT));
+    assert_eq!(system_info::<u64>(setup.hsa, 0x999), Err(INVALID_ARGUMENT));
+    let timestamp = || system_info::<u64>(setup.hsa, HSA_SYSTEM_INFO_TIMESTAMP);
     let (earlier, later) = (timestamp(), timestamp());
     assert!(earlier < later, "time passes");
     let oldest = start("era=a,extension=none");
@@ -254,11 +255,11 @@ fn system_info_reports_capabilities() {
     let handle = hsa_amd_vmem_alloc_handle_t { handle: 1 };
     assert_eq!(unsafe { export(null_mut(), handle, 0) }, INVALID_ARGUMENT);
     let mut text: *const c_char = null_mut();
-    assert_eq!(unsafe { (rig.hsa.hsa_status_string)(OUT_OF_RESOURCES, &mut text) }, OK);
+    assert_eq!(unsafe { (setup.hsa.hsa_status_string)(OUT_OF_RESOURCES, &mut text) }, OK);
     let text = unsafe { CStr::from_ptr(text) }.to_str().expect("ASCII");
     assert!(text.contains("HSA_STATUS_ERROR_OUT_OF_RESOURCES"));
     let mut text: *const c_char = null_mut();
-    assert_eq!(unsafe { (rig.hsa.hsa_status_string)(0x7777, &mut text) }, INVALID_ARGUMENT);
+    assert_eq!(unsafe { (setup.hsa.hsa_status_string)(0x7777, &mut text) }, INVALID_ARGUMENT);
 }
 
 #[test]
@@ -305,41 +306,42 @@ fn init_and_shut_down_are_counted() {
 
 #[test]
 fn planned_failure_has_no_effect() {
-    let rig = Rig::new(Config::default().with_faults(FaultPlan::none().fail(
+    let setup = Setup::new(Config::default().with_faults(FaultPlan::none().fail(
         "hsa_amd_vmem_map",
         2,
         OUT_OF_RESOURCES,
     )));
-    let (base, handle) = (rig.reserve(4 * SIZE), rig.create(SIZE));
-    assert_eq!(rig.map(base, SIZE, handle), OK);
-    assert_eq!(rig.map(base + SIZE, SIZE, handle), OUT_OF_RESOURCES);
-    assert_eq!(rig.simulation.usage().mappings, 1, "the failed call has no effect");
-    assert_eq!(rig.map(base + SIZE, SIZE, handle), OK);
-    rig.simulation
+    let (base, handle) = (setup.reserve(4 * SIZE), setup.create(SIZE));
+    assert_eq!(setup.map(base, SIZE, handle), OK);
+    assert_eq!(setup.map(base + SIZE, SIZE, handle), OUT_OF_RESOURCES);
+    assert_eq!(setup.simulation.usage().mappings, 1, "the failed call has no effect");
+    assert_eq!(setup.map(base + SIZE, SIZE, handle), OK);
+    setup
+        .simulation
         .set_faults("hsa_amd_vmem_map#1=0x1000;hsa_amd_vmem_unmap=46".parse().expect("valid"));
-    assert_eq!(rig.map(base + 2 * SIZE, SIZE, handle), ERROR, "a new plan restarts the count");
-    assert_eq!(rig.map(base + 2 * SIZE, SIZE, handle), OK);
-    assert_eq!((rig.unmap(base, SIZE), rig.unmap(base, SIZE)), (46, 46));
-    rig.simulation.set_faults(FaultPlan::none());
-    assert_eq!(rig.unmap(base, 3 * SIZE), OK);
-    assert_eq!(rig.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls are counted");
+    assert_eq!(setup.map(base + 2 * SIZE, SIZE, handle), ERROR, "a new plan restarts the count");
+    assert_eq!(setup.map(base + 2 * SIZE, SIZE, handle), OK);
+    assert_eq!((setup.unmap(base, SIZE), setup.unmap(base, SIZE)), (46, 46));
+    setup.simulation.set_faults(FaultPlan::none());
+    assert_eq!(setup.unmap(base, 3 * SIZE), OK);
+    assert_eq!(setup.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls are counted");
 }
 
 #[test]
 fn plan_counts_calls_of_all_functions() {
-    let rig = Rig::new(Config::default());
-    let (base, handle) = (rig.reserve(4 * SIZE), rig.create(SIZE));
+    let setup = Setup::new(Config::default());
+    let (base, handle) = (setup.reserve(4 * SIZE), setup.create(SIZE));
     let plan = FaultPlan::none().fail_any(2, ERROR).fail_any_from(4, OUT_OF_RESOURCES);
-    rig.simulation.set_faults(plan);
-    assert_eq!(rig.map(base, SIZE, handle), OK);
-    assert_eq!(rig.unmap(base, SIZE), ERROR, "the second call of all");
-    assert_eq!(rig.unmap(base, SIZE), OK);
-    assert_eq!(rig.map(base, SIZE, handle), OUT_OF_RESOURCES);
-    assert_eq!(rig.map(base, SIZE, handle), OUT_OF_RESOURCES);
+    setup.simulation.set_faults(plan);
+    assert_eq!(setup.map(base, SIZE, handle), OK);
+    assert_eq!(setup.unmap(base, SIZE), ERROR, "the second call of all");
+    assert_eq!(setup.unmap(base, SIZE), OK);
+    assert_eq!(setup.map(base, SIZE, handle), OUT_OF_RESOURCES);
+    assert_eq!(setup.map(base, SIZE, handle), OUT_OF_RESOURCES);
     let (map, unmap) = ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap");
-    assert_eq!(rig.simulation.failed_calls(), [(unmap, 1), (map, 2), (map, 3)]);
-    rig.simulation.set_faults(FaultPlan::none());
-    assert_eq!(rig.simulation.failed_calls(), []);
+    assert_eq!(setup.simulation.failed_calls(), [(unmap, 1), (map, 2), (map, 3)]);
+    setup.simulation.set_faults(FaultPlan::none());
+    assert_eq!(setup.simulation.failed_calls(), []);
 }
 
 #[test]
@@ -381,19 +383,19 @@ fn descriptor_exhaustion_is_an_error() {
     succeeds_in_child(|| {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-        let rig = start("era=b");
-        let (base, handle) = rig.mapped(SIZE, &[]);
+        let setup = start("era=b");
+        let (base, handle) = setup.mapped(SIZE, &[]);
         let repeated = |handle| std::iter::from_fn(move || Some(handle));
-        let count = repeated(handle).take_while(|handle| rig.export(*handle).is_ok()).count();
+        let count = repeated(handle).take_while(|handle| setup.export(*handle).is_ok()).count();
         assert!(count > 5);
-        assert_eq!(rig.export(handle), Err(OUT_OF_RESOURCES));
+        assert_eq!(setup.export(handle), Err(OUT_OF_RESOURCES));
         assert_eq!(
-            rig.set(base, SIZE, &[(rig.cpus[0], RW)]),
+            setup.set(base, SIZE, &[(setup.cpus[0], RW)]),
             OK,
             "the file of the memory is already open"
         );
-        let (other, memory) = (rig.reserve(SIZE), rig.create(SIZE));
-        assert_eq!(rig.map(other, SIZE, memory), OUT_OF_RESOURCES, "mapping exports the memory");
+        let (other, memory) = (setup.reserve(SIZE), setup.create(SIZE));
+        assert_eq!(setup.map(other, SIZE, memory), OUT_OF_RESOURCES, "mapping exports the memory");
         // Generation C keeps a descriptor for each live handle.
         let c = start("era=c");
         let create = c.try_create(c.vram[0], SIZE, MEMORY_TYPE_PINNED, 0);

@@ -1,9 +1,9 @@
 //! Runs as many simulations as possible at the same time. A separate test program, because the test
 //! needs every slot.
 
-mod rig;
+mod setup;
 use hsa_sim::{Config, Error, Simulation};
-use rig::*;
+use setup::*;
 use std::sync::Barrier;
 
 #[test]
@@ -14,8 +14,9 @@ fn at_most_64_simulations_run() {
         for number in 0..64 {
             let barrier = &barrier;
             scope.spawn(move || {
-                let rig = start("gpus=1,era=d");
-                let (base, handle) = rig.mapped(SIZE, &[(rig.cpus[0], RW), (rig.gpus[0], RW)]);
+                let setup = start("gpus=1,era=d");
+                let (base, handle) =
+                    setup.mapped(SIZE, &[(setup.cpus[0], RW), (setup.gpus[0], RW)]);
                 write(base, number);
                 if barrier.wait().is_leader() {
                     let error =
@@ -24,10 +25,10 @@ fn at_most_64_simulations_run() {
                     assert!(error.to_string().contains("64"), "{error}");
                 }
                 barrier.wait();
-                assert_eq!(rig.peek(base), number);
-                assert_eq!(rig.simulation.usage().mappings, 1);
-                assert_eq!((rig.unmap(base, SIZE), rig.release(handle)), (OK, OK));
-                assert_eq!(rig.free(base, SIZE), OK);
+                assert_eq!(setup.peek(base), number);
+                assert_eq!(setup.simulation.usage().mappings, 1);
+                assert_eq!((setup.unmap(base, SIZE), setup.release(handle)), (OK, OK));
+                assert_eq!(setup.free(base, SIZE), OK);
             });
         }
     });

@@ -1,6 +1,6 @@
 //! Fetches a kernel, and compiles the kernel module of the software GPUs for the kernel.
 
-use crate::packages::{self, Offer, SERIES};
+use crate::packages::{self, AvailableKernel, SERIES};
 use crate::tool::{self, ToolError, file_error};
 use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, qemu};
 use hsa_sys::open_regular;
@@ -70,7 +70,7 @@ pub enum FetchError {
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The packages lack expected files.
-    #[error("the packages were unpacked, but {0}")]
+    #[error("cannot use the fetched kernel: {0}")]
     Incomplete(#[from] NotFetched),
 }
 
@@ -97,34 +97,34 @@ pub fn fetch(
         report("getting the lists of packages");
         packages::update()?;
     }
-    provide_tools(is_root, report)?;
-    let offer = choose(release)?;
-    let target = folder.join(&offer.release);
+    install_tools(is_root, report)?;
+    let kernel = choose(release)?;
+    let target = folder.join(&kernel.release);
     let root = target.join("root");
     let amd = target.join("amd");
     // This file is written after all others of the download, and marks a complete download.
     let list = target.join(Kernel::PACKAGES);
-    if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
-        report(&format!("the kernel {} is already fetched", offer.release));
+    if fs::read_to_string(&list).is_ok_and(|text| text == kernel.version) {
+        report(&format!("the kernel {} is already fetched", kernel.release));
     } else {
-        report(&format!("getting the kernel {} ({})", offer.release, offer.version));
-        unpack(&offer, &target)?;
-        fs::write(&list, &offer.version).map_err(file_error(&list))?;
+        report(&format!("getting the kernel {} ({})", kernel.release, kernel.version));
+        unpack(&kernel, &target)?;
+        fs::write(&list, &kernel.version).map_err(file_error(&list))?;
     }
     report("compiling the kernel modules");
     let work = target.join("module");
-    let headers = root.join(format!("usr/src/linux-headers-{}", offer.release));
+    let headers = root.join(format!("usr/src/linux-headers-{}", kernel.release));
     build::relocate(&headers.join("Makefile"), &root)?;
     build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
     let folders =
-        ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
+        ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&kernel.release));
     let modules_folder = folders.iter().find(|path| path.is_dir()).unwrap_or(&folders[0]);
-    let configuration = root.join(format!("boot/config-{}", offer.release));
+    let configuration = root.join(format!("boot/config-{}", kernel.release));
     let initramfs = target.join(Kernel::INITRAMFS);
     let modules = initramfs::find_modules(modules_folder)?;
     initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &work)?;
-    Ok(Kernel::open(folder, Some(&offer.release))?)
+    Ok(Kernel::open(folder, Some(&kernel.release))?)
 }
 
 /// Creates and locks the folder. Waits while another process holds the lock.
@@ -140,7 +140,7 @@ pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
 }
 
 /// Downloads busybox, unless `root` contains it.
-pub(crate) fn provide_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Result<(), ToolError> {
+pub(crate) fn download_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Result<(), ToolError> {
     if busybox(root).is_file() {
         return Ok(());
     }
@@ -163,7 +163,7 @@ pub(crate) fn busybox(root: &Path) -> PathBuf {
 }
 
 /// Installs missing tools. Fails if tools are missing and this process is not root.
-pub(crate) fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
+pub(crate) fn install_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
     let qemu = [(qemu::PROGRAM, qemu::PACKAGE)];
     let missing: Vec<_> =
         TOOLS.iter().chain(&qemu).filter(|(program, _)| !qemu::is_on_path(program)).collect();
@@ -181,30 +181,30 @@ pub(crate) fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Resu
 }
 
 /// Chooses the requested or newest kernel, whose packages must all be available.
-fn choose(release: Option<&str>) -> Result<Offer, FetchError> {
-    let offers = packages::offers()?;
+fn choose(release: Option<&str>) -> Result<AvailableKernel, FetchError> {
+    let kernels = packages::available_kernels()?;
     let releases =
-        || offers.iter().map(|offer| offer.release.clone()).collect::<Vec<_>>().join(", ");
-    let offer = match release {
-        Some(release) => offers.iter().find(|offer| offer.release == release),
-        None => offers.first(),
+        || kernels.iter().map(|kernel| kernel.release.clone()).collect::<Vec<_>>().join(", ");
+    let kernel = match release {
+        Some(release) => kernels.iter().find(|kernel| kernel.release == release),
+        None => kernels.first(),
     };
-    let Some(offer) = offer else {
+    let Some(kernel) = kernel else {
         let requested = release.map_or(format!("kernel of the series {SERIES}"), |release| {
             format!("kernel {release}")
         });
-        let available = if offers.is_empty() { "none".to_owned() } else { releases() };
+        let available = if kernels.is_empty() { "none".to_owned() } else { releases() };
         return Err(FetchError::NoKernel { requested, available });
     };
-    let missing = packages::missing(offer)?;
+    let missing = packages::missing(kernel)?;
     if missing.is_empty() {
-        return Ok(offer.clone());
+        return Ok(kernel.clone());
     }
-    Err(FetchError::Mismatch { release: offer.release.clone(), missing: missing.join(", ") })
+    Err(FetchError::Mismatch { release: kernel.release.clone(), missing: missing.join(", ") })
 }
 
 /// Downloads and unpacks the packages of a kernel.
-fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
+fn unpack(kernel: &AvailableKernel, target: &Path) -> Result<(), ToolError> {
     if target.exists() {
         fs::remove_dir_all(target).map_err(file_error(target))?;
     }
@@ -217,7 +217,7 @@ fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
         .prefix(".packages-")
         .tempdir_in(target)
         .map_err(file_error(target))?;
-    let versioned = offer.packages().map(|package| format!("{package}={}", offer.version));
+    let versioned = kernel.packages().map(|package| format!("{package}={}", kernel.version));
     let mut names = versioned.to_vec();
     names.push(BUSYBOX.to_owned());
     for package in packages::download(&names, work.path())? {
@@ -228,7 +228,7 @@ fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
             packages::unpack(&package, &root)?;
         }
     }
-    let image = root.join(format!("boot/vmlinuz-{}", offer.release));
+    let image = root.join(format!("boot/vmlinuz-{}", kernel.release));
     fs::rename(&image, target.join(Kernel::IMAGE)).map_err(file_error(&image))
 }
 

@@ -99,12 +99,12 @@ impl Job {
         let temporary = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let lock = File::create(temporary.path().join(LOCK))?;
         flock(&lock, FlockOperation::LockShared)?;
-        let job = Self::in_folder(temporary.path().to_owned())?;
+        let job = Self::open(temporary.path().to_owned())?;
         Ok(Self { _temporary: Some((temporary, lock)), ..job })
     }
 
     /// Uses a folder that only this user can write to: the folder of a machine that keeps running.
-    pub fn in_folder(folder: PathBuf) -> io::Result<Self> {
+    pub fn open(folder: PathBuf) -> io::Result<Self> {
         let job = Self { folder, number: 0, _temporary: None };
         fs::create_dir_all(job.host_folder())?;
         fs::create_dir_all(job.guest_folder())?;
@@ -240,17 +240,17 @@ impl Job {
     fn read(&self, name: &str) -> Option<String> {
         let mut text = String::new();
         // The longest file has two numbers of 20 digits. The guest can make any file endless.
-        self.open(name).ok()?.take(64).read_to_string(&mut text).ok()?;
+        self.open_file(name).ok()?.take(64).read_to_string(&mut text).ok()?;
         Some(text)
     }
 
-    fn open(&self, name: &str) -> io::Result<File> {
+    fn open_file(&self, name: &str) -> io::Result<File> {
         open_regular(&self.guest_folder().join(name), File::options().read(true))
     }
 
     /// Copies a file of the guest.
     pub fn copy(&self, name: &str, target: &Path) -> io::Result<()> {
-        let source = self.open(name)?;
+        let source = self.open_file(name)?;
         let mut target = File::create(target)?;
         // The file can grow during the copy, and a file with holes can be larger than the disk.
         if io::copy(&mut (&source).take(MAX_COPY), &mut target)? < MAX_COPY {

@@ -46,7 +46,7 @@ impl Kernel {
             command,
         };
         let found = match release {
-            Some(release) => Self::in_folder(folder, release),
+            Some(release) => Self::try_open(folder, release),
             None => Self::last_fetched(folder),
         };
         let kernel = found.ok_or_else(|| {
@@ -84,13 +84,13 @@ impl Kernel {
     fn last_fetched(folder: &Path) -> Option<Self> {
         let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
         let kernels =
-            entries.filter_map(|entry| Self::in_folder(folder, entry.file_name().to_str()?));
+            entries.filter_map(|entry| Self::try_open(folder, entry.file_name().to_str()?));
         kernels.max_by_key(|kernel| {
             fs::metadata(kernel.initramfs()).and_then(|status| status.modified()).ok()
         })
     }
 
-    pub(crate) fn in_folder(folder: &Path, release: &str) -> Option<Self> {
+    pub(crate) fn try_open(folder: &Path, release: &str) -> Option<Self> {
         let kernel = Self { release: release.to_owned(), folder: folder.join(release) };
         (kernel.initramfs().is_file() && kernel.image().is_file()).then_some(kernel)
     }

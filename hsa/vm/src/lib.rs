@@ -18,13 +18,13 @@
 
 mod accelerator;
 mod build;
+mod detached;
 mod faults;
 mod fetch;
 mod folder;
 pub mod guest;
 mod initramfs;
 mod job;
-mod kept;
 mod kernel;
 mod machine;
 mod packages;

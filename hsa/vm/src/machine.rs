@@ -1,8 +1,8 @@
 //! A virtual machine that runs one program.
 
 use crate::accelerator::Accelerator;
+use crate::detached::DetachedMachine;
 use crate::job::{self, Job};
-use crate::kept::KeptMachine;
 use crate::qemu;
 use crate::running::{Limits, RunningMachine, Stream, WaitEnd};
 use crate::{EngineFaults, Kernel};
@@ -35,7 +35,7 @@ pub struct Machine {
     dmesg: Option<PathBuf>,
     log: Option<PathBuf>,
     page_tables: Option<PathBuf>,
-    keep: Option<Duration>,
+    idle_timeout: Option<Duration>,
 }
 
 /// The outcome of a run.
@@ -65,7 +65,7 @@ pub enum RunError {
     },
     /// The virtual machine did not boot, or ended before the program.
     #[error("the virtual machine ended before the program ({accelerator}){}", log_suffix(log))]
-    Lost {
+    QemuEnded {
         /// QEMU's accelerator.
         accelerator: String,
         /// The last lines of QEMU's output and of the kernel's log.
@@ -121,90 +121,90 @@ impl Machine {
             dmesg: None,
             log: None,
             page_tables: None,
-            keep: None,
+            idle_timeout: None,
         }
     }
 
     /// Sets the number of GPUs, one to eight.
     #[must_use]
-    pub fn gpus(mut self, number: u8) -> Self {
+    pub fn with_gpus(mut self, number: u8) -> Self {
         self.gpus = number;
         self
     }
 
     /// Sets the memory of each GPU in MiB, a power of two.
     #[must_use]
-    pub fn vram_mib(mut self, size: u64) -> Self {
+    pub fn with_vram_mib(mut self, size: u64) -> Self {
         self.vram_mib = size;
         self
     }
 
     /// Sets the machine's own memory in MiB.
     #[must_use]
-    pub fn memory_mib(mut self, size: u64) -> Self {
+    pub fn with_memory_mib(mut self, size: u64) -> Self {
         self.memory_mib = size;
         self
     }
 
     /// Adds a word of the kernel's command line, such as `amdgpu.vm_update_mode=0`.
     #[must_use]
-    pub fn parameter(mut self, word: impl Into<String>) -> Self {
+    pub fn with_parameter(mut self, word: impl Into<String>) -> Self {
         self.parameters.push(word.into());
         self
     }
 
     /// Sets a folder that the program can write to, under the same path.
     #[must_use]
-    pub fn results(mut self, folder: impl Into<PathBuf>) -> Self {
+    pub fn with_results(mut self, folder: impl Into<PathBuf>) -> Self {
         self.results = Some(folder.into());
         self
     }
 
     /// Sets the time after which the machine is killed.
     #[must_use]
-    pub fn time_limit(mut self, limit: Duration) -> Self {
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
     /// Makes a function of amdgpu.ko do nothing while the program runs.
     #[must_use]
-    pub fn stub(mut self, function: impl Into<String>) -> Self {
+    pub fn with_stub(mut self, function: impl Into<String>) -> Self {
         self.stub = Some(function.into());
         self
     }
 
     /// Plans faults of the GPUs' engines while the program runs.
     #[must_use]
-    pub fn faults(mut self, plan: EngineFaults) -> Self {
+    pub fn with_faults(mut self, plan: EngineFaults) -> Self {
         self.faults = Some(plan);
         self
     }
 
     /// Writes the functions of amdgpu.ko that ran, and how often each was called, to a file.
     #[must_use]
-    pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_coverage(mut self, file: impl Into<PathBuf>) -> Self {
         self.coverage = Some(file.into());
         self
     }
 
     /// Writes the kernel's log to a file.
     #[must_use]
-    pub fn dmesg(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_dmesg(mut self, file: impl Into<PathBuf>) -> Self {
         self.dmesg = Some(file.into());
         self
     }
 
     /// Sets the file to which the machine's file [`Self::GUEST_LOG`] is copied after the program has ended.
     #[must_use]
-    pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
     /// Sets the file to which the machine's file [`Self::GUEST_PAGE_TABLES`] is copied after the program has ended.
     #[must_use]
-    pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
+    pub fn with_page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
         self
     }
@@ -216,8 +216,8 @@ impl Machine {
     /// machine whose kernel has warned or crashed is not used. The processes and files of the previous program are
     /// removed first. Programs for the same machine wait for each other.
     #[must_use]
-    pub fn keep(mut self, idle: Duration) -> Self {
-        self.keep = Some(idle);
+    pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = Some(timeout);
         self
     }
 
@@ -229,7 +229,7 @@ impl Machine {
     /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.
     ///
     /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU. A machine that is
-    /// [kept](Self::keep) kills its program instead, and becomes idle.
+    /// [kept](Self::with_idle_timeout) kills its program instead, and becomes idle.
     ///
     /// # Errors
     /// QEMU is missing, or the machine ends or is killed before the program has ended.
@@ -245,19 +245,21 @@ impl Machine {
                 .map_err(file_error(Path::new("signals")))?;
         }
         let limits = Limits { signal, deadline: Instant::now() + self.time_limit };
-        let kept = match self.keep.map(|_| KeptMachine::lock(self, &limits)).transpose()? {
+        let lock = |_| DetachedMachine::lock(self, &limits);
+        let detached = match self.idle_timeout.map(lock).transpose()? {
             None => None,
-            Some(Ok(kept)) => Some(kept),
+            Some(Ok(detached)) => Some(detached),
             Some(Err(WaitEnd::TimeOut)) => return Err(RunError::InUse { limit: self.time_limit }),
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
-        let job = match &kept {
-            Some(kept) => Job::in_folder(kept.folder().to_owned()),
+        let job = match &detached {
+            Some(detached) => Job::open(detached.folder().to_owned()),
             None => Job::temporary(),
         };
         let mut job = job.map_err(file_error(Path::new("job")))?;
         let mut streams: [Stream; 2] = [Box::new(output), Box::new(errors)];
-        let mut idle_machine = kept.as_ref().and_then(|kept| kept.connect(&job, &limits));
+        let mut idle_machine =
+            detached.as_ref().and_then(|detached| detached.connect(&job, &limits));
         if let Some(end) = limits.check() {
             return self.outcome(end, "kept", String::new);
         }
@@ -268,10 +270,11 @@ impl Machine {
                 (RunningMachine::reuse(connection, streams)?, "kept".to_owned())
             } else if let Some(accelerator) = accelerators.next() {
                 let name = accelerator.to_string();
-                let started = RunningMachine::boot(self, &job, kept.as_ref(), accelerator, streams);
+                let started =
+                    RunningMachine::boot(self, &job, detached.as_ref(), accelerator, streams);
                 (started?, name)
             } else {
-                return self.outcome(WaitEnd::Lost, "no accelerator", String::new);
+                return self.outcome(WaitEnd::QemuEnded, "no accelerator", String::new);
             };
             let end = running.wait(&job, &limits);
             streams = running.finish(&end);
@@ -304,7 +307,7 @@ impl Machine {
                 job.write(name, "")?;
             }
         }
-        if let Some(idle) = self.keep {
+        if let Some(idle) = self.idle_timeout {
             job.write(job::KEEP, idle.as_secs().max(1).to_string())?;
         }
         job.start()
@@ -320,8 +323,8 @@ impl Machine {
             WaitEnd::Status(status) => Ok(Outcome { status }),
             WaitEnd::Signal(number) => Ok(Outcome { status: SIGNAL_BASE + number }),
             WaitEnd::TimeOut => Err(RunError::TimeOut { limit: self.time_limit, log: log() }),
-            WaitEnd::NotBooted | WaitEnd::Lost => {
-                Err(RunError::Lost { accelerator: accelerator.to_owned(), log: log() })
+            WaitEnd::NotBooted | WaitEnd::QemuEnded => {
+                Err(RunError::QemuEnded { accelerator: accelerator.to_owned(), log: log() })
             }
         }
     }

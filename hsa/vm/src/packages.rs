@@ -13,14 +13,14 @@ const APT: &str = "apt";
 const DPKG: &str = "dpkg";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub(crate) struct AvailableKernel {
     /// The kernel's own name, such as `6.12.117+deb12-amd64`.
     pub release: String,
     /// The version of the kernel's packages, such as `6.12.117-1~deb12u1`.
     pub version: String,
 }
 
-impl Offer {
+impl AvailableKernel {
     /// Returns the names of the required packages, which all must have the kernel's version.
     pub fn packages(&self) -> [String; 5] {
         let release = &self.release;
@@ -36,22 +36,22 @@ impl Offer {
 }
 
 /// Returns the kernels of the series in the package sources, newest first.
-pub(crate) fn offers() -> Result<Vec<Offer>, ToolError> {
+pub(crate) fn available_kernels() -> Result<Vec<AvailableKernel>, ToolError> {
     let mut command = Command::new("apt-cache");
     command.args(["search", "--names-only", "^linux-image-[0-9].*-amd64$"]);
     let names = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
-    let mut offers = Vec::new();
+    let mut kernels = Vec::new();
     for release in releases(&names) {
         let mut command = Command::new("apt-cache");
         command.args(["madison", &format!("linux-image-{release}")]);
         let table = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
         let version = table.lines().next().and_then(|line| line.split('|').nth(1));
         if let Some(version) = version {
-            offers.push(Offer { release, version: version.trim().to_owned() });
+            kernels.push(AvailableKernel { release, version: version.trim().to_owned() });
         }
     }
-    offers.sort_by(|a, b| compare_numbers(&b.release, &a.release));
-    Ok(offers)
+    kernels.sort_by(|a, b| compare_numbers(&b.release, &a.release));
+    Ok(kernels)
 }
 
 /// Returns the kernels of the series in the output of `apt-cache search`, without their variants.
@@ -81,15 +81,15 @@ fn compare_numbers(a: &str, b: &str) -> Ordering {
 }
 
 /// Returns the packages that the package sources do not have in the kernel's version.
-pub(crate) fn missing(offer: &Offer) -> Result<Vec<String>, ToolError> {
+pub(crate) fn missing(kernel: &AvailableKernel) -> Result<Vec<String>, ToolError> {
     let mut missing = Vec::new();
-    for package in offer.packages() {
+    for package in kernel.packages() {
         let mut command = Command::new("apt-cache");
         command.args(["madison", &package]);
         let table = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
         let versions = table.lines().filter_map(|line| line.split('|').nth(1));
-        if !versions.map(str::trim).any(|version| version == offer.version) {
-            missing.push(format!("{package} {}", offer.version));
+        if !versions.map(str::trim).any(|version| version == kernel.version) {
+            missing.push(format!("{package} {}", kernel.version));
         }
     }
     Ok(missing)
@@ -131,7 +131,7 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), ToolError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Offer, compare_numbers, releases};
+    use super::{AvailableKernel, compare_numbers, releases};
     use std::cmp::Ordering;
 
     #[test]
@@ -151,8 +151,11 @@ mod tests {
 
     #[test]
     fn package_names_contain_the_release() {
-        let offer = Offer { release: "6.12.117+deb12-amd64".into(), version: "6.12.117-1".into() };
-        assert_eq!(offer.packages()[2], "linux-headers-6.12.117+deb12-common");
-        assert_eq!(offer.packages()[3], "linux-kbuild-6.12.117+deb12");
+        let kernel = AvailableKernel {
+            release: "6.12.117+deb12-amd64".into(),
+            version: "6.12.117-1".into(),
+        };
+        assert_eq!(kernel.packages()[2], "linux-headers-6.12.117+deb12-common");
+        assert_eq!(kernel.packages()[3], "linux-kbuild-6.12.117+deb12");
     }
 }

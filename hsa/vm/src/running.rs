@@ -1,8 +1,8 @@
 //! A running QEMU, and the wait for its program.
 
 use crate::accelerator::Accelerator;
+use crate::detached::{Connection, DetachedMachine};
 use crate::job::{self, Job};
-use crate::kept::{Connection, KeptMachine};
 use crate::machine::{Machine, RunError, file_error};
 use crate::qemu;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -52,7 +52,7 @@ pub(crate) enum WaitEnd {
     /// The kernel has not booted, or has not started the program.
     NotBooted,
     /// QEMU has ended before the program.
-    Lost,
+    QemuEnded,
     TimeOut,
     /// This process has received a signal.
     Signal(u8),
@@ -72,7 +72,7 @@ enum Qemu {
     /// A child that ends with this process.
     Child(Child),
     /// A process that may run longer than this process.
-    Kept(Connection),
+    Detached(Connection),
 }
 
 impl RunningMachine {
@@ -80,7 +80,7 @@ impl RunningMachine {
     pub fn boot(
         machine: &Machine,
         job: &Job,
-        kept: Option<&KeptMachine>,
+        detached: Option<&DetachedMachine>,
         accelerator: Accelerator,
         streams: [Stream; 2],
     ) -> Result<Self, RunError> {
@@ -95,8 +95,8 @@ impl RunningMachine {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
             Ok(command)
         };
-        if let Some(kept) = kept {
-            let connection = kept.boot(start)?;
+        if let Some(detached) = detached {
+            let connection = detached.boot(start)?;
             return Self::connected(connection, boot_limit, streams);
         }
         let failed = || file_error(job.folder());
@@ -137,7 +137,7 @@ impl RunningMachine {
     ) -> Result<Self, RunError> {
         let [output, errors] = connection.readers()?;
         let readers: [Box<dyn Read + Send>; 2] = [Box::new(output), Box::new(errors)];
-        Ok(Self::new(Qemu::Kept(connection), boot_limit, readers, streams))
+        Ok(Self::new(Qemu::Detached(connection), boot_limit, readers, streams))
     }
 
     fn new(
@@ -162,7 +162,7 @@ impl RunningMachine {
             if self.has_ended(job) {
                 return match job.status() {
                     Some(status) => WaitEnd::Status(status),
-                    None if job.has_booted() => WaitEnd::Lost,
+                    None if job.has_booted() => WaitEnd::QemuEnded,
                     None => WaitEnd::NotBooted,
                 };
             }
@@ -181,7 +181,7 @@ impl RunningMachine {
         match &mut self.qemu {
             Qemu::Child(child) => matches!(child.try_wait(), Ok(Some(_))),
             // The connection ends with QEMU.
-            Qemu::Kept(_) => job.has_ended() || self.copies.iter().any(JoinHandle::is_finished),
+            Qemu::Detached(_) => job.has_ended() || self.copies.iter().any(JoinHandle::is_finished),
         }
     }
 
@@ -201,7 +201,7 @@ impl RunningMachine {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            Qemu::Kept(connection) => {
+            Qemu::Detached(connection) => {
                 let is_reusable = matches!(end, WaitEnd::Status(_) | WaitEnd::Signal(_));
                 if !is_reusable {
                     connection.kill();

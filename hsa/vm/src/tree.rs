@@ -1,6 +1,6 @@
 //! A kernel that was compiled in a source tree.
 
-use crate::fetch::{FetchError, busybox, lock, provide_busybox, provide_tools};
+use crate::fetch::{FetchError, busybox, download_busybox, install_tools, lock};
 use crate::packages::{self, SERIES};
 use crate::tool::{ToolError, file_error};
 use crate::{Kernel, build, folder, initramfs};
@@ -111,8 +111,8 @@ pub fn use_tree(
     let target = folder.join(&release);
     let work = target.join("module");
     let root = target.join("root");
-    provide_busybox(&root, report)?;
-    provide_tools(rustix::process::geteuid().is_root(), report)?;
+    download_busybox(&root, report)?;
+    install_tools(rustix::process::geteuid().is_root(), report)?;
     // Files of this kernel must not be combined with files of an earlier kernel of the same name.
     for file in [Kernel::PACKAGES, Kernel::INITRAMFS] {
         ignore_missing(fs::remove_file(target.join(file))).map_err(file_error(&target))?;

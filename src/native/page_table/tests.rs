@@ -140,7 +140,7 @@ fn entry(render_minor: u32, address: usize) -> Option<String> {
 }
 
 fn emulation(keys: &str) -> Emulation {
-    Emulation::gpus(2).setting(keys)
+    Emulation::with_gpus(2).with_setting(keys)
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn concurrent_imports_keep_runtime_handles() {
 #[test]
 fn other_copies_and_other_nodes_are_rejected() {
     let name = "native::page_table::tests::other_copies_and_other_nodes_are_rejected";
-    on_each_release(name, &Emulation::gpus(1), |fixture| {
+    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         assert_eq!(Libdrm::find_loaded().map(drop), Err(DriverError::NoLibrary));
         // SAFETY: loads AMD's runtime without starting it, so that libdrm has no device.
         let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();

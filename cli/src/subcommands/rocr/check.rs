@@ -6,7 +6,7 @@ use crate::screen::Screen;
 use crate::{BadUsage, Exit};
 use anyhow::Context;
 use clap::Args;
-use hsa_rocr::{Emulation, Installation, Release, folder};
+use hsa_rocr::{Emulation, FetchedRelease, Release, folder};
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm_conformance::{Report, Status};
 use std::fmt::Write as _;
@@ -43,10 +43,10 @@ pub struct RocrCheck {
 
 pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     let folder = folder()?;
-    let checked = Installation::open(&folder, args.release)?;
+    let checked = FetchedRelease::open(&folder, args.release)?;
     let is_base =
-        |it: &Installation| it.release().is_packaged() && it.release() != checked.release();
-    let Some(base) = Installation::all(&folder).into_iter().rfind(is_base) else {
+        |it: &FetchedRelease| it.release().is_packaged() && it.release() != checked.release();
+    let Some(base) = FetchedRelease::all(&folder).into_iter().rfind(is_base) else {
         let message =
             "no other release was downloaded for the comparison; run `hsa-vmm rocr fetch 7.2.4`";
         return Err(BadUsage(message.to_owned()).into());
@@ -55,12 +55,12 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     fs::create_dir_all(&args.output).with_context(cannot_write)?;
     let steps = Steps::new();
     let program = std::env::current_exe().context("cannot find this program")?;
-    let emulated = |installation: &Installation| -> anyhow::Result<Command> {
+    let emulated = |fetched: &FetchedRelease| -> anyhow::Result<Command> {
         let mut command = Command::new(&program);
-        let emulation = Emulation::gpus(args.gpus).runtime_release(installation);
+        let emulation = Emulation::with_gpus(args.gpus).with_runtime_release(fetched);
         emulation.apply(&mut command)?;
-        command.env("HSA_VMM_RUNTIME", installation.runtime());
-        let (gpus, release) = (args.gpus.to_string(), installation.release().to_string());
+        command.env("HSA_VMM_RUNTIME", fetched.runtime());
+        let (gpus, release) = (args.gpus.to_string(), fetched.release().to_string());
         let outer = ["emulate", "--gpus", &gpus, "--rocr", &release].map(str::to_owned);
         crate::program::set_outer_command(&mut command, &outer);
         Ok(command)
@@ -75,17 +75,17 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     let filters: Vec<_> = args.filter.iter().flat_map(|it| ["--filter", it]).collect();
     let conform_arguments = [&["conform", "--format", "json"][..], &filters].concat();
     let mut reports = Vec::new();
-    for installation in [&base, &checked] {
-        let name = format!("conform-{}", installation.release());
+    for fetched in [&base, &checked] {
+        let name = format!("conform-{}", fetched.release());
         let (json, text) = (format!("{name}.json"), format!("{name}.txt"));
-        let status = run(&mut emulated(installation)?, &conform_arguments, &json, &text)?;
+        let status = run(&mut emulated(fetched)?, &conform_arguments, &json, &text)?;
         if status.code() == Some(crate::NO_RUNTIME.into()) {
             let message = fs::read_to_string(args.output.join(text)).unwrap_or_default();
             drop(steps);
-            print(&format!("AMD's runtime {} does not start:\n{message}", installation.release()))?;
+            print(&format!("AMD's runtime {} does not start:\n{message}", fetched.release()))?;
             return Ok(Exit::NoRuntime);
         }
-        reports.push((installation.release(), json.clone(), Report::read(args.output.join(json))?));
+        reports.push((fetched.release(), json.clone(), Report::read(args.output.join(json))?));
     }
     let [before, after] = &reports[..] else { unreachable!("two releases") };
     run(&mut emulated(&checked)?, &["info", "--format", "json"], "info.json", "info.txt")?;

@@ -9,7 +9,7 @@ use crate::{BadUsage, Exit};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{
-    Installation, InvalidRelease, Release, UntrustedFolder, fetch, fetch_from, fetch_hip, folder,
+    FetchedRelease, InvalidRelease, Release, UntrustedFolder, fetch, fetch_from, fetch_hip, folder,
 };
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -96,7 +96,7 @@ impl FromStr for Releases {
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
     let fetched = fetched_releases().unwrap_or_default();
-    let fetched = fetched.iter().map(Installation::release);
+    let fetched = fetched.iter().map(FetchedRelease::release);
     let known: BTreeSet<Release> = Release::ALL.into_iter().chain(fetched).collect();
     complete(release, &known)
 }
@@ -147,7 +147,7 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     }
     let folder = folder()?;
     let is_unknown = |release: &&Release| {
-        !release.is_packaged() && Installation::open(&folder, **release).is_err()
+        !release.is_packaged() && FetchedRelease::open(&folder, **release).is_err()
     };
     if let Some(unknown) = releases.iter().find(is_unknown) {
         let message = format!(
@@ -157,8 +157,8 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     }
     let fetched = fetch(releases, &folder, &mut on_step)?;
     if args.hip {
-        for installation in &fetched {
-            fetch_hip(installation.release(), &folder, &mut on_step)?;
+        for fetched in &fetched {
+            fetch_hip(fetched.release(), &folder, &mut on_step)?;
         }
     }
     drop(steps);
@@ -166,67 +166,64 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
 }
 
 fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
-    let installation = match args.rocr {
-        Some(release) => Installation::open(&folder()?, release)?,
+    let fetched = match args.rocr {
+        Some(release) => FetchedRelease::open(&folder()?, release)?,
         None => match newest_downloaded() {
             Some(newest) => newest,
-            None => Installation::open(&folder()?, Release::R7_2_4)?,
+            None => FetchedRelease::open(&folder()?, Release::R7_2_4)?,
         },
     };
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
-    let mut command = command_with_release(&installation, program);
+    let mut command = command_with_release(&fetched, program);
     command.args(arguments);
-    let release = installation.release().to_string();
+    let release = fetched.release().to_string();
     let arguments = ["rocr", "run", "--rocr", &release].map(str::to_owned);
     crate::program::set_outer_command(&mut command, &arguments);
     crate::program::become_program(command, program)
 }
 
 /// Returns a command that runs a program with a release. If the program is `hsa-vmm`, it loads that release.
-pub fn command_with_release(installation: &Installation, program: &OsStr) -> Command {
-    let mut command = installation.command(program);
-    command.env("HSA_VMM_RUNTIME", installation.runtime());
+pub fn command_with_release(fetched: &FetchedRelease, program: &OsStr) -> Command {
+    let mut command = fetched.command(program);
+    command.env("HSA_VMM_RUNTIME", fetched.runtime());
     command
 }
 
 /// Returns the fetched releases: downloaded releases, oldest first, then releases stored with `--from`.
-fn fetched_releases() -> Result<Vec<Installation>, UntrustedFolder> {
-    Ok(Installation::all(&folder()?))
+fn fetched_releases() -> Result<Vec<FetchedRelease>, UntrustedFolder> {
+    Ok(FetchedRelease::all(&folder()?))
 }
 
 /// Returns the newest downloaded release. Prints a note if another user can change the folder of the releases.
-pub fn newest_downloaded() -> Option<Installation> {
+pub fn newest_downloaded() -> Option<FetchedRelease> {
     let fetched = fetched_releases().inspect_err(|error| note!("{error}"));
-    fetched
-        .unwrap_or_default()
-        .into_iter()
-        .rfind(|installation| installation.release().is_packaged())
+    fetched.unwrap_or_default().into_iter().rfind(|fetched| fetched.release().is_packaged())
 }
 
-fn print_releases(installations: &[Installation]) -> anyhow::Result<Exit> {
+fn print_releases(fetched_releases: &[FetchedRelease]) -> anyhow::Result<Exit> {
     let mut rows = table(&["release", "package", "C library"]);
     let mut files = Vec::new();
-    for installation in installations {
-        let packages = installation.packages();
+    for fetched in fetched_releases {
+        let packages = fetched.packages();
         let version = |name: &str| {
             let line = packages.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.unwrap_or_default().to_owned()
         };
         rows.add_row(vec![
-            installation.release().to_string(),
+            fetched.release().to_string(),
             version("libhsa-runtime64-1"),
             version("libc6"),
         ]);
         // Print paths outside of the table, so that their lines are not wrapped.
-        files.push(installation.runtime().display().to_string());
-        files.extend(installation.hip().map(|path| path.display().to_string()));
+        files.push(fetched.runtime().display().to_string());
+        files.extend(fetched.hip().map(|path| path.display().to_string()));
     }
     let mut out = Screen::stdout();
     out.write_table(&rows).context("cannot write the table")?;
     if !files.is_empty() {
         writeln!(out, "\n{}", files.join("\n")).context("cannot write the files")?;
     }
-    if installations.is_empty() {
+    if fetched_releases.is_empty() {
         note!("no release was fetched yet; run `hsa-vmm rocr fetch`");
     }
     Ok(Exit::Success)

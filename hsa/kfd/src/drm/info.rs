@@ -2,7 +2,7 @@
 
 use super::DrmFile;
 use super::abi::{DeviceInfo, Info, MemoryInfo};
-use crate::abi::Plain;
+use crate::abi::Pod;
 use crate::driver::{Driver, Gpu};
 use crate::errno::{EINVAL, Result};
 use crate::page_table::PAGE;

@@ -12,11 +12,11 @@ use crate::buffer::Buffer;
 use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER_MINOR};
 use crate::errno::{EACCES, EINVAL, Result};
 use crate::hardware::Updates;
+use crate::id_table::IdTable;
 use crate::observe::Observer;
 use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
-use crate::slots::Slots;
 use hsa_faults::FaultKind;
 use libc::{c_int, c_void};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct DrmFile {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    handles: Slots<Arc<Buffer>>,
+    handles: IdTable<Arc<Buffer>>,
     /// The handle of each buffer, by the token of the buffer.
     handles_by_token: HashMap<u64, u32>,
     /// For each buffer, by its token: how many handles of amdkfd have mapped the buffer in this page table. Like a
@@ -57,7 +57,7 @@ impl State {
         let buffer = self.handles.remove(handle)?;
         self.handles_by_token.remove(&buffer.label.token);
         if !self.attached.contains_key(&buffer.label.token) {
-            self.table.forget(&buffer);
+            self.table.unmap_buffer(&buffer);
         }
         Some(buffer)
     }
@@ -76,7 +76,7 @@ impl State {
         if *count == 0 {
             self.attached.remove(&token);
             if !self.handles_by_token.contains_key(&token) {
-                self.table.forget(buffer);
+                self.table.unmap_buffer(buffer);
             }
         }
     }

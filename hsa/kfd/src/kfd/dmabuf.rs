@@ -2,7 +2,7 @@
 
 use super::abi::{DmabufInfo, ExportDmabuf, ImportDmabuf, flags};
 use super::memory::{insert_memory, split_handle};
-use super::process::Memory;
+use super::process::KfdMemory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file;
@@ -42,7 +42,7 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
         return Err(EINVAL);
     }
     let flags = buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE;
-    let memory = Memory::imported(buffer, import.address, flags, gpu);
+    let memory = KfdMemory::imported(buffer, import.address, flags, gpu);
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

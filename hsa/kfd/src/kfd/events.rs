@@ -5,7 +5,7 @@ use super::memory::split_handle;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
 use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, ENOSPC, Errno, Result};
-use crate::slots::Slots;
+use crate::id_table::IdTable;
 use crate::user;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,9 +55,9 @@ impl Event {
 #[derive(Debug, Default)]
 struct State {
     /// The events that a GPU can signal.
-    signals: Slots<Event>,
+    signals: IdTable<Event>,
     /// The other events.
-    non_signals: Slots<Event>,
+    non_signals: IdTable<Event>,
 }
 
 impl State {

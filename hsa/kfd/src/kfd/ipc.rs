@@ -3,7 +3,7 @@
 
 use super::abi::{IpcExport, IpcImport};
 use super::memory::{insert_memory, split_handle};
-use super::process::Memory;
+use super::process::KfdMemory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::Label;
@@ -38,7 +38,7 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     import.mmap_offset = buffer.offset;
     import.flags = flags;
     let flags = buffer.label.flags;
-    let memory = Memory::imported(buffer, import.address, flags, gpu);
+    let memory = KfdMemory::imported(buffer, import.address, flags, gpu);
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
-use super::process::{Memory, State};
+use super::process::{KfdMemory, State};
 use super::windows::DOORBELLS_SIZE;
 use crate::driver::Driver;
 use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
@@ -19,7 +19,7 @@ pub(super) fn split_handle(driver: &Driver, handle: u64) -> Result<(usize, u32)>
     Ok((driver.gpu((handle >> 32) as u32)?, handle as u32))
 }
 
-pub(super) fn insert_memory(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
+pub(super) fn insert_memory(driver: &Driver, state: &mut State, memory: KfdMemory) -> u64 {
     let gpu = memory.gpu;
     let number = state.memories[gpu].insert(memory);
     u64::from(driver.gpus[gpu].id) << 32 | u64::from(number)
@@ -68,7 +68,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     };
     let (address, flags) = (alloc.address, alloc.flags);
     let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
-    let memory = Memory { buffer, address, size, user_address, flags, gpu, mapped, attached };
+    let memory = KfdMemory { buffer, address, size, user_address, flags, gpu, mapped, attached };
     alloc.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
             return Err(EBUSY);
         }
         let removed = state.memories[gpu].remove(number);
-        if let Some(Memory { buffer: Some(buffer), attached, .. }) = &removed {
+        if let Some(KfdMemory { buffer: Some(buffer), attached, .. }) = &removed {
             for gpu in attached {
                 state.drm_file(*gpu)?.state().detach(buffer);
             }

@@ -4,14 +4,14 @@ use super::Events;
 use crate::buffer::Buffer;
 use crate::drm::DrmFile;
 use crate::errno::{EINVAL, ENODEV, Result};
+use crate::id_table::IdTable;
 use crate::queue::Queues;
-use crate::slots::Slots;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory with a handle of amdkfd.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct KfdMemory {
     /// `None` for user memory, doorbells and registers.
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) address: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Memory {
     pub(crate) attached: BTreeSet<usize>,
 }
 
-impl Memory {
+impl KfdMemory {
     /// Returns memory of an imported buffer, which no GPU has mapped.
     pub(crate) fn imported(buffer: Arc<Buffer>, address: u64, flags: u32, gpu: usize) -> Self {
         let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
@@ -41,7 +41,7 @@ pub(crate) struct State {
     /// For each GPU, the render node's file whose page table the process uses.
     pub(crate) drm_files: Vec<Option<Arc<DrmFile>>>,
     /// For each GPU, its memory by the lower half of the handle.
-    pub(crate) memories: Vec<Slots<Memory>>,
+    pub(crate) memories: Vec<IdTable<KfdMemory>>,
 }
 
 /// The process as amdkfd sees it.
@@ -55,7 +55,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn new(gpus: usize) -> Self {
         let drm_files = (0..gpus).map(|_| None).collect();
-        let memories = (0..gpus).map(|_| Slots::default()).collect();
+        let memories = (0..gpus).map(|_| IdTable::default()).collect();
         Self {
             state: Mutex::new(State { drm_files, memories }),
             events: Events::default(),
@@ -74,7 +74,7 @@ impl State {
         self.drm_files.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
     }
 
-    pub(crate) fn memory(&mut self, gpu: usize, number: u32) -> Result<&mut Memory> {
-        self.memories.get_mut(gpu).and_then(|slots| slots.get_mut(number)).ok_or(EINVAL)
+    pub(crate) fn memory(&mut self, gpu: usize, number: u32) -> Result<&mut KfdMemory> {
+        self.memories.get_mut(gpu).and_then(|memories| memories.get_mut(number)).ok_or(EINVAL)
     }
 }

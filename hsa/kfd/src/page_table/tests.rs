@@ -145,7 +145,7 @@ fn page_table_agrees_with_page_array() {
                     model[pages].fill(None);
                 }
                 _ => {
-                    table.forget(buffer);
+                    table.unmap_buffer(buffer);
                     let of_buffer = |page: &&mut Option<(u64, u64)>| {
                         page.is_some_and(|(other, _)| other == token)
                     };

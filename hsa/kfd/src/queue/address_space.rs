@@ -1,6 +1,6 @@
 //! A GPU's accesses to memory, through its page table.
 
-use super::frame::Frame;
+use super::reserved_page::ReservedPage;
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
 use crate::page_table::{Entry, PAGE, READABLE, Translation, WRITABLE};
@@ -26,7 +26,7 @@ pub(super) struct GpuAddressSpace {
     /// The file of the render node, which has the page table.
     pub(super) drm_file: Arc<DrmFile>,
     /// The page at which a buffer is mapped while an engine atomically adds to a number in the buffer.
-    pub(super) frame: Arc<Frame>,
+    pub(super) reserved_page: Arc<ReservedPage>,
 }
 
 impl GpuAddressSpace {
@@ -148,7 +148,7 @@ impl GpuAddressSpace {
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let previous = buffer.file().and_then(|file| self.frame.add(file, offset, summand));
+        let previous = buffer.file().and_then(|file| self.reserved_page.add(file, offset, summand));
         previous.map_err(fault)
     }
 }

@@ -4,16 +4,16 @@ mod address_space;
 mod aql;
 mod blit;
 mod engine;
-mod frame;
+mod reserved_page;
 mod sdma;
 mod signal;
 mod worker;
 
 use crate::drm::DrmFile;
 use crate::errno::{EAGAIN, EINVAL, ENOMEM, Result};
-use crate::slots::Slots;
+use crate::id_table::IdTable;
 use address_space::GpuAddressSpace;
-use frame::Frame;
+use reserved_page::ReservedPage;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -43,7 +43,7 @@ const MAX_QUEUES: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    queues: Mutex<Slots<RunningQueue>>,
+    queues: Mutex<IdTable<RunningQueue>>,
 }
 
 /// A queue, and the thread that reads it.
@@ -55,7 +55,7 @@ struct RunningQueue {
 }
 
 impl Queues {
-    fn queues(&self) -> MutexGuard<'_, Slots<RunningQueue>> {
+    fn queues(&self) -> MutexGuard<'_, IdTable<RunningQueue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,8 +70,8 @@ impl Queues {
             return Err(ENOMEM);
         }
         let commands = Arc::new(Commands::default());
-        let frame = Arc::new(Frame::new()?);
-        let (memory, shared) = (GpuAddressSpace { drm_file, frame }, commands.clone());
+        let reserved_page = Arc::new(ReservedPage::new()?);
+        let (memory, shared) = (GpuAddressSpace { drm_file, reserved_page }, commands.clone());
         let thread = with_signals_blocked(|| {
             let name = format!("kfd-queue{}", ring.gpu);
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))

@@ -15,8 +15,8 @@ pub(super) const MEMORY_FILES: [&str; 5] = [
 /// A file whose contents are generated on open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GeneratedFile {
-    /// Bytes of a GPU's memory that this process holds (amdkfd's `vram_<gpuid>`).
-    Held(usize),
+    /// Bytes of a GPU's memory that this process uses (amdkfd's `vram_<gpuid>`).
+    UsedByThisProcess(usize),
     /// Bytes of a GPU's memory (amdgpu's `mem_info_vram_total`).
     Total(usize),
     /// Bytes of a GPU's memory in use (`mem_info_vram_used`).
@@ -47,7 +47,8 @@ impl GeneratedFile {
             }
             name => {
                 let id = name.strip_prefix("vram_")?.parse().ok()?;
-                is_process_folder(folder).then(|| driver.gpu(id).ok().map(Self::Held))?
+                is_process_folder(folder)
+                    .then(|| driver.gpu(id).ok().map(Self::UsedByThisProcess))?
             }
         }
     }
@@ -56,7 +57,7 @@ impl GeneratedFile {
     pub(crate) fn text(self, driver: &Driver) -> String {
         let vram = |gpu: usize| &driver.gpus[gpu].vram;
         match self {
-            Self::Held(gpu) => format!("{}\n", vram(gpu).held()),
+            Self::UsedByThisProcess(gpu) => format!("{}\n", vram(gpu).used_by_this_process()),
             Self::Total(gpu) => format!("{}\n", vram(gpu).size),
             Self::Used(gpu) => format!("{}\n", vram(gpu).used()),
             Self::Visible(gpu) => {

@@ -1,7 +1,7 @@
 //! The functions of signals. Every memory order is performed as the strongest one.
 
 use super::call;
-use crate::ipc::{self, Target};
+use crate::ipc::{self, SharedObject};
 use crate::physical::Memory;
 use crate::signal::{Signal, duration, holds};
 use crate::status::{HsaResult, non_null};
@@ -196,7 +196,7 @@ super::exports! {
         let signal = instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)?;
         // Only signals with the attribute HSA_AMD_SIGNAL_IPC can be shared.
         let memory = signal.memory().ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-        let found = ipc::handle_of(memory, memory.size, Target::Signal)?;
+        let found = ipc::handle_of(memory, memory.size, SharedObject::Signal)?;
         // SAFETY: not null, and writable as HSA documents the function.
         unsafe { handle.write(found) };
         Ok(())
@@ -209,7 +209,7 @@ super::exports! {
         let (handle, signal) = (non_null(handle.cast_mut())?, non_null(signal)?);
         // SAFETY: not null, and readable as HSA documents the function.
         let words = unsafe { handle.read_unaligned() }.handle;
-        let memory = ipc::open(instance, words, Target::Signal);
+        let memory = ipc::open(instance, words, SharedObject::Signal);
         let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         let attached = instance.signals.add(Arc::new(Signal::mapped(instance, memory)?));
         // SAFETY: not null, and writable as HSA documents the function.

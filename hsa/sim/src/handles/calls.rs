@@ -59,7 +59,7 @@ pub(crate) unsafe fn create(
     }
     let content = match instance.account(pool.owner).claim(size) {
         Some(claim) => Content::Memory(Memory::new(size, pool.owner, claim)),
-        None if behaviour.create_hides_exhaustion() => Content::Missing,
+        None if behaviour.create_succeeds_without_memory() => Content::Missing,
         None => return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
     };
     if behaviour.descriptor_per_handle()

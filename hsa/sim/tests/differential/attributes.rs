@@ -5,7 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::pair::simulation;
-use crate::rig::{self, OK};
+use crate::setup::{self, OK};
 use core::ffi::c_void;
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{self, Fixture};
@@ -99,7 +99,7 @@ fn difference(
 
 #[test]
 fn attributes_agree_with_amds_releases() {
-    let emulation = Emulation::gpus(2).vram("1GiB");
+    let emulation = Emulation::with_gpus(2).with_vram("1GiB");
     test::on_each_release("attributes::attributes_agree_with_amds_releases", &emulation, compare);
 }
 
@@ -124,11 +124,11 @@ fn compare(fixture: &Fixture) {
         let same = !SYSTEM_ATTRIBUTES_THAT_DIFFER.contains(&attribute);
         note(format!("system {attribute:#x}"), difference(&amd, &simulated, same));
     }
-    let agents = [amd, simulated].map(rig::agents);
+    let agents = [amd, simulated].map(setup::agents);
     assert_eq!(agents[0].len(), agents[1].len(), "agents");
     for (index, (first, second)) in agents[0].iter().zip(&agents[1]).enumerate() {
         let is_cpu =
-            rig::agent_info::<u32>(amd, *first, HSA_AGENT_INFO_DEVICE) == Ok(HSA_DEVICE_TYPE_CPU);
+            setup::agent_info::<u32>(amd, *first, HSA_AGENT_INFO_DEVICE) == Ok(HSA_DEVICE_TYPE_CPU);
         for attribute in AGENT_ATTRIBUTES.into_iter().flatten() {
             let read = |hsa: &Core, agent| {
                 read(|value| unsafe { (hsa.hsa_agent_get_info)(agent, attribute, value) })

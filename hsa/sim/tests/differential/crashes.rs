@@ -4,7 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
-use crate::rig::{Ended, INCOMPATIBLE, NONE, OK, RO, RW, in_child};
+use crate::setup::{Ended, INCOMPATIBLE, NONE, OK, RO, RW, in_child};
 use crate::side::Side;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_rocr::Release;

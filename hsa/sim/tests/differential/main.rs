@@ -5,8 +5,8 @@
 //! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk
 //! sequence. If the sequence is saved as a file in `regressions`, every later run repeats it.
 
-#[path = "../rig/mod.rs"]
-mod rig;
+#[path = "../setup/mod.rs"]
+mod setup;
 
 mod attributes;
 mod calls;
@@ -38,7 +38,7 @@ const BATCH_SIZE: u64 = 100;
 const MAX_DIFFERENCES: usize = 5;
 
 fn emulation() -> Emulation {
-    Emulation::gpus(2).vram("1GiB")
+    Emulation::with_gpus(2).with_vram("1GiB")
 }
 
 /// Returns the number in an environment variable, if set.

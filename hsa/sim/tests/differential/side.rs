@@ -5,7 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
-use crate::rig::{self, OK};
+use crate::setup::{self, OK};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use hsa_sys::*;
@@ -77,11 +77,11 @@ impl Side {
     pub fn start(table: &Table, area: u64) -> Self {
         let (core, vmem) = (table.core, table.vmem.expect("virtual memory"));
         assert_eq!(unsafe { (core.hsa_init)() }, OK, "hsa_init");
-        let agents = rig::agents(&core);
-        let kind = |agent| rig::agent_info::<u32>(&core, agent, HSA_AGENT_INFO_DEVICE);
+        let agents = setup::agents(&core);
+        let kind = |agent| setup::agent_info::<u32>(&core, agent, HSA_AGENT_INFO_DEVICE);
         let is_gpu = |agent: &hsa_agent_t| kind(*agent) == Ok(HSA_DEVICE_TYPE_GPU);
         let gpus = agents.iter().copied().filter(is_gpu).collect();
-        let pools = agents.iter().flat_map(|agent| rig::pools(&core, *agent)).collect();
+        let pools = agents.iter().flat_map(|agent| setup::pools(&core, *agent)).collect();
         let name = c"differential";
         let memory_file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
         assert!(memory_file >= 0, "memfd_create");
@@ -182,7 +182,7 @@ impl Side {
 
     pub fn pool(&self, pool: calls::Pool) -> hsa_amd_memory_pool_t {
         match pool {
-            calls::Pool::Gpu(number) => rig::pools(&self.core, self.gpus[number])[0],
+            calls::Pool::Gpu(number) => setup::pools(&self.core, self.gpus[number])[0],
             calls::Pool::Number(number) => self.pools[number % self.pools.len()],
             calls::Pool::Zero => hsa_amd_memory_pool_t { handle: 0 },
         }
@@ -317,7 +317,7 @@ impl Side {
     }
 
     pub fn get_access(&self, address: u64, agent: hsa_agent_t) -> Outcome {
-        let mut permission = rig::UNWRITTEN;
+        let mut permission = setup::UNWRITTEN;
         let get = self.vmem.hsa_amd_vmem_get_access;
         let address = without_provenance_mut(address as usize);
         let status = unsafe { get(address, &mut permission, agent) };
@@ -325,7 +325,7 @@ impl Side {
     }
 
     fn export(&mut self, id: Name, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) -> Outcome {
-        let mut descriptor = rig::UNWRITTEN as i32;
+        let mut descriptor = setup::UNWRITTEN as i32;
         let export = self.vmem.hsa_amd_vmem_export_shareable_handle;
         let status = unsafe { export(&mut descriptor, handle, flags) };
         if status != OK {
@@ -360,7 +360,7 @@ impl Side {
     }
 
     pub fn properties(&self, handle: Handle) -> Outcome {
-        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, rig::UNWRITTEN);
+        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, setup::UNWRITTEN);
         let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
         let status = unsafe { query(self.handle(handle), &mut pool, &mut memory_type) };
         if status != OK {
@@ -424,13 +424,13 @@ impl Side {
     pub fn pool_attributes(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
         let pools = self.pools.iter().map(|pool| {
             let word =
-                |attribute| rig::pool_info::<u32>(&self.core, *pool, attribute).map(u64::from);
-            let size = |attribute| rig::pool_info::<u64>(&self.core, *pool, attribute);
+                |attribute| setup::pool_info::<u32>(&self.core, *pool, attribute).map(u64::from);
+            let size = |attribute| setup::pool_info::<u64>(&self.core, *pool, attribute);
             [
                 word(HSA_AMD_MEMORY_POOL_INFO_SEGMENT),
                 word(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS),
                 word(HSA_AMD_MEMORY_POOL_INFO_LOCATION),
-                rig::pool_info::<bool>(
+                setup::pool_info::<bool>(
                     &self.core,
                     *pool,
                     HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED,
@@ -446,7 +446,7 @@ impl Side {
     /// Returns the available memory of each GPU.
     pub fn available_memory(&self) -> Vec<u64> {
         let query = |gpu: &hsa_agent_t| {
-            rig::agent_info::<u64>(&self.core, *gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL)
+            setup::agent_info::<u64>(&self.core, *gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL)
         };
         self.gpus.iter().map(|gpu| query(gpu).expect("an attribute")).collect()
     }

@@ -1,6 +1,6 @@
 //! The simulation, configured as each of three versions of AMD's runtime.
 
-use crate::rig::*;
+use crate::setup::*;
 
 pub const SIZE: usize = 4 * MIB;
 /// A handle that no runtime returns.
@@ -11,7 +11,7 @@ pub const VERSIONS: [&str; 3] = ["era=a,extension=4", "era=a,extension=7", "era=
 
 /// A simulation of one version.
 pub struct Version {
-    pub rig: Rig,
+    pub setup: Setup,
     /// The index in [`VERSIONS`].
     pub index: usize,
 }
@@ -44,15 +44,15 @@ impl Version {
 
     /// Returns read and write access of all agents.
     pub fn all(&self) -> [(hsa_agent_t, u32); 3] {
-        [(self.rig.gpus[0], RW), (self.rig.gpus[1], RW), (self.rig.cpus[0], RW)]
+        [(self.setup.gpus[0], RW), (self.setup.gpus[1], RW), (self.setup.cpus[0], RW)]
     }
 
     pub fn gpu(&self, gpu: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
-        [(self.rig.gpus[gpu], permission)]
+        [(self.setup.gpus[gpu], permission)]
     }
 
     pub fn cpu(&self, permission: u32) -> [(hsa_agent_t, u32); 1] {
-        [(self.rig.cpus[0], permission)]
+        [(self.setup.cpus[0], permission)]
     }
 }
 
@@ -61,8 +61,8 @@ impl Version {
 pub fn on_each_version(calls: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
         let work = || {
-            let rig = start(&format!("mi300x,gpus=2,vram=64g,{version}"));
-            calls(&Version { rig, index });
+            let setup = start(&format!("mi300x,gpus=2,vram=64g,{version}"));
+            calls(&Version { setup, index });
         };
         assert_eq!(in_child(work), Ended::Exit(0), "{version}: see standard error");
     }

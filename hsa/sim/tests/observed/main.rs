@@ -3,8 +3,8 @@
 //! crashed, the expected result is that of a runtime that checks arguments.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with null pointers or pointers to locals
 
-#[path = "../rig/mod.rs"]
-mod rig;
+#[path = "../setup/mod.rs"]
+mod setup;
 
 mod access;
 mod addresses;

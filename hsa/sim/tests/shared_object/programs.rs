@@ -70,10 +70,10 @@ fn preloaded(command: &Command) -> Vec<PathBuf> {
 
 #[test]
 fn rocminfo_prints_two_gpus() {
-    for installation in test::selected_installations("programs::rocminfo_prints_two_gpus") {
-        let mut command = installation.command("rocminfo");
+    for fetched in test::selected_releases("programs::rocminfo_prints_two_gpus") {
+        let mut command = fetched.command("rocminfo");
         // rocminfo first looks for amdgpu in /sys/module, which only the emulated driver provides here.
-        Emulation::gpus(1).apply(&mut command).expect("the emulated driver was built");
+        Emulation::with_gpus(1).apply(&mut command).expect("the emulated driver was built");
         let driver = preloaded(&command);
         use_simulation(&mut command, &driver);
         let output = String::from_utf8_lossy(&run(&mut command).stdout).into_owned();
@@ -111,7 +111,7 @@ enum Runtime {
 /// Runs tests of rocrtst in one process. Returns whether all passed, and the output; `None` if rocrtst cannot be
 /// fetched, which is reported. Fails if `HSA_VMM_REQUIRE` requires AMD's runtime.
 fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, String)> {
-    let Rocrtst { installation, program } =
+    let Rocrtst { fetched, program } =
         match hsa_rocr::fetch_rocrtst(&hsa_rocr::folder().unwrap(), &mut |_| ()) {
             Ok(fetched) => fetched,
             Err(error) => {
@@ -128,7 +128,7 @@ fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, St
         .args(["-shared", "-fPIC", "-Wl,-soname,libamd_smi.so.26", "-o"])
         .arg(&amd_smi)
         .arg(source));
-    let mut command = installation.command(&program);
+    let mut command = fetched.command(&program);
     match runtime {
         Runtime::Simulation => use_simulation(&mut command, &[amd_smi]),
         Runtime::Amd => {

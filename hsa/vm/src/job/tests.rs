@@ -86,13 +86,13 @@ fn files_of_previous_job_are_ignored() {
     assert!(job.has_ended());
     assert_eq!((job.status(), job.written()), (Some(1), Some([2, 3])));
     // Another process finds the same state.
-    let other = Job::in_folder(job.folder().to_owned()).unwrap();
+    let other = Job::open(job.folder().to_owned()).unwrap();
     assert!(other.has_ended());
     job.prepare(&Command::new("next"), None).unwrap();
     job.start().unwrap();
     assert!(!job.has_ended() && !job.has_booted());
     assert_eq!((job.status(), job.written()), (None, None));
-    let other = Job::in_folder(job.folder().to_owned()).unwrap();
+    let other = Job::open(job.folder().to_owned()).unwrap();
     assert!(!other.has_ended(), "the machine is busy");
 }
 

@@ -5,18 +5,18 @@ use std::collections::BinaryHeap;
 
 /// A table whose numbers start at 1.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub(crate) struct IdTable<T> {
     slots: Vec<Option<T>>,
     free: BinaryHeap<Reverse<usize>>,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for IdTable<T> {
     fn default() -> Self {
         Self { slots: Vec::new(), free: BinaryHeap::new() }
     }
 }
 
-impl<T> Slots<T> {
+impl<T> IdTable<T> {
     /// Inserts a value; returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let index = match self.free.pop() {
@@ -61,13 +61,13 @@ mod tests {
 
     #[test]
     fn insert_reuses_lowest_free_number() {
-        let mut slots = Slots::default();
-        assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [1, 2, 3]);
-        assert_eq!(slots.remove(2), Some('b'));
-        assert_eq!(slots.remove(1), Some('a'));
-        assert_eq!((slots.remove(1), slots.get(0), slots.get(4)), (None, None, None));
-        assert_eq!(slots.len(), 1);
-        assert_eq!([slots.insert('d'), slots.insert('e'), slots.insert('f')], [1, 2, 4]);
-        assert_eq!(slots.len(), 4);
+        let mut table = IdTable::default();
+        assert_eq!([table.insert('a'), table.insert('b'), table.insert('c')], [1, 2, 3]);
+        assert_eq!(table.remove(2), Some('b'));
+        assert_eq!(table.remove(1), Some('a'));
+        assert_eq!((table.remove(1), table.get(0), table.get(4)), (None, None, None));
+        assert_eq!(table.len(), 1);
+        assert_eq!([table.insert('d'), table.insert('e'), table.insert('f')], [1, 2, 4]);
+        assert_eq!(table.len(), 4);
     }
 }

@@ -34,7 +34,7 @@ const SOCKETS: [&str; 2] = ["output", "errors"];
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The locked folder of a machine that keeps running.
-pub(crate) struct KeptMachine {
+pub(crate) struct DetachedMachine {
     folder: PathBuf,
     _lock: File,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     process: Pid,
 }
 
-impl KeptMachine {
+impl DetachedMachine {
     /// Locks the folder of the machine with this configuration. Waits while another process uses the
     /// machine. Returns the limit if a limit ends the wait.
     pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, WaitEnd>, RunError> {

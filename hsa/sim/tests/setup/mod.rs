@@ -34,11 +34,11 @@ pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 
 /// The value of a result before a call. No call writes this value.
 pub const UNWRITTEN: u32 = 99;
-/// The time limit of [`Rig::wait_below`].
+/// The time limit of [`Setup::wait_below`].
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A started simulation.
-pub struct Rig {
+pub struct Setup {
     pub simulation: Simulation,
     pub hsa: &'static Core,
     pub vmem: &'static Vmem,
@@ -50,11 +50,11 @@ pub struct Rig {
     pub system: hsa_amd_memory_pool_t,
 }
 
-pub fn start(config: &str) -> Rig {
-    Rig::new(config.parse().expect("a configuration"))
+pub fn start(config: &str) -> Setup {
+    Setup::new(config.parse().expect("a configuration"))
 }
 
-impl Rig {
+impl Setup {
     pub fn new(config: Config) -> Self {
         let simulation = Simulation::start(config).expect("a free slot");
         let hsa = &simulation.table().core;

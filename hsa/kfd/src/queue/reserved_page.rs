@@ -14,12 +14,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// A reserved page of addresses.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct ReservedPage {
     /// The address; the lock serialises additions.
     address: Mutex<usize>,
 }
 
-impl Frame {
+impl ReservedPage {
     /// Reserves an inaccessible page.
     pub(super) fn new() -> Result<Self> {
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
@@ -34,23 +34,23 @@ impl Frame {
         }
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let offset_in_page = offset % PAGE;
-        // SAFETY: only this frame uses the page, and nothing refers to it.
+        // SAFETY: only this object uses the page, and nothing refers to it.
         unsafe { remap(*address, Some((file.descriptor(), offset - offset_in_page)))? };
         // SAFETY: the number is in the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // Unmap the buffer, so that the frame does not keep its memory alive. If this fails, the next
+        // Unmap the buffer, so that the reserved page does not keep its memory alive. If this fails, the next
         // addition replaces the mapping.
-        // SAFETY: only this frame uses the page, and `number` is no longer used.
+        // SAFETY: only this object uses the page, and `number` is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
 }
 
-impl Drop for Frame {
+impl Drop for ReservedPage {
     fn drop(&mut self) {
         let address = *self.address.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only this frame uses the page.
+        // SAFETY: only this object uses the page.
         unsafe { libc::syscall(libc::SYS_munmap, address, PAGE as usize) };
     }
 }
@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn add_changes_the_file() {
         let file = MemoryFile::plain("count", 3 * PAGE).unwrap();
-        let frame = Frame::new().unwrap();
-        assert_eq!(frame.add(&file, 2 * PAGE + 16, 7), Ok(0));
-        assert_eq!(frame.add(&file, 2 * PAGE + 16, u64::MAX), Ok(7));
-        assert_eq!(frame.add(&file, 12, 1), Err(EINVAL));
+        let reserved_page = ReservedPage::new().unwrap();
+        assert_eq!(reserved_page.add(&file, 2 * PAGE + 16, 7), Ok(0));
+        assert_eq!(reserved_page.add(&file, 2 * PAGE + 16, u64::MAX), Ok(7));
+        assert_eq!(reserved_page.add(&file, 12, 1), Err(EINVAL));
         let mut bytes = [0; 8];
         file.read(2 * PAGE + 16, &mut bytes).unwrap();
         assert_eq!(u64::from_le_bytes(bytes), 6);
@@ -110,14 +110,14 @@ mod tests {
     #[test]
     fn add_keeps_the_page_mapped() {
         let file = MemoryFile::plain("count", PAGE).unwrap();
-        let frame = Frame::new().unwrap();
-        let address = *frame.address.lock().unwrap();
+        let reserved_page = ReservedPage::new().unwrap();
+        let address = *reserved_page.address.lock().unwrap();
         assert_eq!(permissions(address).as_deref(), Some("---s"));
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    frame.add(&file, 0, 1).unwrap();
+                    reserved_page.add(&file, 0, 1).unwrap();
                 }
             });
             for _ in 0..200 {

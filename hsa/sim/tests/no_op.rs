@@ -7,7 +7,7 @@ use hsa_sys::*;
 
 #[test]
 fn addresses_are_distinct_and_aligned_on_every_thread() {
-    let simulation = Simulation::start(Config::nothing(1)).unwrap();
+    let simulation = Simulation::start(Config::no_op_vmem(1)).unwrap();
     let vmem = *simulation.table().vmem.as_ref().unwrap();
     let reserve = move |size: usize, alignment: u64| {
         let mut address = null_mut();
@@ -33,7 +33,7 @@ fn addresses_are_distinct_and_aligned_on_every_thread() {
 
 #[test]
 fn oversized_reservations_are_rejected() {
-    let simulation = Simulation::start(Config::nothing(1)).unwrap();
+    let simulation = Simulation::start(Config::no_op_vmem(1)).unwrap();
     let vmem = simulation.table().vmem.as_ref().unwrap();
     let reserve = vmem.hsa_amd_vmem_address_reserve_align.unwrap();
     let mut address = null_mut();
@@ -73,6 +73,6 @@ fn calls_succeed_and_are_not_counted() {
     }
     assert_eq!(simulation.calls("hsa_amd_vmem_map"), 0);
     // An extension version without virtual memory lacks these functions, too.
-    let without = Config::nothing(1).with_extension(3);
+    let without = Config::no_op_vmem(1).with_extension(3);
     assert!(Simulation::start(without).unwrap().table().vmem.is_err());
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// A release of AMD's runtime in a folder, with its own C library and loader.
 #[derive(Clone, Debug)]
-pub struct Installation {
+pub struct FetchedRelease {
     release: Release,
     root: PathBuf,
     libraries: PathBuf,
@@ -19,32 +19,32 @@ pub struct Installation {
 /// A release that is missing or incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{missing} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`", folder = folder.display())]
-pub struct NotInstalled {
+pub struct NotFetched {
     release: Release,
     folder: PathBuf,
     missing: &'static str,
 }
 
-impl Installation {
+impl FetchedRelease {
     /// Opens a release that [`fetch`](crate::fetch()) has downloaded or
     /// [`fetch_from`](crate::fetch_from()) has stored.
     ///
     /// # Errors
     /// A part of the release is missing; the message names the command that fetches the release.
-    pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
+    pub fn open(folder: &Path, release: Release) -> Result<Self, NotFetched> {
         let root = folder.join(release.version());
-        let not_installed = |missing| NotInstalled { release, folder: folder.to_owned(), missing };
+        let not_fetched = |missing| NotFetched { release, folder: folder.to_owned(), missing };
         let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
-        let loader = loader(&libraries).ok_or_else(|| not_installed("loader"))?;
-        let installation = Self { release, root, libraries, loader };
+        let loader = loader(&libraries).ok_or_else(|| not_fetched("loader"))?;
+        let fetched = Self { release, root, libraries, loader };
         // `fetch` and `fetch_from` write the list last.
-        if !installation.root.join("packages").is_file() {
-            return Err(not_installed("list of packages"));
+        if !fetched.root.join("packages").is_file() {
+            return Err(not_fetched("list of packages"));
         }
-        if !installation.runtime().is_file() {
-            return Err(not_installed("runtime"));
+        if !fetched.runtime().is_file() {
+            return Err(not_fetched("runtime"));
         }
-        Ok(installation)
+        Ok(fetched)
     }
 
     /// Opens all complete releases of a folder: those of Debian, oldest first, then others by name.
@@ -150,14 +150,14 @@ pub fn find_program(program: &OsStr) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Installation, find_program};
+    use super::{FetchedRelease, find_program};
     use crate::Release;
     use std::ffi::OsStr;
 
     #[test]
     fn not_installed_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Installation::open(folder.path(), Release::R6_4_3).unwrap_err();
+        let error = FetchedRelease::open(folder.path(), Release::R6_4_3).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("6.4.3") && text.contains("rocr fetch"), "{text}");
     }
