@@ -139,7 +139,7 @@ fn get_handle(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
 }
 
 /// Checks that a call failed with the expected HIP error, and records the error.
-pub(super) fn expect_error<T: fmt::Debug>(
+pub(super) fn expect_ipc_error<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
     result: Result<T, Error>,
@@ -160,7 +160,7 @@ fn expect_problem<T: fmt::Debug>(
     problem: Problem,
     result: Result<T, Error>,
 ) -> Verdict {
-    let error = expect_error(context, HipError::InvalidValue, result)?;
+    let error = expect_ipc_error(context, HipError::InvalidValue, result)?;
     ensure_eq!(error.problem(), Some(problem), "{error}");
     Ok(())
 }
@@ -216,14 +216,14 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let address = memory.address();
     memory.free()?;
-    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(address))?;
+    expect_ipc_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(address))?;
     Ok(())
 }
 
 fn rejects_end_of_allocation(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let end = offset_by(memory.address(), SIZE);
-    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
+    expect_ipc_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
     Ok(())
 }
 
@@ -251,14 +251,14 @@ fn rejects_host_memory(context: &Context) -> Verdict {
 fn rejects_other_memory(context: &Context) -> Verdict {
     let local = [0u8; 64];
     let result = open_ipc(context)?.get_mem_handle(Address::from(local.as_ptr()));
-    expect_error(context, HipError::InvalidValue, result)?;
+    expect_ipc_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
 fn rejects_own_process(context: &Context) -> Verdict {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
-    expect_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
+    expect_ipc_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
     Ok(())
 }
 
@@ -312,7 +312,7 @@ fn rejects_missing_process(context: &Context) -> Verdict {
                 }
             })?;
             let result = ipc.open_mem_handle(&handle, 0);
-            expect_error(context, HipError::InvalidDevicePointer, result)?;
+            expect_ipc_error(context, HipError::InvalidDevicePointer, result)?;
         }
     }
     Ok(())

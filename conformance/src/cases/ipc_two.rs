@@ -1,6 +1,6 @@
 //! IPC handles of pool memory between two processes: a second process exports, this process opens.
 
-use super::ipc::{expect_error, open_ipc};
+use super::ipc::{expect_ipc_error, open_ipc};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
@@ -74,7 +74,7 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.free()?;
     let result = open_ipc(context)?.open_mem_handle(&handle, 0);
-    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
+    expect_ipc_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }
 
 fn rejects_dead_process(context: &Context) -> Verdict {
@@ -82,5 +82,5 @@ fn rejects_dead_process(context: &Context) -> Verdict {
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.kill();
     let result = open_ipc(context)?.open_mem_handle(&handle, 0);
-    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
+    expect_ipc_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }

@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
         "retire.queue.full",
         SOURCE,
         "a full queue refuses a range, and the range can be used as before",
-        full_queue_refuses_range,
+        full_queue_rejects_range,
     ),
     Case::new(
         "retire.range.part_of_a_mapping",
@@ -88,7 +88,7 @@ fn memory_waits_for_all_signals(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn full_queue_refuses_range(context: &Context) -> Verdict {
+fn full_queue_rejects_range(context: &Context) -> Verdict {
     let fixture = RetireFixture::new(context, 1)?;
     let (first, _) = context.map_filled(1, 0x9393_9393)?;
     let (second, _) = context.map_filled(1, 0x9494_9494)?;

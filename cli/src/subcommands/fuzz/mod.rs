@@ -13,7 +13,7 @@ use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
-use hsa_vmm_conformance::fuzz::{Generator, Machine};
+use hsa_vmm_conformance::fuzz::{Generator, SequenceRuntime};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use progress::Progress;
 use std::hash::{BuildHasher, RandomState};
@@ -29,26 +29,27 @@ const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
-    let machine = match args.common.runtime.select()? {
+    let runtime = match args.common.runtime.select()? {
         SelectedRuntime::Simulation(simulated) => {
-            let machine = simulated.config.clone().map_or(Machine::Any, Machine::Simulated);
+            let runtime =
+                simulated.config.clone().map_or(SequenceRuntime::Any, SequenceRuntime::Simulated);
             // Start the simulation once to check its configuration.
-            match &machine {
-                Machine::Any => print_info(&format!(
+            match &runtime {
+                SequenceRuntime::Any => print_info(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
                     simulated.reason_suffix()
                 )),
                 _ => drop(simulated.start()?),
             }
-            machine
+            runtime
         }
         SelectedRuntime::Library(_) if args.faults => bail!(
             "--faults is for the simulation only; for faults of the emulated driver use \
              `hsa-vmm emulate --fault PLAN -- hsa-vmm fuzz`"
         ),
-        SelectedRuntime::Library(_) => Machine::Loaded,
+        SelectedRuntime::Library(_) => SequenceRuntime::Loaded,
     };
-    if let Machine::Simulated(text) = &machine
+    if let SequenceRuntime::Simulated(text) = &runtime
         && args.faults
         && text.contains("faults=")
     {
@@ -59,7 +60,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
-    let generator = Generator { seed, max_operations: MAX_OPERATIONS, machine, faults, every };
+    let generator = Generator { seed, max_operations: MAX_OPERATIONS, runtime, faults, every };
     let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
@@ -88,25 +89,25 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     if interrupt.arrived() {
         note!("interrupted");
     }
-    let planned = planned_faults::planned(simulation_config(&generator.machine));
+    let planned = planned_faults::planned(simulation_config(&generator.runtime));
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
                 "seed": seed,
                 "sequences": progress.sequences,
                 "operations": progress.operations,
-                "refused": progress.refused,
+                "refused": progress.rejected,
                 "seconds": progress.seconds(),
                 "interrupted": interrupt.arrived(),
                 "finding": finding.as_ref().map(Finding::to_json),
             });
-            let driver = provenance::driver(generator.machine != Machine::Loaded);
+            let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
             let arguments =
                 ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
             let faults_option = args.faults.then(|| "--faults".to_owned());
             let arguments =
                 arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults_option);
-            let config = simulation_config(&generator.machine);
+            let config = simulation_config(&generator.runtime);
             let provenance = provenance::describe_run(
                 Some(driver),
                 config,
@@ -126,7 +127,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             provenance::print_banner(out, &planned)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
-                if generator.machine == Machine::Loaded {
+                if generator.runtime == SequenceRuntime::Loaded {
                     let bringup = args.common.runtime.bringup_command(false);
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }
@@ -139,9 +140,9 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
 }
 
 /// Returns the simulation's configuration; `None` if sequences run on various simulations or on a library.
-fn simulation_config(machine: &Machine) -> Option<&str> {
-    match machine {
-        Machine::Simulated(text) => Some(text),
+fn simulation_config(runtime: &SequenceRuntime) -> Option<&str> {
+    match runtime {
+        SequenceRuntime::Simulated(text) => Some(text),
         _ => None,
     }
 }
