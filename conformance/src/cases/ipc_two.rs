@@ -22,13 +22,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.open.freed_memory",
         "reference 6.2 #70; HIP: hipIpcOpenMemHandle",
-        "a handle of freed memory is refused without waiting",
+        "a handle of freed memory is rejected without waiting",
         rejects_freed_memory,
     ),
     Case::new(
         "ipc.open.dead_process",
         "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
-        "a handle of a process that was killed is refused",
+        "a handle of a process that was killed is rejected",
         rejects_dead_process,
     ),
 ];

@@ -32,19 +32,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU can copy from another GPU after peer access was enabled, and the copy is refused before",
+        "a GPU can copy from another GPU after peer access was enabled, and the copy is rejected before",
         copies_between_gpus,
     ),
     Case::new(
         "pool.memory.zero_size",
         "HSA: hsa_amd_memory_pool_allocate",
-        "a size of 0 is refused",
+        "a size of 0 is rejected",
         rejects_zero_size,
     ),
     Case::new(
         "pool.memory.too_large",
         "HIP: hipMalloc, hipErrorOutOfMemory",
-        "more memory than exists is refused",
+        "more memory than exists is rejected",
         rejects_huge_size,
     ),
     Case::new(
