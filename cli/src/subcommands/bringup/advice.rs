@@ -4,7 +4,7 @@ use super::data::LATE_COPY;
 use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
-use super::machine::Finding;
+use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ pub fn advise(
     cause: &Cause,
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
-    findings: &[Finding],
+    findings: &[MachineCheck],
     kernel: &Result<Vec<String>, String>,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();

@@ -4,7 +4,7 @@ use super::advice::advise;
 use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
-use super::machine::{self, Finding};
+use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
@@ -140,7 +140,7 @@ impl Failure {
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
         let kernel = kernel_log.new_lines();
         let try_next = advise(run, cause, last_call, &driver, &findings, &kernel);
-        let checks = findings.into_iter().map(|Finding { passed, what, .. }| Check {
+        let checks = findings.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
             what,
@@ -385,7 +385,9 @@ impl LevelRun {
         // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are no
         // queries.
         let is_query = |call: &Call| {
-            call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
+            call.begin.c_statement.is_none()
+                && call.end.is_some()
+                && call.begin.call.starts_with("hsa_")
         };
         let calls: Vec<_> = self.calls[..until]
             .iter()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct MachineCheck {
     /// Whether the check passed; `None` if the state is not known.
     pub passed: Option<bool>,
     /// The state that the check found, or what is not known and why.
@@ -17,20 +17,20 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-fn pass(what: impl Into<String>) -> Finding {
-    Finding { passed: Some(true), what: what.into(), advice: None }
+fn pass(what: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: Some(true), what: what.into(), advice: None }
 }
 
-fn fail(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding { passed: Some(false), what: what.into(), advice: Some(advice.into()) }
+fn fail(what: impl Into<String>, advice: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: Some(false), what: what.into(), advice: Some(advice.into()) }
 }
 
-fn not_known(what: impl Into<String>) -> Finding {
-    Finding { passed: None, what: what.into(), advice: None }
+fn not_known(what: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: None, what: what.into(), advice: None }
 }
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
-pub fn check(emulated: bool) -> Vec<Finding> {
+pub fn check(emulated: bool) -> Vec<MachineCheck> {
     let mut findings = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
     findings.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
     findings.extend(check_render_nodes());
@@ -41,7 +41,7 @@ pub fn check(emulated: bool) -> Vec<Finding> {
 }
 
 /// Checks that the kernel module amdgpu is loaded.
-fn check_module() -> Finding {
+fn check_module() -> MachineCheck {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match fs::read_to_string("/sys/module/amdgpu/initstate") {
@@ -62,7 +62,7 @@ fn check_module() -> Finding {
 }
 
 /// Checks that a GPU of AMD is on the PCI bus and has the driver amdgpu.
-fn check_pci() -> Finding {
+fn check_pci() -> MachineCheck {
     let mut drivers = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
@@ -91,7 +91,7 @@ fn check_pci() -> Finding {
 }
 
 /// Checks that a device file exists, is a device, and can be opened by this user. `open` opens the file.
-fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Finding {
+fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> MachineCheck {
     let shown = path.display();
     let opened = open(path);
     let metadata = fs::metadata(path);
@@ -136,7 +136,7 @@ fn group_name(id: u32) -> String {
 }
 
 /// Checks that there are render nodes, and that each can be opened.
-fn check_render_nodes() -> Vec<Finding> {
+fn check_render_nodes() -> Vec<MachineCheck> {
     let nodes = kfd_version::render_nodes();
     if nodes.is_empty() {
         let advice =
@@ -149,7 +149,7 @@ fn check_render_nodes() -> Vec<Finding> {
 /// Checks the versions of `/dev/kfd` and of the render nodes. `printed` is the output of `kfd-version`, or the reason
 /// why there is no output. A version 0 means that the driver returned success without an answer. A version that was not
 /// printed is not known.
-fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Finding> {
+fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<MachineCheck> {
     let text = printed.unwrap_or_else(|reason| reason);
     let is_number = |part: &str| part.parse::<u32>().is_ok();
     let is_version = |text: &&str| text.split('.').all(is_number);
@@ -181,7 +181,7 @@ fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Find
 }
 
 /// Checks that amdkfd's topology has a GPU.
-fn check_topology() -> Finding {
+fn check_topology() -> MachineCheck {
     let folder = Path::new("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let Ok(entries) = fs::read_dir(folder) else {
         return fail(
