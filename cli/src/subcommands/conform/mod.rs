@@ -1,15 +1,15 @@
 //! `hsa-vmm conform`: runs the conformance cases.
 
 mod arguments;
+mod background_output;
 mod ktap;
 mod partial;
 mod show;
-mod usual;
 mod worker;
 
 pub use arguments::Conform;
 
-use crate::choice::print_info;
+use crate::choice::note_dimmed;
 use crate::driver_log::{DriverLog, driver_failures};
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
@@ -17,6 +17,7 @@ use crate::table::table;
 use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
 use anyhow::{Context, bail};
 use arguments::ReportFormat;
+use background_output::BackgroundOutput;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::{
     CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
@@ -28,7 +29,6 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
-use usual::Usual;
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -51,14 +51,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         bail!(BadUsage(format!("{problem}; `hsa-vmm conform --list` lists all cases")));
     }
     if let Some(seed) = options.shuffle {
-        print_info(&format!("order: --shuffle {seed}"));
+        note_dimmed(&format!("order: --shuffle {seed}"));
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
         PartialFile::open(&args.output, args.resume, &selected, args.typed_arguments())?
     {
         if args.resume {
-            print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
+            note_dimmed(&format!("{} of {} cases have a result", finished.len(), selected.len()));
         }
         options.finished = finished;
         writer.partial = Some(partial);
@@ -68,8 +68,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     let interrupt = Interrupt::new()?;
-    let mut usual = Usual::default();
-    let mut report = match run_all(args, &options, &mut writer, &mut usual, interrupt.flag()) {
+    let mut background = BackgroundOutput::default();
+    let mut report = match run_all(args, &options, &mut writer, &mut background, interrupt.flag()) {
         Ok(report) => report,
         Err(NoReport { error, failed_requests }) => {
             let not_started = not_started(args, &error, failed_requests, selected_count);
@@ -79,7 +79,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
             return Err(error);
         }
     };
-    usual.remove_frequent_in_failures(&report);
+    background.remove_frequent_in_failures(&report);
     let is_complete = !interrupt.arrived() && writer.hangs.is_none();
     add_provenance(args, &mut report);
     let closing = closing_lines(&report, writer.hangs, interrupt.arrived());
@@ -88,7 +88,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
-            write_report(out, args, &report, &usual)?;
+            write_report(out, args, &report, &background)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
@@ -234,7 +234,7 @@ fn write_report(
     out: &mut Screen<'_>,
     args: &Conform,
     report: &Report,
-    usual: &Usual,
+    background: &BackgroundOutput,
 ) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
         out.keep_utf8();
@@ -243,7 +243,7 @@ fn write_report(
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
             let bringup = args.common.runtime.bringup_command(is_simulation);
-            show::print_report(out, report, usual, args.failures_only, &bringup)?;
+            show::print_report(out, report, background, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -284,12 +284,12 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(()) % 1_000_000
 }
 
-/// Runs the cases in this process or in a worker. Adds to `usual` what was logged during cases that passed.
+/// Runs the cases in this process or in a worker. Adds to `background` what was logged during cases that passed.
 fn run_all(
     args: &Conform,
     options: &Options,
     writer: &mut ResultWriter,
-    usual: &mut Usual,
+    background: &mut BackgroundOutput,
     interrupted: &AtomicBool,
 ) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
@@ -328,13 +328,13 @@ fn run_all(
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
         match event {
-        Event::Started(note) => bar.suspend(|| print_info(note)),
+        Event::Started(note) => bar.suspend(|| note_dimmed(note)),
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
         Event::Case(progress) => {
             if progress.case.status == Status::Pass {
                 let logged = last_lines.borrow();
-                usual.add(logged.iter().map(String::as_str).chain(output_of_case.lines()));
+                background.add(logged.iter().map(String::as_str).chain(output_of_case.lines()));
             }
             output_of_case.clear();
             advance(progress, writer);
@@ -346,13 +346,13 @@ fn run_all(
         Event::Output { .. } => {}
         // Print each cause at its first case: if many cases hang, the report is written much later.
         Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
-            bar.suspend(|| print_info(&format!("{case}: {lost}")));
+            bar.suspend(|| note_dimmed(&format!("{case}: {lost}")));
         }
         Event::Lost { .. } => {}
         Event::StoppedByHangs { cases } => writer.hangs = Some(cases),
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
-            print_info(&format!(
+            note_dimmed(&format!(
                 "several cases have hung in {function}: the time limit for cases in this call is now {limit} s"
             ));
         }),
@@ -363,7 +363,7 @@ fn run_all(
         // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
-        failed_requests.iter().for_each(|line| print_info(line));
+        failed_requests.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })
 }

@@ -6,7 +6,7 @@ mod progress;
 mod workers;
 
 use crate::arguments::RunFormat;
-use crate::choice::{SelectedRuntime, print_info};
+use crate::choice::{SelectedRuntime, note_dimmed};
 use crate::interrupt::Interrupt;
 use crate::screen::note;
 use crate::{Exit, output, planned_faults, program, provenance};
@@ -35,7 +35,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 simulated.config.clone().map_or(SequenceRuntime::Any, SequenceRuntime::Simulated);
             // Start the simulation once to check its configuration.
             match &runtime {
-                SequenceRuntime::Any => print_info(&format!(
+                SequenceRuntime::Any => note_dimmed(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
                     simulated.reason_suffix()
                 )),

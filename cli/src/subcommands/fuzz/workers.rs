@@ -2,7 +2,7 @@
 
 use super::arguments::Fuzz;
 use super::progress::Progress;
-use crate::choice::print_info;
+use crate::choice::note_dimmed;
 use crate::executor::{Message, Task, exit_description, start_worker};
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Generator, SequenceRuntime};
@@ -92,7 +92,7 @@ impl<'a> Workers<'a> {
                 Received::Message(Message::Ready(runtime)) => {
                     worker.ready = true;
                     if std::mem::take(&mut self.prints_runtime) {
-                        print_info(&format!("runtime: {runtime}"));
+                        note_dimmed(&format!("runtime: {runtime}"));
                     }
                 }
                 Received::Message(Message::Done(counts)) => {
