@@ -229,8 +229,8 @@ fn failure_after_exchange_keeps_access_none() {
     }
 }
 
-/// The quirk is switched on in every ROCm generation, so that the library maps the memory again. If this fails, the
-/// library rolls back the CPU's access, which it has changed first.
+/// The quirk `peer_after_owner_fails` is switched on in every ROCm generation, so the library maps the memory again. If
+/// this fails, the library rolls back the CPU's access, which it has changed first.
 #[test]
 fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::rerun_in_own_process() {

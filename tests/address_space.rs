@@ -62,7 +62,6 @@ fn check_every_operation(config: Config, name: &str) {
     vmm.release(small).unwrap();
     vmm.unmap(at(base, 3 * granule), granule).unwrap();
     assert_inaccessible(0, 6, "both unmapped");
-    // The same addresses can be used again.
     machine.map(at(base, granule), 2 * granule, large);
     assert_inaccessible(0, 6, "mapped again");
     machine.grant(at(base, granule), 2 * granule, cpu, Access::ReadWrite);
@@ -148,7 +147,7 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
 }
 
-/// Fails unless the four pages at `base` are quarantined, every operation on them fails, and the foreign mapping
+/// Fails unless the four pages at `base` are quarantined, every operation on the pages fails, and the foreign mapping
 /// stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantine();
@@ -211,7 +210,7 @@ fn probe_keeps_foreign_mapping() {
         return;
     }
     let hostile = HostileRuntime::new();
-    // SAFETY: a runtime of this test.
+    // SAFETY: this test compiled the runtime, which implements HSA's functions.
     let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
     let probing = VmmOptions::new().with_probing(Probing::Always);
     hostile.set(c"hostile_foreign_mappings", 1);
@@ -412,7 +411,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
             // SAFETY: `MAP_FIXED_NOREPLACE` replaces no mapping.
             let page = unsafe { libc::mmap(hint as *mut _, 4096, protection, flags, -1, 0) };
             if page != libc::MAP_FAILED {
-                // SAFETY: a page of this test.
+                // SAFETY: the page was just mapped, and only this thread uses it.
                 unsafe { page.cast::<u8>().write_bytes(hostile::FOREIGN_BYTE, 4096) };
                 pages.push(page as usize);
             }

@@ -1,5 +1,5 @@
-//! The full cycle (reserve, create, map, grant, use, revoke, unmap, release, free) with calls and with owned values,
-//! on every kind of machine and every release.
+//! The full cycle with calls and with owned values, on every kind of machine and every release: reserve, create, map,
+//! grant, use, revoke, unmap, release, free.
 
 mod machine;
 mod process;
@@ -27,7 +27,6 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
     (0..size).map(|index| (index as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
-/// Runs the cycle with HIP's calls.
 fn cycle_by_calls(machine: &Machine, name: &str) {
     let vmm = &machine.vmm;
     let granule = machine.granule();
@@ -118,7 +117,6 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     machine.assert_empty();
 }
 
-/// Runs the cycle with owned values.
 fn cycle_by_values(machine: &Machine, name: &str) {
     let granule = machine.granule();
     let gpus = machine.gpus();

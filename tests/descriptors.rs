@@ -210,7 +210,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// The library duplicates the descriptor, and some runtimes need another one to check the import.
+/// The library duplicates the descriptor, and some runtimes need a further descriptor to check the import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {

@@ -338,7 +338,7 @@ fn cpu_grant_without_large_bar_is_rejected() {
     }
 }
 
-/// Holds as many mappings as the kernel allows, until it is dropped.
+/// Holds as many mappings as the kernel allows, until this value is dropped.
 struct ExhaustedMappings(Vec<*mut libc::c_void>);
 
 impl ExhaustedMappings {
@@ -349,7 +349,7 @@ impl ExhaustedMappings {
         while pages.len() < pages.capacity() {
             // The kernel does not merge adjacent mappings with different protection.
             let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
-            // SAFETY: new memory that nothing uses.
+            // SAFETY: the kernel chooses a free address, so it replaces no mapping.
             let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
             if page == libc::MAP_FAILED {
                 return Self(pages);
@@ -363,7 +363,7 @@ impl ExhaustedMappings {
 impl Drop for ExhaustedMappings {
     fn drop(&mut self) {
         for &page in &self.0 {
-            // SAFETY: a page of this value that nothing uses.
+            // SAFETY: this value mapped the page, and nothing else uses it.
             unsafe { libc::munmap(page, 4096) };
         }
     }

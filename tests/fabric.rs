@@ -47,7 +47,7 @@ fn importer_uses_the_same_memory() {
 
     // The CPU can also access the memory.
     importer.grant(imported_base, size, importer.cpu(0), Access::Read);
-    // SAFETY: mapped and readable; the GPU has finished.
+    // SAFETY: the memory is mapped and readable, and the GPU has finished writing.
     assert_eq!(unsafe { imported_base.as_ptr().cast_const().cast::<u8>().read_volatile() }, 42);
 
     importer.vmm.unmap(imported_base, size).unwrap();

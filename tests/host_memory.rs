@@ -400,3 +400,29 @@ fn cpu_access_works_if_dma_bufs_are_read_only() {
         assert_eq!(&text, b"text", "{generation}");
     }
 }
+
+/// The error does not depend on earlier calls, although the first call finds out whether the runtime rejects pools of
+/// CPUs.
+#[test]
+fn too_large_memory_is_out_of_memory() {
+    on_each_release(|release, machine| {
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let sizes = [1 << 40, 1 << 47, 1 << 62, 1 << 63, usize::MAX - (granule - 1)];
+        let create_too_large = || {
+            sizes.map(|size| {
+                let found = kind(vmm.create(size, &host_properties()));
+                assert!(
+                    matches!(found, ErrorKind::OutOfMemory { size: asked, .. } if asked == size),
+                    "{release}: {size:#x}: {found:?}"
+                );
+                found
+            })
+        };
+        let first = create_too_large();
+        let handle = vmm.create(granule, &host_properties()).unwrap();
+        assert_eq!(create_too_large(), first, "{release}");
+        vmm.release(handle).unwrap();
+        assert_eq!(create_too_large(), first, "{release}");
+        machine.assert_empty();
+    });
+}

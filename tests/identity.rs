@@ -26,7 +26,7 @@ impl FakeLibrary {
 
     #[track_caller]
     fn load(&self) -> Runtime {
-        // SAFETY: a runtime of this test.
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
         unsafe { Runtime::load_from(&self.0) }.expect("the runtime starts")
     }
 
@@ -44,7 +44,7 @@ impl Drop for FakeLibrary {
 
 fn load_without_starting(path: &Path) {
     let name = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a library of this test without constructors.
+    // SAFETY: this test compiled the library, which has no constructors.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "{}", path.display());
 }
@@ -143,7 +143,7 @@ fn file_of_another_version_is_unknown() {
         // Opens the library through a link, as a program that uses the soname does.
         let link = folder.path().join(format!("link-to-{name}"));
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        // SAFETY: a runtime of this test.
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
         let runtime = unsafe { Runtime::load_from(&link) }.unwrap();
         if contradicts {
             let expected = format!("build `1.15.0-hostile`, but the file is `{name}`");
@@ -179,7 +179,7 @@ fn unknown_runtime_has_no_quirks_of_rocr() {
     }
     // The symbol version of AMD's releases alone does not make a library a runtime.
     let incomplete = compile_source("symbol-version", "int hsa_init(void) { return 0; }\n");
-    // SAFETY: a library of this test without constructors.
+    // SAFETY: this test compiled the library, which has no constructors, and the load fails before a call.
     let error = unsafe { Runtime::load_from(&incomplete) }.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error}");
     std::fs::remove_file(incomplete).unwrap();
@@ -210,7 +210,7 @@ fn error_names_a_library_that_is_no_runtime() {
     let file = compile_source("no-runtime", "int unrelated(void) { return 42; }\n");
     let fake = FakeLibrary::new("beside-no-runtime", &[]);
     fake.load_without_starting();
-    // SAFETY: a library of this test without constructors.
+    // SAFETY: this test compiled the library, which has no constructors, and the load fails before a call.
     let error = unsafe { Runtime::load_from(&file) }.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("does not export `hsa_"), "{text}");
@@ -292,11 +292,11 @@ fn failed_start_lists_all_libraries() {
     if process::rerun_in_own_process() {
         return;
     }
-    // Its `hsa_init` returns `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
+    // The `hsa_init` of this library returns `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
     let failing = FakeLibrary::new("failing", &["-DINIT=0x1008"]);
     let second = FakeLibrary::new("other", &[]);
     let start = || {
-        // SAFETY: a runtime of this test.
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
         unsafe { Runtime::load_from(&failing.0) }.unwrap_err().to_string()
     };
     let text = start();

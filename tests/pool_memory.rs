@@ -259,7 +259,8 @@ fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // The name has the greatest size, and is padded with zeros. A bound socket that does not listen counts as a name that another process has taken.
+    // The name has the greatest size, and is padded with zeros. A bound socket that does not listen counts as a name
+    // that another process has taken.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());

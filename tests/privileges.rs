@@ -126,9 +126,14 @@ fn privileged_load_ignores_simulation() {
     let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "consumer")];
     let (text, _) = attack.run(&variables);
     assert!(text.contains("not loaded"), "{text}");
+    for expected in ["set-user-ID", "ignores HSA_VMM_RUNTIME and ROCM_PATH", "/opt/rocm/lib"] {
+        assert!(text.contains(expected), "{text}");
+    }
     attack.set_mode(0o755);
     let (text, _) = attack.run(&variables);
     assert!(text.contains("loaded simulation"), "{text}");
+    let (text, _) = attack.run(&[("HSA_VMM_RUNTIME", "/nowhere.so")]);
+    assert!(text.contains("not loaded") && !text.contains("set-user-ID"), "{text}");
 }
 
 #[test]

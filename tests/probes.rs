@@ -25,7 +25,7 @@ const PROBED: [&str; 7] = [
     "import_needs_descriptor",
 ];
 
-/// The probe of this quirk can only find that the quirk is present.
+/// The probe of this quirk can find that the quirk is present, but not that it is absent.
 const PEER_AFTER_OWNER: &str = "peer_after_owner_fails";
 
 /// Returns the quirks whose probes a `Vmm` reports if the runtime has these quirks.
@@ -238,9 +238,9 @@ fn unknown_runtime_is_probed() {
     if process::rerun_in_own_process() {
         return;
     }
-    // Behaves like ROCm 6.4 under another name.
+    // This runtime behaves like ROCm 6.4 under another name.
     let path = fake_runtime("probed", &["-DBUILD=\"\""]);
-    // SAFETY: a runtime of this test.
+    // SAFETY: this test compiled the runtime, which implements HSA's functions.
     let runtime = unsafe { Runtime::load_from(&path) }.unwrap();
     std::fs::remove_file(&path).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();

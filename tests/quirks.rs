@@ -1,4 +1,4 @@
-//! Each quirk is needed by some release, works around the defect there, and does no harm on other releases.
+//! The workaround of each quirk is needed on some release, avoids a failure there, and does no harm on other releases.
 
 mod hostile;
 mod machine;
@@ -118,7 +118,7 @@ const FAILURES: &[Failure] = &[
             let (first, second) = (export(), export());
             let are_equal = first.as_raw_fd() == second.as_raw_fd();
             if are_equal {
-                // Dropping them would close the runtime's descriptor.
+                // Dropping the two values would close the runtime's descriptor.
                 std::mem::forget((first, second));
             }
             are_equal
@@ -243,9 +243,9 @@ fn unneeded_quirks_do_no_harm() {
 /// takes no lock.
 fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = HostileRuntime::new();
-    // SAFETY: a runtime of this test.
+    // SAFETY: this test compiled the runtime, which implements HSA's functions.
     let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
-    // SAFETY: the hostile runtime only counts overlapping calls.
+    // SAFETY: if calls overlap, the hostile runtime only counts them.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());

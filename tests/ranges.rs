@@ -20,7 +20,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::thread;
 
-/// Returns the offset and length of each segment.
 fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
@@ -168,7 +167,7 @@ fn descriptors_are_new_and_closed_on_exec() {
     numbers.dedup();
     assert_eq!(numbers.len(), 4);
     for number in numbers {
-        // SAFETY: queries the flags of an open descriptor.
+        // SAFETY: the descriptor is open, and the call only reads its flags.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         assert!(flags >= 0 && flags & libc::FD_CLOEXEC != 0, "{number}: {flags}");
     }

@@ -19,7 +19,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
             machine.simulation.page(0, address.get()).is_some(),
             "the GPU cannot read {address}"
         );
-        // SAFETY: the memory must be mapped; otherwise, this ends the process.
+        // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
         let byte = unsafe { (address.get() as *const u8).read_volatile() };
         assert_eq!(byte, tag, "{address}");
     };

@@ -61,7 +61,7 @@ fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
 }
 
 fn is_close_on_exec(descriptor: &OwnedFd) -> bool {
-    // SAFETY: queries the flags of an open descriptor.
+    // SAFETY: the descriptor is open, and the call only reads its flags.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
     assert!(flags >= 0);
     flags & libc::FD_CLOEXEC != 0

@@ -22,9 +22,9 @@ extern "C" {
  * HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
-/* Makes the simulation the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;
- * hsa/sim/README.md lists all settings). Null or "" is a configuration with two GPUs.
- * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
+/* Selects the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm
+ * generation; hsa/sim/README.md lists all settings). Null or "" selects a configuration with two GPUs.
+ * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() returns the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the major release of HIP, 6 or 7, whose error codes the library returns. The two releases return different codes
@@ -74,8 +74,8 @@ typedef struct hsavmm_quarantined {
  * ranges. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the invariants of the library's state; returns hipErrorUnknown if a defect of the library has
- * violated an invariant. */
+/* Checks the invariants of the library's state. Returns hipErrorUnknown if an invariant does not hold, which is a
+ * defect of the library. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */

@@ -30,7 +30,7 @@ unsafe extern "C" fn hsavmm_area_create(
             Err(_) => Area::without_vmm(&process.runtime, agent, flags),
         }?;
         let object = Object::Area(Arc::new(OpenArea::new(new_area)));
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("area", area, process.objects.insert(object)) }
     })
 }
@@ -57,7 +57,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
             return Err(invalid_number());
         }
         mapped.memory.insert(at.get(), memory);
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
@@ -72,7 +72,7 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
         let open_area = process()?.objects.area(area)?;
         let mapped = open_area.mapped();
         let memory = mapped.memory.get(&address(ptr).get()).ok_or_else(not_in_area)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device_ptr", device_ptr, memory.device_address().as_ptr()) }
     })
 }

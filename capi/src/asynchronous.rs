@@ -18,7 +18,7 @@ macro_rules! copies {
         ) -> hipError_t {
             run(stringify!($function), || {
                 stream(raw)?;
-                // SAFETY: lib.rs states the rules for pointers to bytes.
+                // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
                 unsafe { copy(destination, source, size, memcpy_kind::$kind) }
             })
         })+
@@ -41,7 +41,7 @@ unsafe extern "C" fn hipMemcpyAsync(
 ) -> hipError_t {
     run("hipMemcpyAsync", || {
         stream(raw)?;
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { copy(destination, source, size, kind) }
     })
 }
@@ -60,7 +60,7 @@ unsafe extern "C" fn hipMemcpyPeerAsync(
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
@@ -74,7 +74,7 @@ unsafe extern "C" fn hipMemsetAsync(
 ) -> hipError_t {
     run("hipMemsetAsync", || {
         stream(raw)?;
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { fill(destination, &[value as u8], size) }
     })
 }
@@ -111,13 +111,13 @@ unsafe fn copy_rows(
         }
     }
     if width == destination_pitch && width == source_pitch {
-        // SAFETY: the caller guarantees all rows, which are contiguous.
+        // SAFETY: the rows are contiguous, and the caller guarantees that all of them are valid.
         return unsafe { copy(destination, source, width * height, kind) };
     }
     for row in 0..height {
         let destination_row = destination.wrapping_byte_add(row * destination_pitch);
         let source_row = source.wrapping_byte_add(row * source_pitch);
-        // SAFETY: the caller guarantees each row.
+        // SAFETY: the caller guarantees that each row is valid.
         unsafe { copy(destination_row, source_row, width, kind) }?;
     }
     Ok(())
@@ -135,7 +135,7 @@ unsafe extern "C" fn hipMemcpy2D(
 ) -> hipError_t {
     run("hipMemcpy2D", || {
         let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }
@@ -154,7 +154,7 @@ unsafe extern "C" fn hipMemcpy2DAsync(
     run("hipMemcpy2DAsync", || {
         stream(raw)?;
         let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }

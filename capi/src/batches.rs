@@ -73,7 +73,7 @@ unsafe extern "C" fn hsavmm_map_many(
     desc_count: usize,
 ) -> hipError_t {
     run("hsavmm_map_many", || {
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let mappings = unsafe { read_each("mappings", mappings, count) }?;
         let convert = |mapping: Mapping| NewMapping {
             address: address(mapping.ptr),
@@ -82,7 +82,7 @@ unsafe extern "C" fn hsavmm_map_many(
             handle: handle(mapping.handle),
         };
         let mappings: Vec<_> = mappings.into_iter().map(convert).collect();
-        // SAFETY: the header requires `desc_count` elements.
+        // SAFETY: the C caller passes null or `desc_count` readable elements (lib.rs).
         unsafe { map_many(&mappings, desc, desc_count) }
     })
 }
@@ -95,7 +95,7 @@ unsafe extern "C" fn hsavmm_map_parts(
     desc_count: usize,
 ) -> hipError_t {
     run("hsavmm_map_parts", || {
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let parts = unsafe { read_each("parts", parts, count) }?;
         let convert = |part: Part| NewMapping {
             address: address(part.ptr),
@@ -104,7 +104,7 @@ unsafe extern "C" fn hsavmm_map_parts(
             handle: handle(part.handle),
         };
         let mappings: Vec<_> = parts.into_iter().map(convert).collect();
-        // SAFETY: the header requires `desc_count` elements.
+        // SAFETY: the C caller passes null or `desc_count` readable elements (lib.rs).
         unsafe { map_many(&mappings, desc, desc_count) }
     })
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn hsavmm_set_access_many(
     run("hsavmm_set_access_many", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: the header requires `count` and `desc_count` elements.
+        // SAFETY: the C caller passes null or `count` and `desc_count` readable elements (lib.rs).
         let (ranges, access) =
             unsafe { (to_ranges(ranges, count)?, access_list(&process, desc, desc_count)?) };
         Ok(vmm.set_access_many(&ranges, &access)?)
@@ -129,7 +129,7 @@ unsafe extern "C" fn hsavmm_set_access_many(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_unmap_many(ranges: *const Range, count: usize) -> hipError_t {
     run("hsavmm_unmap_many", || {
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let ranges = unsafe { to_ranges(ranges, count) }?;
         Ok(process()?.vmm()?.unmap_many(&ranges)?)
     })

@@ -23,7 +23,7 @@ fn create(
     let process = process()?;
     let properties = AllocationProperties::on(process.devices.agent(device)?);
     let object = build(process.vmm()?, &properties)?;
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("buffer", result, process.objects.insert(object)) }
 }
 
@@ -54,7 +54,7 @@ macro_rules! access_functions {
             run(stringify!($grant), || {
                 let process = process()?;
                 let buffer = process.objects.$kind(buffer)?;
-                // SAFETY: the header requires `count` elements.
+                // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
                 let agents = unsafe { agents(&process, locations, count) }?;
                 let invalid = || Failure::invalid_argument("flags", format_args!("({flags}) are invalid"));
                 let access = Access::from_bits(flags).ok_or_else(invalid)?;
@@ -71,7 +71,7 @@ macro_rules! access_functions {
             run(stringify!($revoke), || {
                 let process = process()?;
                 let buffer = process.objects.$kind(buffer)?;
-                // SAFETY: the header requires `count` elements.
+                // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
                 let agents = unsafe { agents(&process, locations, count) }?;
                 Ok($borrow(&buffer).revoke(&agents)?)
             })
@@ -146,7 +146,7 @@ unsafe extern "C" fn hsavmm_growable_place(
         let buffer = process()?.objects.growable(buffer)?;
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_range(ptr, size, range) }
     })
 }
@@ -252,7 +252,7 @@ unsafe extern "C" fn hsavmm_paged_page_users(
     run("hsavmm_paged_page_users", || {
         not_null("users", users)?;
         let page_users = process()?.objects.paged(buffer)?.page_users(page)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("users", users, page_users) }
     })
 }
@@ -266,7 +266,7 @@ unsafe extern "C" fn hsavmm_paged_place(
 ) -> hipError_t {
     run("hsavmm_paged_place", || {
         let buffer = process()?.objects.paged(buffer)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
             write_range(ptr, page, (buffer.address(), buffer.page_size()))?;
             if count.is_null() { Ok(()) } else { write_out("count", count, buffer.pages()) }
@@ -320,7 +320,7 @@ unsafe extern "C" fn hsavmm_pausable_place(
         let buffer = process()?.objects.pausable(buffer)?;
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_range(ptr, size, range) }
     })
 }
@@ -353,7 +353,7 @@ unsafe extern "C" fn hsavmm_ring_place(
 ) -> hipError_t {
     run("hsavmm_ring_place", || {
         let buffer = process()?.objects.ring(buffer)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_range(ptr, size, (buffer.address(), buffer.size())) }
     })
 }

@@ -99,7 +99,7 @@ unsafe extern "C" fn hipGetProcAddress(
     _flags: u64,
     symbol_status: *mut c_int,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers.
+    // SAFETY: the C caller passes null or a valid pointer (lib.rs).
     run("hipGetProcAddress", || unsafe { look_up(symbol, function, symbol_status) })
 }
 
@@ -110,6 +110,6 @@ unsafe extern "C" fn hipGetDriverEntryPoint(
     _flags: c_ulonglong,
     symbol_status: *mut c_int,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers.
+    // SAFETY: the C caller passes null or a valid pointer (lib.rs).
     run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, symbol_status) })
 }

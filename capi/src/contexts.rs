@@ -32,7 +32,7 @@ unsafe extern "C" fn hipDevicePrimaryCtxRetain(
 ) -> hipError_t {
     run("hipDevicePrimaryCtxRetain", || {
         process()?.devices.agent(device)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("context", result, context(device)) }
     })
 }
@@ -47,7 +47,7 @@ extern "C" fn hipDevicePrimaryCtxRelease(device: hipDevice_t) -> hipError_t {
 unsafe extern "C" fn hipCtxGetCurrent(result: *mut hipCtx_t) -> hipError_t {
     run("hipCtxGetCurrent", || {
         process()?.devices.require()?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("context", result, context(current())) }
     })
 }
@@ -67,7 +67,7 @@ extern "C" fn hipCtxSetCurrent(context: hipCtx_t) -> hipError_t {
 unsafe extern "C" fn hipCtxGetDevice(result: *mut hipDevice_t) -> hipError_t {
     run("hipCtxGetDevice", || {
         process()?.devices.require()?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device", result, current()) }
     })
 }
@@ -102,7 +102,7 @@ unsafe extern "C" fn hipGetDeviceFlags(flags: *mut c_uint) -> hipError_t {
     run("hipGetDeviceFlags", || {
         process()?.devices.require()?;
         let stored = lock(&FLAGS).get(&current()).copied().unwrap_or(0);
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, stored) }
     })
 }

@@ -24,10 +24,10 @@ pub struct Devices {
     gpus: Vec<AgentId>,
 }
 
-/// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list
-/// ends at its first invalid entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count
-/// the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself; this
-/// function applies it for the simulation.
+/// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list ends at its first
+/// invalid or repeated entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count the devices that
+/// `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself; this function applies that
+/// variable for the simulation.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
@@ -158,25 +158,25 @@ const VERSION: c_int = 70_200_000;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hipDriverGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hipRuntimeGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
     run("hipGetDeviceCount", || {
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("count", count, 0) }?;
         let process = process()?;
         process.devices.require()?;
         let number = process.devices.gpus.len().try_into().unwrap_or(c_int::MAX);
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("count", count, number) }
     })
 }
@@ -185,7 +185,7 @@ unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
 unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
     run("hipGetDevice", || {
         process()?.devices.require()?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device", device, current()) }
     })
 }
@@ -203,7 +203,7 @@ extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
 unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> hipError_t {
     run("hipDeviceGet", || {
         process()?.devices.agent(ordinal)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device", device, ordinal) }
     })
 }
@@ -230,7 +230,7 @@ unsafe extern "C" fn hipDeviceGetName(
     run("hipDeviceGetName", || {
         with_agent(device, |agent| {
             let text = if agent.product.is_empty() { agent.name() } else { &agent.product };
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             unsafe { write_text("name", name, length, text) }
         })
     })
@@ -250,7 +250,7 @@ pub fn device_uuid(agent: &Agent) -> hipUUID {
 unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
     run("hipDeviceGetUuid", || {
         with_agent(device, |agent| {
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             unsafe { write_out("uuid", uuid, device_uuid(agent)) }
         })
     })
@@ -264,7 +264,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
 ) -> hipError_t {
     run("hipDeviceGetPCIBusId", || {
         with_agent(device, |agent| match agent.pci {
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
             None => Err(Failure::new(errors::NOT_SUPPORTED, "the device has no PCI address")),
         })
@@ -281,7 +281,7 @@ pub fn memory_size(agent: &Agent) -> usize {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
     run("hipDeviceTotalMem", || {
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         with_agent(device, |agent| unsafe { write_out("bytes", bytes, memory_size(agent)) })
     })
 }
@@ -355,7 +355,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                     return Err(Failure::invalid_argument("attribute", problem));
                 }
             };
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             unsafe { write_out("value", value, result) }
         })
     })
@@ -369,7 +369,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
 ) -> hipError_t {
     run("hipDeviceCanAccessPeer", || {
         let owner = process()?.devices.agent(peer)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         with_agent(device, |agent| unsafe {
             write_out("can", can, c_int::from(agent.id() != owner && agent.can_access(owner)))
         })

@@ -90,7 +90,7 @@ unsafe extern "C" fn hipDrvGetErrorName(
     error: hipError_t,
     result: *mut *const c_char,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hipDrvGetErrorName", || unsafe {
         write_out("name", result, known_entry(error)?.0.as_ptr())
     })
@@ -101,7 +101,7 @@ unsafe extern "C" fn hipDrvGetErrorString(
     error: hipError_t,
     result: *mut *const c_char,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hipDrvGetErrorString", || unsafe {
         write_out("string", result, known_entry(error)?.1.as_ptr())
     })

@@ -12,7 +12,6 @@ use core::ffi::{c_int, c_uint};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// An event of a C program.
 #[derive(Debug)]
 pub struct Event {
     pub device: c_int,
@@ -38,7 +37,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     process.devices.agent(device)?;
     let event = Event { device, has_time: flags & DISABLE_TIMING == 0, recorded: Mutex::default() };
     let number = process.objects.insert(Object::Event(Arc::new(event)));
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("event", result, number) }
 }
 
@@ -116,7 +115,7 @@ unsafe extern "C" fn hipEventElapsedTime(
             Some(passed) => passed.as_secs_f64(),
             None => -started.duration_since(stopped).as_secs_f64(),
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("milliseconds", milliseconds, (seconds * 1e3) as f32) }
     })
 }

@@ -13,7 +13,7 @@ use hsa_vmm::hip::HipProfile;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
     run("hsavmm_use_runtime", || {
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let path = unsafe { read_text("path", path) }?;
         let backend = match path {
             "" => return Err(Failure::invalid_argument("path", "is empty")),
@@ -36,7 +36,7 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
     run("hsavmm_use_simulation", || {
         let configuration = match configuration.is_null() {
             true => "",
-            // SAFETY: lib.rs states the rules for pointers.
+            // SAFETY: the C caller passes null or a valid pointer (lib.rs).
             false => unsafe { read_text("configuration", configuration) }?,
         };
         #[cfg(feature = "simulation")]
@@ -99,7 +99,7 @@ unsafe extern "C" fn hsavmm_runtime(info: *mut RuntimeInfo) -> hipError_t {
             profile: if crate::process::profile() == HipProfile::Hip6 { 6 } else { 7 },
             name: to_char_array(&current.name),
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("info", info, result) }
     })
 }
@@ -125,7 +125,7 @@ unsafe extern "C" fn hsavmm_revoke(
     run("hsavmm_revoke", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let locations = unsafe { read_each("locations", locations, count) }?;
         let agents =
             process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)?;
@@ -140,7 +140,7 @@ unsafe extern "C" fn hsavmm_enforcement(
 ) -> hipError_t {
     run("hsavmm_enforcement", || {
         let process = process()?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let location = unsafe { read("location", location) }?;
         let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let enforcement = match process.vmm() {
@@ -148,7 +148,7 @@ unsafe extern "C" fn hsavmm_enforcement(
             Err(_) => process.runtime.agent(agent).map(Agent::enforcement),
         };
         let enforces = enforcement == Some(Enforcement::Enforced);
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("enforced", enforced, c_int::from(enforces)) }
     })
 }
@@ -175,7 +175,7 @@ unsafe extern "C" fn hsavmm_count(usage: *mut Usage) -> hipError_t {
             mappings: current.mappings,
             quarantined: vmm.quarantine().len(),
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("usage", usage, result) }
     })
 }
@@ -193,16 +193,16 @@ pub struct Quarantined {
 unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize) -> hipError_t {
     run("hsavmm_quarantine", || {
         let process = process()?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let capacity = unsafe { read("count", count) }?;
         let all = process.vmm()?.quarantine();
         for (index, entry) in all.iter().take(capacity).enumerate() {
             let reason = to_char_array(&format!("{}: {}", entry.operation, entry.reason()));
             let element = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
-            // SAFETY: the header requires room for `count` elements.
+            // SAFETY: the C caller passes null or room for `count` elements (lib.rs).
             unsafe { write_out("list", list.wrapping_add(index), element) }?;
         }
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("count", count, all.len()) }
     })
 }

@@ -21,7 +21,7 @@ unsafe extern "C" fn hipIpcGetMemHandle(
         let process = process()?;
         not_null("handle", handle)?;
         let exported = process.ipc(current())?.get_mem_handle(address(ptr))?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: exported.to_bytes() }) }
     })
 }
@@ -50,7 +50,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let at = memory.address();
         let empty = || Opened { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }

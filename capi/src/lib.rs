@@ -1,8 +1,7 @@
 //! `libhsavmm`: HIP's virtual memory management and IPC for C and C++, under HIP's own names.
 //!
-//! `include/hip/hip_runtime_api.h` and `include/hsavmm.h` document the functions; [`hsa_vmm`]
-//! implements them. This crate converts arguments, results and errors, and implements HIP's streams, events and
-//! contexts.
+//! `include/hip/hip_runtime_api.h` and `include/hsavmm.h` document the functions, and [`hsa_vmm`] implements them. This
+//! crate converts arguments, results and errors, and implements HIP's streams, events and contexts.
 //!
 //! * `types`: C's types, in HIP's layout. `pointers`: checked access to C's pointers. `errors`: HIP's errors. `status`:
 //!   the error number and the message of a call. `names`: C's names in messages. `log`: the log on standard error.
@@ -10,11 +9,12 @@
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `by_name`, `unsupported`: HIP's functions, one file per subject.
 //! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
-//! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
-//!   numbers by which C identifies areas, buffers, retire queues, streams and events.
+//! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`). `objects`: the numbers by
+//!   which C identifies areas, buffers, retire queues, streams and events.
 //!
-//! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
-//! many bytes. The functions check for null, and check handles and addresses of this library.
+//! The C caller must pass valid pointers. A pointer to a result is null or writable, a pointer to an argument null or
+//! readable. A text ends in a zero byte. A pointer to elements or bytes is valid for all of them. The functions check
+//! for null, and check handles and addresses of this library.
 
 #![allow(non_camel_case_types, non_snake_case)]
 #![allow(clippy::missing_safety_doc, reason = "the headers document the rules for pointers")]

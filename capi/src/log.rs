@@ -2,16 +2,17 @@
 
 use crate::errors;
 use crate::status::Failure;
+use hsa_vmm::hsa_sys::library::is_privileged;
 use hsa_vmm::runtime::{printable, trusted_environment_variable};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts the log once; keeps an existing logger of a Rust program. Prints a warning, once in a process, if the level
-/// is invalid; then nothing is logged.
+/// Starts the log once; keeps an existing logger of a Rust program. If the level is invalid, prints a warning, once in
+/// a process, and logs nothing.
 pub fn init() {
-    // `trusted_environment_variable` returns `None` in a privileged (set-user-ID) program. Nothing is logged then, which is
-    // wanted: the log would show addresses to the user who started the program.
+    // In a privileged (set-user-id) program, `trusted_environment_variable` returns `None`, and nothing is logged: a
+    // log would show addresses to the user who started the program.
     let Some(level) = trusted_environment_variable("HSA_VMM_LOG") else { return };
     let level = level.to_string_lossy();
     let Ok(level) = level.parse::<LevelFilter>() else {
@@ -40,17 +41,16 @@ pub fn print_open_failure(failure: &Failure) {
         return;
     }
     // Other errors are about the configuration, such as an invalid environment variable.
-    let is_missing = matches!(failure.code, errors::SHARED_OBJECT_INIT_FAILED | errors::NO_DEVICE);
-    if !is_missing {
+    if failure.code != errors::NO_DEVICE {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    if cfg!(feature = "simulation") {
+    // A privileged program ignores the variable.
+    if cfg!(feature = "simulation") && !is_privileged() {
         print("to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim");
     }
 }
 
-/// Prints a line to standard error.
 fn print(text: &str) {
     // Standard error may be closed.
     let _ = writeln!(io::stderr(), "libhsavmm: {}", printable(text));

@@ -25,7 +25,6 @@ pub struct Allocation {
     pub device: c_int,
 }
 
-/// The kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device,
@@ -212,7 +211,7 @@ fn allocate_on_device(
     device: impl FnOnce() -> Result<c_int, Failure>,
     (flags, pool_flags): (c_uint, PoolFlags),
 ) -> Result<(), Failure> {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
     let device = device()?;
@@ -230,7 +229,7 @@ fn allocate_on_device(
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool_flags)?;
     let allocation = Allocation { memory, kind: Kind::Device, flags, device };
-    // SAFETY: as before.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
@@ -282,7 +281,7 @@ fn allocate_on_host(
     kind: Kind,
     flags: c_uint,
 ) -> Result<(), Failure> {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
     process.devices.require()?;
@@ -293,7 +292,7 @@ fn allocate_on_host(
     let devices: Vec<AgentId> = process.devices.iter().collect();
     memory.allow(&devices)?;
     let allocation = Allocation { memory, kind, flags, device: current() };
-    // SAFETY: as before.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
@@ -390,7 +389,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
             let message = "this runtime does not report the amount of free memory";
             return Err(Failure::new(errors::NOT_SUPPORTED, message));
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
             write_out("total", total, size)?;
             write_out("free", free, available)

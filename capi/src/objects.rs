@@ -93,7 +93,6 @@ impl OpenArea {
     }
 }
 
-/// An object of a C program.
 #[derive(Clone, Debug)]
 pub enum Object {
     Area(Arc<OpenArea>),
@@ -159,7 +158,6 @@ impl Objects {
         lock(&self.by_number).retain(|_, object| !selects(object));
     }
 
-    /// Removes an object and returns it.
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Failure> {
         lock(&self.by_number).remove(&(number as u64)).ok_or_else(invalid_number)
     }

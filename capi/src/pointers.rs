@@ -82,7 +82,7 @@ fn truncate(text: &str, room: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// Cuts a text to the size of an array and pads it with zeros.
+/// Truncates a text to fit an array, and pads the array with zeros.
 pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
     for (element, byte) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {
@@ -91,7 +91,7 @@ pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     room
 }
 
-/// Writes a zero-terminated text into `length` bytes; cuts the text if needed.
+/// Writes a zero-terminated text into `length` bytes; truncates the text if needed.
 ///
 /// # Safety
 /// `pointer` is null or has room for `length` bytes.
@@ -114,7 +114,6 @@ pub unsafe fn write_text(
     Ok(())
 }
 
-/// Converts a pointer to an `Address`.
 pub fn address(pointer: *const c_void) -> Address {
     Address::new(pointer as usize)
 }

@@ -78,7 +78,6 @@ fn check_not_forked() -> Result<(), Failure> {
     }
 }
 
-/// Returns the profile of error numbers.
 pub fn profile() -> HipProfile {
     match PROFILE.load(Ordering::Relaxed) {
         6 => HipProfile::Hip6,
@@ -235,11 +234,11 @@ fn page_tables_from_environment() -> Result<bool, Failure> {
     }
 }
 
-/// Converts the error of opening a runtime: "no device" if the runtime does not start, as in HIP.
+/// Converts the error of opening a runtime: "no device" if the runtime is missing or does not start. HIP's calls return
+/// this error if HIP has found no device, for whatever reason (`HIP_INIT_API` in ROCm/clr).
 fn open_failure(error: Error) -> Failure {
     let code = match error.kind() {
-        ErrorKind::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,
-        ErrorKind::Start { .. } => errors::NO_DEVICE,
+        ErrorKind::Load(_) | ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
     };
     Failure::new(code, with_c_names(&error))

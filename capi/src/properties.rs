@@ -179,7 +179,7 @@ unsafe extern "C" fn hipGetDevicePropertiesR0600(prop: *mut c_void, device: c_in
         process.devices.require()?;
         with_agent(device, |agent| {
             let compute = process.runtime.compute_properties(agent.id()).unwrap_or_default();
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             unsafe { write_out("prop", prop.cast(), properties(agent, &compute)) }
         })
     })

@@ -113,13 +113,14 @@ unsafe extern "C" fn hipPointerGetAttributes(
     ptr: *const c_void,
 ) -> hipError_t {
     run("hipPointerGetAttributes", || {
-        // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("attributes", attributes, UNREGISTERED) }?;
         let process = process()?;
         process.devices.require()?;
-        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
-        // SAFETY: as before.
-        unsafe { write_out("attributes", attributes, found.attributes(ptr)) }
+        not_null("ptr", ptr)?;
+        // Since HIP 6.0, unknown memory is not an error of this function.
+        let found = process.find(address(ptr));
+        let result = found.map_or(UNREGISTERED, |found| found.attributes(ptr));
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+        unsafe { write_out("attributes", attributes, result) }
     })
 }
 
@@ -136,7 +137,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
         let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
         let result = found.attributes(ptr);
         let (start, size) = found.range();
-        // SAFETY: lib.rs states the rules for result pointers; the types are those that HIP documents.
+        // SAFETY: the C caller passes null or a writable pointer to the type that HIP documents (lib.rs).
         unsafe {
             match attribute {
                 pointer_attribute::MEMORY_TYPE => write_out("data", data.cast(), result.kind),
@@ -185,7 +186,7 @@ unsafe extern "C" fn hipPointerSetAttribute(
             let problem = format!("({attribute}) cannot be set");
             return Err(Failure::invalid_argument("attribute", problem));
         }
-        // SAFETY: lib.rs states the rules for pointers; HIP's value is an `int`.
+        // SAFETY: the C caller passes null or a readable pointer to an `int` (lib.rs).
         match unsafe { read("value", value.cast::<c_int>()) }? {
             0 => Err(Failure::not_supported("copies that are not synchronous")),
             _ => Ok(()),
@@ -208,7 +209,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
         };
         let (start, bytes) = found.range();
         // Either result pointer may be null, as in HIP.
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
             if !base.is_null() {
                 write_out("base", base, start.as_ptr())?;

@@ -48,7 +48,7 @@ unsafe extern "C" fn hipMemGetHandleForAddressRange(
         match segments.pop() {
             Some(segment) if count == 1 && segment.offset == 0 => {
                 let number = segment.descriptor.into_raw_fd();
-                // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
+                // SAFETY: the C caller passes null or a writable pointer to an `int` (lib.rs).
                 unsafe { write_out("handle", result.cast::<c_int>(), number) }
             }
             Some(segment) if count == 1 => Err(refused(&format_args!(
@@ -71,10 +71,10 @@ unsafe extern "C" fn hsavmm_export_address_range(
 ) -> hipError_t {
     run("hsavmm_export_address_range", || {
         let process = process()?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let capacity = unsafe { read("count", count) }?;
         let exported = process.vmm()?.export_address_range(address(ptr), size)?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("count", count, exported.len()) }?;
         if exported.len() > capacity {
             let problem = format!("is {capacity}, and the range has {} segments", exported.len());
@@ -84,7 +84,7 @@ unsafe extern "C" fn hsavmm_export_address_range(
         for (index, segment) in exported.iter().enumerate() {
             let descriptor = segment.descriptor.as_raw_fd();
             let element = Segment { descriptor, offset: segment.offset, length: segment.length };
-            // SAFETY: the header requires room for `count` elements.
+            // SAFETY: the C caller passes null or room for `count` elements (lib.rs).
             unsafe { write_out("segments", segments.wrapping_add(index), element) }?;
         }
         // The caller owns the descriptors from now on.

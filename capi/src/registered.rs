@@ -154,7 +154,7 @@ unsafe extern "C" fn hipHostGetDevicePointer(
         let allocation =
             process.allocations.at(at).filter(|allocation| allocation.kind != Kind::Device);
         let found = registered.or(allocation.map(|_| host_ptr)).ok_or_else(not_host_memory)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device_ptr", device_ptr, found) }
     })
 }
@@ -171,7 +171,7 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
         let found = registered
             .or(allocation.map(|allocation| allocation.flags))
             .ok_or_else(not_host_memory)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, found) }
     })
 }

@@ -150,7 +150,7 @@ unsafe extern "C" fn hsavmm_retire_create(
             builder = builder.without_thread();
         }
         let new_queue = Object::RetireQueue(Arc::new(builder.open(process.vmm()?)?));
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("queue", queue, process.objects.insert(new_queue)) }
     })
 }
@@ -175,7 +175,7 @@ unsafe extern "C" fn hsavmm_retire_submit(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_retire_poll(queue: *mut c_void, report: *mut Report) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hsavmm_retire_poll", || unsafe { drain(queue, 0, report) })
 }
 
@@ -185,7 +185,7 @@ unsafe extern "C" fn hsavmm_retire_drain(
     limit: c_uint,
     report: *mut Report,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     run("hsavmm_retire_drain", || unsafe { drain(queue, limit, report) })
 }
 

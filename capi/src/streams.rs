@@ -11,7 +11,6 @@ use core::ffi::{c_int, c_uint};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A stream of a C program.
 #[derive(Debug)]
 pub struct Stream {
     pub device: c_int,
@@ -44,7 +43,7 @@ fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
     let device = current();
     process.devices.agent(device)?;
     let number = process.objects.insert(Object::Stream(Arc::new(Stream { device, flags })));
-    // SAFETY: lib.rs states the rules for result pointers.
+    // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("stream", result, number) }
 }
 
@@ -92,7 +91,7 @@ extern "C" fn hipStreamQuery(raw: hipStream_t) -> hipError_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetFlags(raw: hipStream_t, flags: *mut c_uint) -> hipError_t {
     run("hipStreamGetFlags", || {
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, stream(raw)?.flags) }
     })
 }
@@ -101,7 +100,7 @@ unsafe extern "C" fn hipStreamGetFlags(raw: hipStream_t, flags: *mut c_uint) -> 
 unsafe extern "C" fn hipStreamGetPriority(raw: hipStream_t, priority: *mut c_int) -> hipError_t {
     run("hipStreamGetPriority", || {
         stream(raw)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("priority", priority, 0) }
     })
 }
@@ -115,7 +114,7 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
         process()?.devices.require()?;
         // Either pointer may be null, as in HIP.
         for pointer in [least, greatest].into_iter().filter(|pointer| !pointer.is_null()) {
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             unsafe { write_out("range", pointer, 0) }?;
         }
         Ok(())
@@ -125,7 +124,7 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetDevice(raw: hipStream_t, device: *mut hipDevice_t) -> hipError_t {
     run("hipStreamGetDevice", || {
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device", device, stream(raw)?.device) }
     })
 }
@@ -150,7 +149,7 @@ extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_u
 unsafe extern "C" fn hipStreamIsCapturing(raw: hipStream_t, status: *mut c_int) -> hipError_t {
     run("hipStreamIsCapturing", || {
         stream(raw)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("status", status, 0) }
     })
 }
@@ -163,14 +162,14 @@ thread_local! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> hipError_t {
     run("hipThreadExchangeStreamCaptureMode", || {
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let next = unsafe { read("mode", mode) }?;
         if next > 2 {
             return Err(Failure::invalid_argument("mode", format_args!("({next}) is invalid")));
         }
         process()?.devices.require()?;
         let before = CAPTURE_MODE.try_with(|mode| mode.replace(next)).unwrap_or(0);
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("mode", mode, before) }
     })
 }

@@ -309,7 +309,7 @@ unsafe extern "C" fn hipMemcpy(
     size: usize,
     kind: c_int,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemcpy", || unsafe { copy(destination, source, size, kind) })
 }
 
@@ -319,7 +319,7 @@ unsafe extern "C" fn hipMemcpyHtoD(
     source: *const c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemcpyHtoD", || unsafe { copy(destination, source, size, memcpy_kind::HOST_TO_DEVICE) })
 }
 
@@ -329,7 +329,7 @@ unsafe extern "C" fn hipMemcpyDtoH(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemcpyDtoH", || unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_HOST) })
 }
 
@@ -339,7 +339,7 @@ unsafe extern "C" fn hipMemcpyDtoD(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemcpyDtoD", || unsafe {
         copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE)
     })
@@ -357,7 +357,7 @@ unsafe extern "C" fn hipMemcpyPeer(
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: lib.rs states the rules for pointers to bytes.
+        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
         unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
@@ -397,7 +397,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemset", || unsafe { fill(destination, &[value as u8], size) })
 }
 
@@ -407,7 +407,7 @@ unsafe extern "C" fn hipMemsetD8(
     value: c_uchar,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemsetD8", || unsafe { fill(destination, &[value], count) })
 }
 
@@ -417,7 +417,7 @@ unsafe extern "C" fn hipMemsetD16(
     value: c_ushort,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemsetD16", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }
 
@@ -427,6 +427,6 @@ unsafe extern "C" fn hipMemsetD32(
     value: c_int,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: lib.rs states the rules for pointers to bytes.
+    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
     run("hipMemsetD32", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }

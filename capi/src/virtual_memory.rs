@@ -98,7 +98,7 @@ unsafe extern "C" fn hipMemAddressReserve(
         let near = (!near.is_null()).then(|| address(near));
         Operation::AddressReserve.check_flags(flags)?;
         let start = vmm.address_reserve(size, alignment, near)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, start.as_ptr()) }
     })
 }
@@ -119,12 +119,12 @@ unsafe extern "C" fn hipMemCreate(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", result)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let prop = unsafe { read("prop", prop) }?;
         let properties = properties(&process, vmm, prop, device_error(vmm))?;
         Operation::Create.check_flags(flags)?;
         let created = vmm.create(size, &properties)?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(created)) }
     })
 }
@@ -165,7 +165,7 @@ unsafe extern "C" fn hipMemSetAccess(
     run("hipMemSetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: the header requires `count` elements.
+        // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let mut list = unsafe { access_list(&process, desc, count) }?;
         if let Some(host) = host_access(&process, vmm, (address(ptr), size), &list) {
             list.push(host);
@@ -204,9 +204,10 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// Returns the access that the host gets if the caller does not name it: the highest access of the
-/// devices, unless an earlier call named the host. In HIP the host can access devices' memory through
-/// the PCI BAR, and programs rely on this access.
+/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. If
+/// the host's access differs from the devices' highest access before the call, an earlier call has named the host; then
+/// the host keeps its access. In HIP, the host can access devices' memory through the PCI BAR, and programs rely on
+/// this access.
 fn host_access(
     process: &Process,
     vmm: &Vmm,
@@ -255,7 +256,7 @@ unsafe extern "C" fn hipMemGetAccess(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("flags", flags)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let location = unsafe { read("location", location) }?;
         if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
             return Err(Failure::invalid_argument(
@@ -265,7 +266,7 @@ unsafe extern "C" fn hipMemGetAccess(
         }
         let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, c_ulonglong::from(access.to_bits())) }
     })
 }
@@ -280,7 +281,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("granularity", granularity)?;
-        // SAFETY: lib.rs states the rules for pointers.
+        // SAFETY: the C caller passes null or a valid pointer (lib.rs).
         let prop = unsafe { read("prop", prop) }?;
         let option = match option {
             0 => Granularity::Minimum,
@@ -294,7 +295,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         };
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
-        // SAFETY: as before.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("granularity", granularity, granule) }
     })
 }
@@ -331,7 +332,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             rdma: properties.gpu_direct_rdma.into(),
             usage: 0,
         };
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("prop", prop, result) }
     })
 }
@@ -351,17 +352,17 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         Operation::ExportToShareableHandle.check_flags(flags)?;
         if kind == HandleType::FABRIC {
             let data = vmm.export_to_fabric_handle(handle(raw))?.to_bytes();
-            // SAFETY: lib.rs states the rules for result pointers; HIP writes a `hipMemFabricHandle_t`.
+            // SAFETY: the C caller passes null or a writable pointer to a `hipMemFabricHandle_t` (lib.rs).
             return unsafe { write_out("shareable", result.cast(), hipMemFabricHandle_t { data }) };
         }
         let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
-        // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
+        // SAFETY: the C caller passes null or a writable pointer to an `int` (lib.rs).
         unsafe { write_out("shareable", result.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
 
 /// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
-/// (earlier releases). Programs pass both with either profile. The function can distinguish them: the first 65,536
+/// (earlier releases). Programs pass either form with either profile. The forms can be distinguished: the first 65,536
 /// addresses are never mapped (`vm.mmap_min_addr`), and descriptors are smaller numbers.
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {
@@ -397,7 +398,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
                 Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
             })?;
             let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
-            // SAFETY: lib.rs states the rules for result pointers.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
             return unsafe { write_out("handle", result, to_raw(imported)) };
         }
         let number = descriptor_number(os_handle)?;
@@ -405,7 +406,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         // number. The C caller keeps the descriptor open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(imported)) }
     })
 }
@@ -420,7 +421,7 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
         let vmm = process.vmm()?;
         not_null("handle", result)?;
         let found = vmm.retain_allocation_handle(address(at))?;
-        // SAFETY: lib.rs states the rules for result pointers.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", result, to_raw(found)) }
     })
 }

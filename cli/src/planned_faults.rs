@@ -27,12 +27,13 @@ const MAX_RECORD_SIZE: usize = 1 << 20;
 /// The record of this process's workers.
 static RECORD_FILE: OnceLock<Option<File>> = OnceLock::new();
 
-/// Returns whether the emulated driver is preloaded.
+/// Returns whether the emulated driver is preloaded. With `HSA_KFD=real`, the preloaded object emulates nothing: it only
+/// logs the calls of the kernel's driver.
 pub fn is_driver_emulated() -> bool {
-    env::var_os("LD_PRELOAD").is_some_and(|list| {
-        let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
-        env::split_paths(&list).any(is_driver)
-    })
+    let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
+    let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
+    env::split_paths(&preloaded).any(is_driver)
+        && env::var_os("HSA_KFD").is_none_or(|mode| mode != "real")
 }
 
 /// Makes a worker process record which planned faults have had an effect.

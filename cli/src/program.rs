@@ -140,6 +140,25 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
 }
 
+/// Returns the command line of another program, started by the same `emulate`, `vm` or `rocr run` as this process.
+pub fn in_same_environment(line: &str) -> String {
+    match env::var(OUTER_COMMAND) {
+        Ok(outer) => format!("{} {outer} -- {line}", program_name()),
+        Err(_) => line.to_owned(),
+    }
+}
+
+/// Returns a command line that runs the program of `command` with a tool, such as `gdb --args`. The tool runs where the
+/// program runs: inside of `emulate`, `vm` or `rocr run`.
+pub fn with_tool(tool: &str, command: &str) -> String {
+    if let Some((outer, program)) = command.rsplit_once(" -- ") {
+        return format!("{outer} -- {tool} {program}");
+    }
+    let has_variables = command.split(' ').next().is_some_and(|word| word.contains('='));
+    let env = if has_variables { "env " } else { "" };
+    format!("{tool} {env}{command}")
+}
+
 /// Returns the command line of this program with these arguments, started by the same `emulate`, `vm` or `rocr run` as
 /// this process.
 fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {

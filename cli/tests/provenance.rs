@@ -104,6 +104,21 @@ fn reports_on_amd_contain_provenance() {
     }
 }
 
+/// With `HSA_KFD=real`, the preloaded object only logs the calls of the kernel's driver.
+#[test]
+fn logged_driver_is_not_reported_as_emulated() {
+    if test::installations("logged_driver_is_not_reported_as_emulated").is_none() {
+        return;
+    }
+    let arguments = ["emulate", "--rocr", "6.4.3", "--", HSA_VMM, "bringup", "--until", "runtime"];
+    let arguments = [&arguments[..], &["--format", "json"]].concat();
+    let output = command(&arguments).env("HSA_KFD", "real").output().unwrap();
+    let report = json(&output);
+    let machine = report["provenance"]["machine"].as_str().unwrap();
+    assert!(["real", "virtual"].contains(&machine), "{report}");
+    assert_eq!(report["failure"]["driver"], serde_json::Value::Null, "{report}");
+}
+
 #[test]
 fn bringup_attributes_wrong_data_to_the_copy() {
     let plan = "faults=hsa_amd_memory_async_copy#2=garbled";

@@ -41,7 +41,8 @@ impl GrowableBuilder {
     }
 
     /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
-    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used.
+    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used. More
+    /// handles than the buffer has steps at its maximum are never kept ready.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
         self.pool_size = handles;
         self
@@ -71,9 +72,12 @@ impl GrowableBuilder {
             Some(address) => builder.exactly_at(address),
         };
         let reservation = builder.reserve(vmm)?;
-        let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
+        // More memory could never be mapped, and would be missing elsewhere.
+        let capacity = self.pool_size.min(reservation.size() / step);
+        let pool = HandlePool::new(vmm, properties, step, capacity, false);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
-        Ok(GrowableBuffer { buffer, pool, reservations: vec![reservation] })
+        let (pool_size, reservations) = (self.pool_size, vec![reservation]);
+        Ok(GrowableBuffer { buffer, pool, pool_size, reservations })
     }
 }
 
@@ -111,6 +115,8 @@ impl GrowableBuilder {
 pub struct GrowableBuffer {
     buffer: DeviceBuffer,
     pool: HandlePool,
+    /// The number of handles that the caller wants to be kept ready.
+    pool_size: usize,
     /// Adjacent reservations by address.
     reservations: Vec<Reservation>,
 }
@@ -254,6 +260,7 @@ impl GrowableBuffer {
         let end = Address::new(self.buffer.address.get() + self.maximum());
         self.reservations
             .push(Reservation::builder(size).exactly_at(end).reserve(&self.buffer.vmm)?);
+        self.pool.set_capacity(self.pool_size.min(self.maximum() / self.buffer.step));
         Ok(())
     }
 }

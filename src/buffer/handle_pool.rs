@@ -19,8 +19,6 @@ struct Shared {
     properties: AllocationProperties,
     /// The size of a handle in bytes.
     size: usize,
-    /// The number of handles that the thread keeps ready.
-    capacity: usize,
     /// Whether the pool keeps all memory that was mapped, even if it then has more handles than its capacity.
     keeps_all: bool,
     state: Mutex<State>,
@@ -30,6 +28,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: Vec<Allocation>,
+    /// The number of handles that the thread keeps ready.
+    capacity: usize,
     creating: bool,
     /// Whether the thread could not create a handle, and waits until one is taken.
     paused: bool,
@@ -46,8 +46,9 @@ impl HandlePool {
         keeps_all: bool,
     ) -> Self {
         let (vmm, properties) = (vmm.clone(), *properties);
-        let (state, changed) = (Mutex::default(), Condvar::default());
-        let shared = Shared { vmm, properties, size, capacity, keeps_all, state, changed };
+        let state = Mutex::new(State { capacity, ..State::default() });
+        let changed = Condvar::default();
+        let shared = Shared { vmm, properties, size, keeps_all, state, changed };
         let shared = Arc::new(shared);
         let mut refill_thread = None;
         if capacity > 0 {
@@ -64,6 +65,12 @@ impl HandlePool {
     /// Returns whether the pool keeps all memory that was mapped.
     pub fn keeps_all(&self) -> bool {
         self.shared.keeps_all
+    }
+
+    /// Changes the capacity of a pool whose capacity was not 0.
+    pub fn set_capacity(&self, capacity: usize) {
+        lock(&self.shared.state).capacity = capacity;
+        self.shared.changed.notify_all();
     }
 
     /// Returns the number of handles that are ready.
@@ -126,7 +133,7 @@ impl Shared {
     fn store(&self, memory: Allocation, beyond_capacity: bool) {
         let Some(memory) = memory.into_unused() else { return };
         let mut state = lock(&self.state);
-        if beyond_capacity || state.ready.len() < self.capacity {
+        if beyond_capacity || state.ready.len() < state.capacity {
             state.ready.push(memory);
             return;
         }
@@ -146,7 +153,7 @@ impl Shared {
     fn refill(&self) {
         let mut state = lock(&self.state);
         while !state.stopped {
-            if state.paused || state.ready.len() >= self.capacity {
+            if state.paused || state.ready.len() >= state.capacity {
                 state = self.wait(state);
                 continue;
             }

@@ -140,3 +140,46 @@ fn create_native(
     }
     Ok(native)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PoolMemory;
+    use crate::simulation::Config;
+    use std::fs::File;
+
+    /// The export of an allocation whose table cannot be written.
+    fn broken_export(native: NativeIpc) -> Export {
+        let process = std::process::id() as i32;
+        let file = File::open("/dev/null").unwrap();
+        let table = Table::new(process, own_namespace(process).unwrap()).unwrap();
+        let (handle, generation) = table.insert(native, 4096).unwrap();
+        Export { table: Arc::new(table.with_file(file.into())), handle, generation }
+    }
+
+    /// A different handle of the runtime ends the previous export. If that fails, the previous export stays, and the
+    /// memory stays allocated.
+    #[test]
+    fn failed_end_of_an_export_is_an_error() {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
+        let create = || create_handle(&runtime, Quirks::default(), memory.address());
+        let record = runtime.attachment::<Registry>().containing(memory.address().get()).unwrap();
+        let set_export = |export: Option<Export>| {
+            let export = export.map(|export| Box::new(export) as Box<dyn Exported>);
+            *lock(&record.state) = State::Allocated(export);
+        };
+        set_export(Some(broken_export([1; 8])));
+        for _ in 0..2 {
+            assert_eq!(create(), Err(ErrorKind::BeingOpened));
+        }
+        let rejected = memory.free().unwrap_err();
+        assert_eq!(rejected.error.kind(), &ErrorKind::BeingOpened);
+        set_export(None);
+        let first = create_handle(&runtime, Quirks::default(), rejected.value.address()).unwrap();
+        let again = create_handle(&runtime, Quirks::default(), rejected.value.address()).unwrap();
+        assert_eq!(first, again);
+        rejected.value.free().unwrap();
+    }
+}

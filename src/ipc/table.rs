@@ -116,6 +116,12 @@ impl Table {
         })
     }
 
+    /// Replaces the file, to make its use fail.
+    #[cfg(test)]
+    pub fn with_file(self, file: OwnedFd) -> Self {
+        Self { file, ..self }
+    }
+
     /// Adds an export. Returns its handle, with an offset of 0, and its generation.
     pub fn insert(
         &self,

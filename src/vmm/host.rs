@@ -11,7 +11,7 @@ use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
 use crate::handle::HandleType;
 use crate::log::expect_failures;
-use crate::native::{DriverError, NativeHandle, Status};
+use crate::native::{DriverError, Failure, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
 use hsa_sys::MEMORY_TYPE_NONE;
@@ -65,13 +65,31 @@ impl Shared {
         let Some(pool) = pool.filter(|_| !self.rejects_cpu_pools.load(Ordering::Relaxed)) else {
             return Ok(None);
         };
-        let create = || {
-            self.call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0))
+        let create = |size| {
+            expect_failures(|| {
+                self.call_shared(|native| {
+                    native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0)
+                })
+            })
         };
-        match expect_failures(create) {
-            Ok(native) => Ok(Some(native)),
+        let is_rejected = |failure: Failure| match failure.status {
             // ROCm 6.1 to 7.2 return this status.
-            Err(failure) if failure.status == Status::INVALID_ARGUMENT => {
+            Status::INVALID_ARGUMENT => true,
+            // These releases first check whether the size exceeds the pool, so a size that fits shows whether the
+            // runtime rejects the pool.
+            Status::INVALID_ALLOCATION => match create(self.granule) {
+                Err(failure) => failure.status == Status::INVALID_ARGUMENT,
+                Ok(native) => {
+                    // SAFETY: the handle was just created, and is not used again.
+                    let _ = self.call_shared(|runtime| unsafe { runtime.handle_release(native) });
+                    false
+                }
+            },
+            _ => false,
+        };
+        match create(size) {
+            Ok(native) => Ok(Some(native)),
+            Err(failure) if is_rejected(failure) => {
                 self.rejects_cpu_pools.store(true, Ordering::Relaxed);
                 Ok(None)
             }

@@ -13,18 +13,18 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged.
+// SAFETY: `System` is a valid allocator, and gets every call unchanged.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         BYTES.set(BYTES.get() + layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         BYTES.set(BYTES.get() - layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -12,7 +12,6 @@ thread_local! {
     static COUNTS: RefCell<BTreeMap<String, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Counts the calls of this thread.
 fn count_call(fields: Fields) {
     for (_, name) in fields.into_iter().filter(|(field, _)| *field == "calling") {
         let name = name.trim_start_matches("hsa_amd_vmem_").to_owned();

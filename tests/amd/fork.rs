@@ -78,7 +78,7 @@ fn drops_in_a_forked_child_keep_parent_memory() {
 #[test]
 fn forked_child_cannot_open_a_runtime() {
     on_each("fork::forked_child_cannot_open_a_runtime", |fixture| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let load = || unsafe { Runtime::load_from(fixture.runtime()) };
         let library = Library::load(fixture.runtime());
         let (base, _) = library.map_new_memory(0, SIZE);

@@ -107,7 +107,7 @@ fn another_process_shares_the_memory() {
     });
 }
 
-/// The plan of a fault, and whether an error is the expected one.
+/// The plan of a fault, and a function that returns whether an error is the expected one.
 type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
 
 const FAILURES: [PlannedFailure; 5] = [
@@ -141,5 +141,35 @@ fn failed_driver_calls_leave_nothing_behind() {
             });
             assert_eq!(end, End::Success, "{plan}, {}", fixture.release());
         }
+    });
+}
+
+/// Memory that the machine does not have is not "not supported", whether or not host memory was created before.
+#[test]
+fn too_large_memory_is_out_of_memory() {
+    let name = "host_memory::too_large_memory_is_out_of_memory";
+    on_each_release(name, &Emulation::gpus(1), |fixture| {
+        let library = Library::load(fixture.runtime());
+        let vmm = &library.vmm;
+        // SAFETY: queries a number and touches no memory.
+        let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) } as usize;
+        // The driver allocates at most half of the machine's memory.
+        let three_quarters = (pages / 4 * 3 * 4096).next_multiple_of(SIZE);
+        let sizes = [three_quarters, 1 << 40, 1 << 47, 1 << 62, 1 << 63, usize::MAX - (SIZE - 1)];
+        let create_too_large = || {
+            sizes.map(|size| {
+                let error = vmm.create(size, &host_properties()).unwrap_err();
+                assert!(
+                    matches!(error.kind(), ErrorKind::OutOfMemory { size: asked, .. } if *asked == size),
+                    "{size:#x}: {error}"
+                );
+                error.kind().clone()
+            })
+        };
+        let first = create_too_large();
+        let handle = vmm.create(SIZE, &host_properties()).unwrap();
+        assert_eq!(create_too_large(), first);
+        vmm.release(handle).unwrap();
+        library.assert_everything_freed();
     });
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[test]
 fn releases_are_identified() {
     on_each("identity::releases_are_identified", |fixture| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let info = runtime.info();
         let expected = match fixture.release() {
@@ -29,7 +29,7 @@ fn releases_are_identified() {
 #[test]
 fn probes_agree_with_the_versions() {
     on_each("identity::probes_agree_with_the_versions", |fixture| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let before = descriptors();
         for _ in 0..3 {
@@ -49,7 +49,7 @@ fn probes_agree_with_the_versions() {
 /// Loads a library as another part of the program would, but does not start it.
 fn load_without_starting(path: &Path) {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "{}", path.display());
 }
@@ -102,7 +102,7 @@ fn start_error_lists_two_releases() {
         let end = in_child(|| {
             load_without_starting(&older);
             crate::amd_runtime::fail_driver_calls("GET_VERSION=ENODEV");
-            // SAFETY: AMD's own runtime.
+            // SAFETY: the file is a fetched release of AMD's runtime.
             let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
             let text = error.to_string();
             assert!(text.contains("has loaded 2 HSA libraries"), "{text}");

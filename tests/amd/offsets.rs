@@ -29,7 +29,7 @@ struct Machine {
 impl Machine {
     fn new(fixture: &Fixture, mode: &str) -> Self {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let raw = RawRuntime::start(fixture);

@@ -65,7 +65,7 @@ struct Machine {
 impl Machine {
     fn new(fixture: &Fixture, mode: &str) -> Self {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
@@ -201,7 +201,7 @@ fn one_refused_call_changes_no_page_table() {
 /// Opens the library, and checks what it reports and that everything but control of page tables works. Returns the
 /// reasons why page tables are not controlled.
 fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
     let mut reasons = Vec::new();
@@ -242,7 +242,7 @@ fn refused_call_while_opening_is_reported() {
         for mode in modes {
             set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
             let start = || {
-                // SAFETY: AMD's own runtime.
+                // SAFETY: the file is a fetched release of AMD's runtime.
                 let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
                 (runtime, None::<Vmm>)
             };
@@ -296,7 +296,7 @@ fn log_of_opening(fixture: &Fixture, mode: &str, plan: &str) -> Vec<String> {
         set_variable("HSA_KFD", &format!("gpus=1,{mode}"));
         set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         fail_driver_calls(plan);
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let options = VmmOptions::new().with_page_tables(true);
         // Stopping the runtime would free all memory.

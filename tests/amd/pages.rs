@@ -88,16 +88,16 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// On the emulated driver, unmapped memory is already freed when other memory is mapped over its addresses.
+/// On the emulated driver, mapping other memory at the addresses of unmapped memory frees the unmapped memory.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let mut quirks = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without this workaround, memory is freed later or never.
+        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         pause_in_turn(&Library::open(runtime, options));
     });

@@ -28,7 +28,7 @@ impl Machine {
 
     fn open(fixture: &Fixture, mode: &str, options: VmmOptions) -> Self {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         Self::on(Library::open(runtime, options), fixture)
     }
@@ -95,7 +95,7 @@ fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
     let name = "permissions::permissions_are_enforced";
-    // In the virtual machine with late page-table writes, each of the 36 processes takes half a minute.
+    // In the virtual machine with late page-table writes, each of the test's 36 processes takes half a minute.
     let time_limit = Duration::from_secs(60 * 60);
     on_with_timeout(&Release::ALL, name, &Emulation::gpus(2), time_limit, |fixture| {
         let mut combination = 0;
@@ -469,7 +469,7 @@ fn calls_take_effect_without_a_driver_page() {
                 },
             );
             set_variable("HSA_KFD", &format!("gpus=2,{}", PAGE_TABLE_MODES[2]));
-            // SAFETY: AMD's own runtime.
+            // SAFETY: the file is a fetched release of AMD's runtime.
             let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else { return 0 };
             let options = VmmOptions::new().with_barrier(true);
             let Ok(vmm) = Vmm::open_with(&runtime, options) else { return 0 };

@@ -107,7 +107,7 @@ fn contiguous_neighbours_are_one_segment() {
     let name = "ranges::contiguous_neighbours_are_one_segment";
     on_each_release(name, &Emulation::gpus(1), |fixture| {
         let mut reader = Reader::start();
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         assert!(library.vmm.can_map_offsets());

@@ -10,11 +10,11 @@ use hsa_rocr::test::on_each_release;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
-/// Operations, each with a kernel call. AMD's runtime aborts the process if the kernel refuses this call in this
-/// operation, because the runtime asserts that granting a GPU access succeeds (defect
-/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
-/// Before such a call, the library can check that the process may open one more file descriptor. It cannot predict
-/// other refusals.
+/// Operations, each with a kernel call. If the kernel refuses this call in this operation, AMD's runtime aborts the
+/// process: the runtime asserts that granting a GPU access succeeds (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
+///
+/// The library can check beforehand that the process may open one more file descriptor. It cannot predict other
+/// refusals.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),

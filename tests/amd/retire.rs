@@ -26,7 +26,7 @@ fn assert_readable(library: &Library, address: Address, tag: u8) {
     let mut byte = [0];
     library.vmm.copy_to_host(library.gpu(0), &mut byte, address).unwrap();
     assert_eq!(byte, [tag], "by the GPU");
-    // SAFETY: the memory must be mapped; otherwise, this ends the process.
+    // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
     let byte = unsafe { (address.get() as *const u8).read_volatile() };
     assert_eq!(byte, tag, "by the CPU");
 }
@@ -72,7 +72,7 @@ fn mappings_are_unmapped_when_signals_fire() {
         drop(vmm);
         // Because of the quarantined mapping, this does not stop the runtime, and the mapping stays.
         drop((done, late, runtime));
-        // SAFETY: the memory must be mapped; otherwise, this ends the process.
+        // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
         let byte = unsafe { (quarantined.get() as *const u8).read_volatile() };
         assert_eq!(byte, b'u');
     });
@@ -84,7 +84,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
     on_each_within(name, Duration::from_secs(600), |fixture| {
         let library = Library::load(fixture.runtime());
         let read = |address: Address, tag: u8| {
-            // SAFETY: the memory must be mapped; otherwise, this ends the process.
+            // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
             let byte = unsafe { (address.get() as *const u8).read_volatile() };
             assert_eq!(byte, tag, "{address}");
             // A GPU's copy takes much longer than the CPU's read.
@@ -131,7 +131,7 @@ fn retirement_costs_as_much_as_an_unmap() {
         let mappings = map_all();
         let begun = Instant::now();
         for mapping in mappings {
-            // SAFETY: there are no signals.
+            // SAFETY: no agent uses the mapping, and there are no signals that could be destroyed too early.
             unsafe { queue.submit(mapping, &[]) }.unwrap();
         }
         let submit_time = time_per_mapping(begun);

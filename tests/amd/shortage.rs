@@ -110,7 +110,7 @@ fn calls_without_descriptors_change_nothing() {
 #[test]
 fn ipc_handle_without_descriptors_fails() {
     on_each("shortage::ipc_handle_without_descriptors_fails", |fixture| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let ipc = Ipc::open(&runtime).unwrap();
         let gpu = runtime.gpus().next().unwrap().id();

@@ -29,7 +29,7 @@ fn vmms_runtimes_and_areas_share_a_library() {
     let time_limit = duration() + Duration::from_secs(240);
     on_each_within("soak::vmms_runtimes_and_areas_share_a_library", time_limit, |fixture| {
         let first = Library::load(fixture.runtime());
-        // SAFETY: the file is AMD's runtime, which is loaded already.
+        // SAFETY: the file is the release of AMD's runtime that this process has loaded.
         let second = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let second = Library { vmm: Vmm::open(&second).unwrap(), runtime: second };
         let third =

@@ -16,7 +16,7 @@ fn start_error_describes_the_driver() {
         for call in FIRST_CALLS {
             let end = in_child(|| {
                 fail_driver_calls(&format!("{call}=ENODEV"));
-                // SAFETY: AMD's own runtime.
+                // SAFETY: the file is a fetched release of AMD's runtime.
                 let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
                 match error.kind() {
                     ErrorKind::Start { path, driver, .. } => {
@@ -74,7 +74,7 @@ fn refused_calls_of_probes_do_not_crash_at_the_end() {
         for call in 1..=24 {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA#{call}=ENOMEM"));
-                // SAFETY: AMD's own runtime.
+                // SAFETY: the file is a fetched release of AMD's runtime.
                 let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else {
                     return;
                 };

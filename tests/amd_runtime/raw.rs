@@ -381,6 +381,6 @@ pub fn store(address: usize, value: u64) {
 }
 
 fn atomic_at(address: usize) -> &'static AtomicU64 {
-    // SAFETY: an aligned address of the test's memory.
+    // SAFETY: the caller passes an aligned address of mapped memory.
     unsafe { &*std::ptr::without_provenance::<AtomicU64>(address) }
 }

@@ -22,7 +22,6 @@ fn few_sizes() -> &'static [usize] {
     if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
 }
 
-/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Gpu,
@@ -86,12 +85,12 @@ fn parts(size: usize) -> Vec<(usize, usize)> {
 
 /// Loads the byte at an address in this process.
 fn load(address: usize) -> u8 {
-    // SAFETY: live memory of an area to which the host has access.
+    // SAFETY: the address is in mapped memory of an area to which the host has access.
     unsafe { (address as *const u8).read_volatile() }
 }
 
 fn store(address: usize, value: u8) {
-    // SAFETY: live memory of an area to which the host has access.
+    // SAFETY: the address is in mapped memory of an area to which the host has access.
     unsafe { (address as *mut u8).write_volatile(value) };
 }
 

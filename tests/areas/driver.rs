@@ -36,7 +36,7 @@ fn options(flags: AreaFlags) -> MmapOptions<'static> {
 
 impl AreaSetup {
     fn new(fixture: &Fixture, flags: AreaFlags) -> Self {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");
         let vmm = Vmm::open(&runtime).expect("virtual memory");
         let area = Area::new(&vmm, 0, flags).unwrap();

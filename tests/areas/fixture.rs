@@ -25,7 +25,7 @@ impl Fixture {
         let simulation = Arc::new(Simulation::start(config).expect("a valid configuration"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         let register = simulation.table().core.hsa_amd_register_system_event_handler;
-        // SAFETY: the handler ignores its arguments.
+        // SAFETY: the handler has the required type, and ignores its arguments.
         let status = unsafe { register.expect("the function exists")(Some(ignore), null_mut()) };
         assert_eq!(status, 0, "without a handler a fault of a GPU ends the process");
         Self { runtime, simulation: Some(simulation) }
@@ -63,7 +63,7 @@ impl Fixture {
 pub fn on_amd(test: &str, function: impl Fn(&Fixture)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let end = in_child(|| {
-            // SAFETY: AMD's own runtime.
+            // SAFETY: the file is a fetched release of AMD's runtime.
             let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");
             function(&Fixture { runtime, simulation: None });
         });
@@ -83,7 +83,7 @@ unsafe extern "C" fn ignore(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_st
 }
 
 unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `list` is the vector passed to the iteration.
+    // SAFETY: `list` points to the vector that the caller passed to the iteration.
     unsafe { (*list.cast::<Vec<hsa_agent_t>>()).push(agent) };
     0
 }

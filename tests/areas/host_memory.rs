@@ -24,21 +24,21 @@ impl ZeroedMemory {
     pub fn new(size: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses a free address, so it replaces no mapping.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Self { start: start.cast(), size }
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: this value's own mapping, readable and writable, borrowed as long as `self`.
+        // SAFETY: `new` mapped `size` readable and writable bytes, and the slice borrows `self`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.size) }
     }
 }
 
 impl Drop for ZeroedMemory {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping, which is not borrowed any more.
+        // SAFETY: `new` created the mapping, and no slice borrows it any more.
         unsafe { libc::munmap(self.start.cast(), self.size) };
     }
 }
@@ -103,7 +103,7 @@ fn check_mapped_host_memory(fixture: &Fixture) {
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
-        // SAFETY: inside `page`, which outlives its mappings and is not accessed meanwhile.
+        // SAFETY: the range is inside `page`, which outlives its mappings and is not accessed meanwhile.
         let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
         mapped_area.mmap(size, options)
     };
@@ -143,7 +143,7 @@ fn check_host_memory_of_two_runtimes(fixtures: [&Fixture; 2]) {
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let [first, second] = fixtures.map(|fixture| areas(fixture)[0].clone());
     let map = |area: &Area, size| {
-        // SAFETY: the bytes outlive their mapping, and nothing accesses them.
+        // SAFETY: the bytes outlive their mapping, and nothing else accesses them meanwhile.
         area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
     };
     let mapped = map(&first, 64).unwrap();
@@ -165,7 +165,7 @@ fn other_runtimes_memory_is_busy_on_amds_runtime() {
     let test = "host_memory::other_runtimes_memory_is_busy_on_amds_runtime";
     on_amd(test, |fixture| {
         let path = fixture.runtime.info().path.clone().unwrap();
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
         let second_fixture = Fixture { runtime, simulation: None };
         check_host_memory_of_two_runtimes([fixture, &second_fixture]);
@@ -194,7 +194,7 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
                 Problem::TooLarge { maximum: 10, whole: Argument::Host },
             );
             area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
-            // SAFETY: nothing is mapped, because the size is impossible.
+            // SAFETY: `mmap` rejects the size, and does not access the bytes.
             let options =
                 unsafe { MmapOptions::new().with_host_pointer(NonNull::from(&mut bytes[0])) };
             let error = area.mmap(usize::MAX, options).unwrap_err();

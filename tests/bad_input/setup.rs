@@ -80,7 +80,6 @@ impl Setup {
     }
 }
 
-/// Makes two adjacent reservations.
 pub fn adjacent_reservations(machine: &Machine, size: usize) -> (Address, Address) {
     let reserve_at = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {

@@ -2,7 +2,6 @@
 
 use hsa_vmm::error::{Argument, ErrorKind, Problem, Value};
 
-/// Returns the error for a page.
 pub fn page_error(page: usize, problem: Problem) -> ErrorKind {
     let value = Value::Number(page as u64);
     ErrorKind::InvalidArgument { argument: Argument::Page, value, problem }
@@ -14,7 +13,6 @@ pub fn out_of_bounds(offset: usize, size: usize, end: usize) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Offset, value, problem }
 }
 
-/// Returns the error for a size.
 pub fn size_error(size: usize, problem: Problem) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Size, value: Value::from(size), problem }
 }

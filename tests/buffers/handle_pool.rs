@@ -5,7 +5,7 @@ use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Access, Allocation, GrowableBuffer};
+use hsa_vmm::{Access, Allocation, GrowableBuffer, Reservation};
 use std::time::{Duration, Instant};
 
 const STEP: usize = 16 * KIB;
@@ -65,6 +65,34 @@ fn shrink_refills_the_pool_first() {
     buffer.grow(3 * STEP).unwrap();
     wait_for_handles(&buffer, 3);
     assert_eq!(create_calls(), before + 3, "three were in the pool, three more refill it");
+}
+
+#[test]
+fn pool_has_at_most_the_steps_of_the_buffer() {
+    let machine = Machine::new(Config::mi300x(1));
+    let expect_handles = |buffer: &GrowableBuffer, handles| {
+        wait_for_handles(buffer, handles);
+        // Without a limit, the thread continues to create memory.
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(buffer.pooled_handles(), handles);
+    };
+    // Other tests can take the addresses that `extend` needs.
+    let has_passed = (0..100).any(|_| {
+        let free = Reservation::builder(6 * STEP).reserve(&machine.vmm).unwrap();
+        let start = free.address();
+        drop(free);
+        let options = GrowableBuffer::builder(4 * STEP).with_step(STEP).exactly_at(start);
+        let options = options.with_handle_pool(1 << 40);
+        let Ok(mut buffer) = options.reserve(&machine.vmm, &machine.on(0)) else { return false };
+        expect_handles(&buffer, 4);
+        let is_extended = buffer.extend(2 * STEP).is_ok();
+        if is_extended {
+            expect_handles(&buffer, 6);
+        }
+        is_extended
+    });
+    assert!(has_passed, "the addresses were taken each time");
+    machine.assert_empty();
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn retire_error_with_zero_page_says_what_to_do() {
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
     let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.map(0..1).unwrap();
-    // SAFETY: there are no signals, and no agent uses the page.
+    // SAFETY: no agent uses the page, and there are no signals that could be destroyed too early.
     let error = unsafe { buffer.retire(0..1, &queue, &[]) }.unwrap_err();
     assert_eq!(
         error.to_string(),

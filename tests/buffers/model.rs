@@ -127,7 +127,6 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
     (0..size).map(|index| (index as u8).wrapping_mul(31) ^ seed).collect()
 }
 
-/// A buffer and its model.
 struct Pair {
     model: Model,
     buffer: GrowableBuffer,

@@ -247,7 +247,7 @@ fn invalid_ranges_are_rejected() {
             buffer.move_pages(inverted.clone(), &buffer, 0),
             buffer.share_pages(inverted.clone(), &buffer, 0),
             buffer.exchange_pages(inverted.clone(), &buffer, 0),
-            // SAFETY: no signal is passed.
+            // SAFETY: the call is rejected, and passes no signals.
             unsafe { buffer.retire(inverted.clone(), &queue, &[]) },
         ] {
             let expected = page_error(9, Problem::StartAfterEnd(5));

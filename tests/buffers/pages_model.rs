@@ -190,7 +190,6 @@ impl Model {
     }
 }
 
-/// Two buffers and their model.
 struct Pair {
     model: Model,
     buffers: [PagedBuffer; 2],

@@ -5,7 +5,7 @@ use crate::pausable::run_single_threaded;
 use crate::process::assert_inaccessible;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::error::Rejected;
-use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
 
@@ -314,6 +314,25 @@ fn exchanged_mappings_may_be_unsorted() {
         assert_eq!(mapping.allocation().handle(), retained.handle(), "{mapping:?}");
     }
     drop((first, second));
+    machine.assert_empty();
+}
+
+/// Two empty lists have nothing to exchange. If only one list is empty, the layouts differ.
+#[test]
+fn exchange_of_empty_lists() {
+    let machine = Machine::new(Config::mi300x(1));
+    let memory = Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let reservation = Reservation::builder(machine.granule()).reserve(&machine.vmm).unwrap();
+    let mut mappings = [reservation.map(0, &memory).unwrap()];
+    assert_eq!(Mapping::exchange_many(&mut [], &mut []), Ok(()));
+    for error in [
+        Mapping::exchange_many(&mut mappings, &mut []).unwrap_err(),
+        Mapping::exchange_many(&mut [], &mut mappings).unwrap_err(),
+    ] {
+        assert_eq!(error.operation(), Operation::Exchange);
+        assert_eq!(error.problem(), Some(Problem::DifferentLayout), "{error}");
+    }
+    drop((mappings, memory, reservation));
     machine.assert_empty();
 }
 

@@ -53,7 +53,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert_eq!(queue.poll().unwrap().pending, 2);
         let address = buffer.address_of(1).unwrap();
         assert!(machine.simulation.page(0, address.get()).is_some(), "{generation}");
-        // SAFETY: the page is mapped; otherwise, this ends the process.
+        // SAFETY: a load has no effect; if the page is not mapped, SIGSEGV fails the test.
         assert_eq!(unsafe { (address.get() as *const u8).read_volatile() }, b'r');
         // The buffer rejects calls on retiring pages.
         let errors = [
@@ -110,7 +110,7 @@ fn memory_of_retiring_pages_is_not_reused() {
             second.map(3..7).unwrap();
             second.write(3 * PAGE, &[0xff; 4 * PAGE]).unwrap();
             let page = first.address().get() as *const u8;
-            // SAFETY: the page is mapped; otherwise, this ends the process.
+            // SAFETY: a load has no effect; if the page is not mapped, SIGSEGV fails the test.
             assert_eq!(unsafe { page.read_volatile() }, b'r', "{generation}, {pool} pooled");
 
             signal.set(0);

@@ -63,7 +63,6 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
     words
 }
 
-/// Opens memory that was freed.
 fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
         let raw = RawRuntime::start(fixture);
@@ -193,7 +192,7 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
 }
 
 pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
     (runtime, ipc)

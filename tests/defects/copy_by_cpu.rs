@@ -32,12 +32,12 @@ const VALUE_OFFSET: u64 = 8;
 const TRAP: i64 = 0x100;
 
 fn this_thread() -> i32 {
-    // SAFETY: only a query.
+    // SAFETY: the call takes no arguments, and only returns a number.
     unsafe { libc::gettid() }
 }
 
 fn protect(address: usize, protection: c_int) {
-    // SAFETY: a page of this test.
+    // SAFETY: the test mapped this page, and a fault in the page calls `on_store`.
     let status = unsafe { libc::mprotect(without_provenance_mut(address), PAGE, protection) };
     assert_eq!(status, 0);
 }
@@ -47,7 +47,7 @@ extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     COPY_THREAD.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
     if SIGNAL_VALUE.load(Ordering::SeqCst) != 0 {
-        // SAFETY: the kernel passes these arguments to a handler.
+        // SAFETY: `context` is the argument that this handler received.
         unsafe { change_flags(context, |flags| flags | TRAP) };
     }
 }
@@ -61,7 +61,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     while PHASE.load(Ordering::SeqCst) != RESUMED {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: the kernel passes these arguments to a handler.
+    // SAFETY: `context` is the argument that this handler received.
     unsafe { change_flags(context, |flags| flags & !TRAP) };
     PHASE.store(PAST_THE_DEFECT, Ordering::SeqCst);
 }
@@ -71,7 +71,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
 /// # Safety
 /// `context` must be the argument that the handler received.
 unsafe fn change_flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `context` points to the `ucontext_t` of a handler.
     let flags = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };
     let flags = &mut flags.gregs[libc::REG_EFL as usize];
     *flags = change(*flags);
@@ -80,11 +80,11 @@ unsafe fn change_flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 fn set_handler(signal: c_int, handler: Handler, extra_flags: c_int) {
-    // SAFETY: all zeros are a valid action.
+    // SAFETY: all members are integers, pointers or arrays, for which zero is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | extra_flags;
-    // SAFETY: a valid action, whose handler stays.
+    // SAFETY: `action` is initialised, and its handler is a function of this program.
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }
 
@@ -96,11 +96,10 @@ fn watch(target: usize) {
     protect(target, libc::PROT_READ);
 }
 
-/// Maps a page of this process.
 fn map_page() -> usize {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the kernel chooses a free address.
+    // SAFETY: the kernel chooses a free address, so it replaces no mapping.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     page.addr()
@@ -149,7 +148,7 @@ fn freed_signal_is_used_on_the_runtime() {
 #[test]
 fn this_thread_copies_through_the_library() {
     on_each("copy_by_cpu::this_thread_copies_through_the_library", |fixture| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let vmm = Vmm::open(&runtime).unwrap();
         let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());

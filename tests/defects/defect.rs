@@ -20,7 +20,6 @@ pub enum Presence {
 /// A defect of AMD's runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Defect {
-    /// Describes the defect.
     pub description: &'static str,
     /// Where the defect was found: AMD's source file, an issue or an observation.
     pub source: &'static str,

@@ -62,7 +62,7 @@ fn failed_list_is_rolled_back_through_the_library() {
 
 /// Opens the library without probes, because their driver calls would be counted.
 fn load_without_probes(fixture: &Fixture) -> Library {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     Library::open(runtime, VmmOptions::new().with_probing(Probing::Never))
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 fn map_foreign_near(address: usize) -> usize {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: without MAP_FIXED, no mapping is replaced.
+    // SAFETY: without MAP_FIXED, the kernel replaces no mapping.
     let memory = unsafe { libc::mmap(address as *mut _, SIZE, protection, flags, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory as usize
@@ -66,7 +66,7 @@ fn no_hole_appears_through_the_library() {
                         let overlaps = memory + SIZE > base.get() && memory < base.get() + size;
                         overlapping.fetch_add(usize::from(overlaps), Ordering::Relaxed);
                         attempts.fetch_add(1, Ordering::Relaxed);
-                        // SAFETY: mapped above, and used by this thread only.
+                        // SAFETY: this thread created the mapping, and only this thread uses it.
                         assert_eq!(unsafe { libc::munmap(memory as *mut _, SIZE) }, 0);
                     }
                 }

@@ -1,5 +1,5 @@
-//! Defects of the server thread that sends exported memory. It can outlive the runtime's stop. It aborts the process
-//! if its socket's name is taken. It sends memory to any user, and it blocks.
+//! Defects of the runtime's server thread, which sends exported memory. The thread can outlive the runtime's stop,
+//! aborts the process if the name of its socket is taken, sends memory to any user, and blocks.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
 //! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.
@@ -41,7 +41,6 @@ extern "C" fn delay_server(_: libc::c_int) {
     }
 }
 
-/// Returns the IDs of this process's threads.
 fn thread_ids() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()
@@ -55,9 +54,9 @@ fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let shared = share();
     let server = thread_ids().difference(&before).next().copied();
     if let Some(server) = server {
-        // SAFETY: the handler only loads, stores and sleeps.
+        // SAFETY: the handler only loads, stores and sleeps, which a signal handler may do.
         unsafe { libc::signal(libc::SIGUSR1, delay_server as *const () as libc::sighandler_t) };
-        // SAFETY: a thread of this process, which stays as long as the runtime does.
+        // SAFETY: the call accesses no memory; it sends a signal to a thread of this process.
         let sent =
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), server, libc::SIGUSR1) };
         assert_eq!(sent, 0);
@@ -81,7 +80,7 @@ fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
 /// Shares memory, and stops the runtime before its IPC server has ended. With `quirks`, the library uses exactly these
 /// quirks.
 fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let runtime_of_share = runtime.clone();
@@ -89,7 +88,7 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
         let memory = PoolMemory::allocate(&runtime_of_share, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&runtime_of_share).unwrap();
         let ipc = match quirks {
-            // SAFETY: a process of its own, which may crash.
+            // SAFETY: the omitted quirk can only crash this child process, which the test expects.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
             // Requests no quirks, so that the library uses the quirks of the runtime's version.
             None => ipc.with_quirks(Quirks::default()),
@@ -154,7 +153,7 @@ fn started_runtime_is_reused() {
     on_each("ipc_server::started_runtime_is_reused", |fixture| {
         request_sharing_by_dma_buf();
         for _ in 0..3 {
-            // SAFETY: AMD's own runtime.
+            // SAFETY: the file is a fetched release of AMD's runtime.
             let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
@@ -177,7 +176,7 @@ fn with_taken_names<T>(extra_names: &[String], function: impl FnOnce() -> T) -> 
     name[..text.len()].copy_from_slice(text.as_bytes());
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     let listener = Child::start(|| {
-        // SAFETY: only makes this child end with its parent.
+        // SAFETY: the call accesses no memory; it makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
@@ -216,7 +215,7 @@ fn taken_socket_aborts_on_the_runtime() {
 fn taken_socket_is_an_error_through_the_library() {
     on_each("ipc_server::taken_socket_is_an_error_through_the_library", |fixture| {
         request_sharing_by_dma_buf();
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
@@ -272,7 +271,7 @@ fn while_requested_by_another_user<S, T>(
     // Forks before a runtime is started.
     let requester = Child::start(|| {
         become_user(NOBODY_UID);
-        // SAFETY: only makes this child end with its parent.
+        // SAFETY: the call accesses no memory; it makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut bytes = [0; 8];
         child_socket.read_exact(&mut bytes).unwrap();

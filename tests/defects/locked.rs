@@ -50,13 +50,13 @@ fn double_lock_is_kept_on_the_runtime() {
 fn double_lock_is_rejected_through_the_library() {
     on_each("locked::double_lock_is_rejected_through_the_library", |fixture| {
         let raw = RawRuntime::start(fixture);
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
         let address = leak_pages();
         let map = |size| {
             let pointer = NonNull::new(address as *mut u8).unwrap();
-            // SAFETY: the pages are leaked, and nothing uses them.
+            // SAFETY: the pages are leaked, and nothing else accesses them.
             area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
         };
         let memory = map(PAGE).unwrap();

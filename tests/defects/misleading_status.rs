@@ -38,7 +38,7 @@ fn import_reports_another_pool_on_the_runtime() {
     IMPORT_HAS_ANOTHER_POOL.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let memory = raw.create(SIZE).unwrap();
-        // SAFETY: the descriptor was just created, and nothing else uses it.
+        // SAFETY: the runtime has just created the descriptor, and nothing else closes it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
         let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&descriptor)).unwrap();
         raw.pool(import).unwrap() != raw.pool(memory).unwrap()

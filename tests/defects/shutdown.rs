@@ -38,7 +38,7 @@ fn stop_succeeds_with_access_through_the_library() {
             drop(library);
         }
         // The runtime has stopped, and can start again.
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         assert_eq!(runtime.gpus().count(), 2);
     });

@@ -8,7 +8,6 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Creates the memory that is sent to the child and the grandchild.
@@ -119,7 +118,7 @@ fn run_process(
         for peer in (0..3).filter(|&peer| peer != index) {
             expect_word(channel_with(peer), "seen");
         }
-        // SAFETY: kills this process.
+        // SAFETY: the call accesses no memory; it kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let killed_index = ROLES.iter().position(|&role| role == killed).unwrap();

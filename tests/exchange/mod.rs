@@ -56,7 +56,6 @@ impl MappedMemory {
     }
 }
 
-/// Sends a word to the other end.
 fn send_word(channel: &Channel, word: &str) {
     let description = Description { name: word.to_owned(), size: 1, granule: 1, owner: None };
     channel.send_descriptor(std::io::stderr(), &description).unwrap();

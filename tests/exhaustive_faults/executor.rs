@@ -61,7 +61,6 @@ impl Executor {
         (self.address(range.reservation, range.slot), range.slots * self.granule)
     }
 
-    /// Executes an operation with the library.
     pub fn execute(&mut self, operation: Operation) -> Result<(), Error> {
         let vmm = &self.machine.vmm;
         match operation {

@@ -1,11 +1,11 @@
 //! For every sequence of operations, each runtime call of the last operation fails in its own run, once with each
-//! status, both alone and together with the calls after it. Other runs make `mmap`, `mprotect` and the allocation of
-//! descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in quarantine.
-//! `retire.rs` does the same for retirements.
+//! status. The call fails alone, or together with the calls after it. Other runs make `mmap`, `mprotect` and the
+//! allocation of descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in
+//! quarantine. `retire.rs` does the same for retirements.
 //!
-//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, they have up to five if the library neither changes page
-//! tables nor waits for changes of them. If several sequences reach the same state before the last operation, only one
-//! of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
+//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, they have up to five if the library neither changes
+//! page tables nor waits for changes of them. If several sequences reach the same state before the last operation, only
+//! one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -28,8 +28,8 @@ use search::{PageTables, Search};
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a machine whose GPUs enforce the permissions that the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
-/// there are fewer runs than `min_runs`. Without `HSA_VMM_LONG=1`, a tenth of them is enough.
+/// Tests a machine whose GPUs enforce the permissions that the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails
+/// if there are fewer runs than `min_runs`; without `HSA_VMM_LONG=1`, than a tenth of `min_runs`.
 fn search(name: &'static str, config: Config, min_runs: u64) {
     let depth = if is_long() { 5 } else { 4 };
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);

@@ -78,7 +78,6 @@ impl Observation {
         })
     }
 
-    /// Returns the number of quarantined entries.
     pub fn quarantined(&self) -> usize {
         self.quarantine.len()
     }

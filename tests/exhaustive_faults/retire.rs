@@ -26,7 +26,7 @@ fn retire(
     let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
     vmm.set_access(base, 2 * granule, &both).unwrap();
     let queue = RetireQueue::builder(1).without_thread().open(vmm).unwrap();
-    // SAFETY: there are no signals.
+    // SAFETY: no agent uses the mapping, and there are no signals that could be destroyed too early.
     unsafe { queue.submit_range(base, granule, &[]) }.unwrap();
     simulation.set_faults(FaultPlan::none().fail_any(nth, status));
     let report = queue.poll().unwrap();

@@ -474,15 +474,16 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Unmaps addresses that dropped machines have left in quarantine: after ten thousand such runs, reading the
-/// address space would take long.
+/// Unmaps addresses that dropped machines have left in quarantine. Otherwise, reading the address space would take long
+/// after ten thousand runs.
 fn unmap_quarantined(listed: &[Quarantined]) {
     for entry in listed.iter().filter(|entry| entry.address != Address::NULL) {
         let (start, end) = (entry.address.get(), entry.address.get() + entry.size);
         for region in process::regions() {
             let (start, end) = (region.start.max(start), region.end.min(end));
             if start < end && region.permissions == "---p" && region.name.is_empty() {
-                // SAFETY: the pages are inaccessible, and the machine that reserved them was dropped.
+                // SAFETY: no code uses the pages: they are inaccessible, and the machine that reserved them was
+                // dropped.
                 unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
             }
         }

@@ -1,4 +1,5 @@
 //! Makes system calls fail: `mmap` and `mprotect` of watched addresses.
+//!
 //! A seccomp filter of this thread redirects both calls to a signal handler. The handler returns an error, or makes
 //! the call itself from an instruction that the filter allows.
 
@@ -64,7 +65,7 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
             return;
         }
     }
-    // SAFETY: makes the program's own call, with its arguments.
+    // SAFETY: the redirected call was made with these arguments, so its caller guarantees that they are valid.
     registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
 }
 
@@ -72,12 +73,12 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
 pub fn watch_this_thread() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: all zeros are a valid value of this struct.
+        // SAFETY: all members are integers, pointers or arrays, for which zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the handler uses only atomics and its arguments.
+        // SAFETY: `action` is initialised, and its handler uses only atomics and its arguments.
         let status = unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
         assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
     });
@@ -99,10 +100,10 @@ pub fn watch_this_thread() {
         instruction(ret, libc::SECCOMP_RET_TRAP, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: prevents this thread from gaining privileges.
+    // SAFETY: the call accesses no memory; it prevents this thread from gaining privileges.
     let status = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: a valid program; the kernel copies it.
+    // SAFETY: `program` points to a valid filter, which the kernel copies.
     let status = unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
     };

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-/// The number of pages of a mapping.
 const PAGES_PER_MAPPING: usize = 4;
 /// The number of mappings of the reservation.
 const MAPPINGS: usize = 4;
@@ -16,7 +15,6 @@ const MAPPINGS: usize = 4;
 const MAX_FOREIGN: usize = 64;
 const MIN_DURATION: Duration = Duration::from_millis(600);
 
-/// A foreign mapping.
 struct ForeignMapping {
     start: usize,
     size: usize,
@@ -29,12 +27,12 @@ impl ForeignMapping {
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: without MAP_FIXED, no mapping is replaced.
+        // SAFETY: without MAP_FIXED, the kernel replaces no mapping.
         let start = unsafe { libc::mmap(hint as *mut _, size, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: just mapped, and used by this thread only.
+        // SAFETY: the `size` bytes were just mapped, and only this thread uses them.
         unsafe { start.cast::<u8>().write_bytes(mark, size) };
         Some(Self { start: start as usize, size, mark })
     }
@@ -45,7 +43,7 @@ impl ForeignMapping {
 
     /// Returns whether every byte is unchanged. If the memory was unmapped, this crashes the test.
     fn is_unchanged(&self) -> bool {
-        // SAFETY: mapped by `map` and unmapped by `drop` only, unless the library has a defect.
+        // SAFETY: `map` created the mapping, and only `drop` unmaps it, unless the library has a defect.
         let bytes = unsafe { core::slice::from_raw_parts(self.start as *const u8, self.size) };
         bytes.iter().all(|&byte| byte == self.mark)
     }
@@ -53,7 +51,7 @@ impl ForeignMapping {
 
 impl Drop for ForeignMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and used by this value alone.
+        // SAFETY: `map` created the mapping, and only this value uses it.
         unsafe { libc::munmap(self.start as *mut _, self.size) };
     }
 }

@@ -73,14 +73,14 @@ impl HostileRuntime {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
         let path = compile("hostile", Path::new(source));
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a library of this test without constructors.
+        // SAFETY: this test compiled the library, which has no constructors.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null());
         Self { path, library }
     }
 
     fn variable(&self, name: &CStr) -> *mut c_int {
-        // SAFETY: the library stays loaded, and every name is the name of an int.
+        // SAFETY: the library stays loaded, and the name ends in a zero byte.
         let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         assert!(!address.is_null(), "{name:?}");
         address.cast()
@@ -88,19 +88,18 @@ impl HostileRuntime {
 
     /// Sets a variable that controls the runtime.
     pub fn set(&self, name: &CStr, value: c_int) {
-        // SAFETY: an int of the library, which reads it during calls.
+        // SAFETY: `variable` returns the address of an `int` of the loaded library, which reads it during calls.
         unsafe { self.variable(name).write_volatile(value) };
     }
 
-    /// Returns the value of a variable of the runtime.
     pub fn get(&self, name: &CStr) -> c_int {
-        // SAFETY: an int of the library.
+        // SAFETY: `variable` returns the address of an `int` of the loaded library.
         unsafe { self.variable(name).read_volatile() }
     }
 
     /// Loads the runtime and opens a `Vmm`, without probes, which would count as calls of the test.
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
-        // SAFETY: a runtime of this test.
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
         let runtime = unsafe { Runtime::load_from(&self.path) }.expect("the runtime starts");
         let options = VmmOptions::new().with_probing(Probing::Never);
         let vmm = Vmm::open_with(&runtime, options).expect("the runtime has virtual memory");
@@ -113,7 +112,7 @@ impl HostileRuntime {
     /// Returns the address of the foreign mapping that the runtime has created last; null if there is none.
     pub fn foreign_address(&self) -> Address {
         let variable: *mut usize = self.variable(c"hostile_foreign_address").cast();
-        // SAFETY: a variable of this type in the library.
+        // SAFETY: the variable is a `uintptr_t` of the loaded library.
         Address::new(unsafe { variable.read_volatile() })
     }
 }

@@ -60,7 +60,7 @@ impl Executor {
                 Ok(String::new())
             }
             "sigpipe" => {
-                // SAFETY: restores the default of C programs.
+                // SAFETY: the call installs no handler; it restores the default of C programs.
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 Ok(String::new())
             }
@@ -136,7 +136,7 @@ impl Executor {
             "forked" => {
                 let address = Address::new(number(1));
                 let (ipc, handle) = (self.ipc().clone(), handle(2));
-                // SAFETY: this peer waits for its children from now on.
+                // SAFETY: the call installs no handler; the default lets this peer wait for its children.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
                 let end = in_child(|| {
                     let results = [

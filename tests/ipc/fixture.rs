@@ -46,7 +46,7 @@ impl Fixture {
                 let legacy = if *mode == Mode::Kernel { "1" } else { "0" };
                 // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
                 unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", legacy) };
-                // SAFETY: AMD's own runtime.
+                // SAFETY: the file is a fetched release of AMD's runtime.
                 unsafe { Runtime::load_from(runtime) }
             }
         };

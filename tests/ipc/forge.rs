@@ -67,7 +67,6 @@ impl Entry {
         self.table.write_all_at(handle, self.position + RUNTIME_HANDLE_OFFSET).expect("an entry");
     }
 
-    /// Changes the size in the exporter's entry.
     pub fn set_size(&self, size: u64) {
         self.table
             .write_all_at(&size.to_le_bytes(), self.position + SIZE_OFFSET)

@@ -97,9 +97,9 @@ impl Setup {
     /// Runs in a peer: executes commands until the test disconnects.
     fn execute_commands(&self) -> ! {
         let no_core_files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is valid; it prevents core files.
+        // SAFETY: the kernel only reads the limit, which prevents core files.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core_files) };
-        // SAFETY: no process waits for the children of a peer.
+        // SAFETY: the call installs no handler; a peer does not wait for its children.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let stream = UnixStream::connect_addr(&self.address).expect("the test listens");
         let mut reader = BufReader::new(stream);
@@ -109,7 +109,7 @@ impl Setup {
         while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words == ["fork"] {
-                // SAFETY: as in `peer_without_runtime`.
+                // SAFETY: the child is single-threaded, as in `peer_without_runtime`.
                 if unsafe { libc::fork() } == 0 {
                     drop(reader);
                     // This child must not drop its parent's values.
@@ -124,7 +124,7 @@ impl Setup {
             line.clear();
         }
         drop(executor);
-        // SAFETY: ends this process at once, as a forked child should.
+        // SAFETY: `_exit` runs no exit handlers, which belong to the parent.
         unsafe { libc::_exit(0) }
     }
 }
@@ -255,7 +255,7 @@ impl Peer {
     }
 
     pub fn send_signal(&self, signal: i32) {
-        // SAFETY: a process of this test that is not reaped yet.
+        // SAFETY: the process was not reaped yet, so its ID belongs to no other process.
         unsafe { libc::kill(self.process, signal) };
     }
 
@@ -280,7 +280,7 @@ impl Drop for Peer {
         self.send_signal(libc::SIGKILL);
         if self.is_own_child {
             let mut status = 0;
-            // SAFETY: our own child, and a writable status.
+            // SAFETY: the process is a child that was not reaped yet, and the kernel writes only to `status`.
             unsafe { libc::waitpid(self.process, &mut status, 0) };
         } else {
             // The peer's parent ignores SIGCHLD, so the kernel reaps the peer.

@@ -3,7 +3,6 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 
-/// Returns the number of rounds.
 fn rounds() -> usize {
     hsa_rocr::test::part_by_default(10_000)
 }

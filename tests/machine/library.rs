@@ -18,7 +18,7 @@ impl Library {
     /// Loads the runtime in a file, and opens the library on it.
     #[track_caller]
     pub fn load(runtime: impl AsRef<Path>) -> Self {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: all callers pass the file of a runtime that the tests compiled or fetched.
         Self::open(
             unsafe { Runtime::load_from(runtime) }.expect("the runtime starts"),
             VmmOptions::default(),

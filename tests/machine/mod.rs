@@ -89,7 +89,6 @@ impl Machine {
     }
 }
 
-/// Fails if the runtime holds anything.
 #[track_caller]
 pub fn assert_idle(simulation: &Simulation) {
     let usage = simulation.usage();
@@ -111,7 +110,7 @@ pub fn at(address: Address, bytes: usize) -> Address {
     address.checked_add(bytes).expect("inside the address space")
 }
 
-/// Returns one configuration for each release whose runtime behaves differently, with the release's name.
+/// Returns the configurations of all releases that the simulation distinguishes, with their names.
 pub fn releases() -> Vec<(&'static str, Config)> {
     let config_of =
         |generation, minor| Config::mi300x(2).with_generation(generation).with_extension(minor);
@@ -147,7 +146,7 @@ pub fn generations() -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// Returns the quirks of the runtime that a simulation behaves as.
+/// Returns the quirks of the runtime that a configuration simulates.
 pub fn quirks_of(config: &Config) -> Quirks {
     if config.generation != Generation::E {
         return Quirks::of_extension((1, config.extension_minor as u16));

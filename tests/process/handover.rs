@@ -12,7 +12,6 @@ use std::os::unix::net::UnixStream;
 /// The size of a control message with one descriptor.
 const CONTROL_SIZE: usize = rustix::cmsg_space!(ScmRights(1));
 
-/// Sends a descriptor through a socket.
 pub fn send(socket: &UnixStream, descriptor: &OwnedFd) {
     let mut space = [MaybeUninit::uninit(); CONTROL_SIZE];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -22,7 +21,6 @@ pub fn send(socket: &UnixStream, descriptor: &OwnedFd) {
     assert_eq!(sent, Ok(1));
 }
 
-/// Receives a descriptor from a socket.
 pub fn receive(socket: &UnixStream) -> OwnedFd {
     let mut space = [MaybeUninit::uninit(); CONTROL_SIZE];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -24,11 +24,11 @@ pub fn limit_free_descriptors(descriptors: u64) {
 /// Sets the soft limit of descriptors of this process, but at most to the hard limit.
 pub fn set_soft_limit(descriptors: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is writable.
+    // SAFETY: the kernel writes only to `limit`.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
     limit.rlim_cur = descriptors.min(limit.rlim_max);
-    // SAFETY: the limit is valid.
+    // SAFETY: the kernel only reads `limit`.
     let status = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }

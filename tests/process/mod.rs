@@ -114,18 +114,18 @@ pub fn descriptors() -> usize {
 pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
     // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
-    // SAFETY: F_GETFD is only a query.
+    // SAFETY: F_GETFD only reads flags, and any number is a valid argument.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     // A new descriptor gets the lowest free number, which must be below the limit.
     let end = (0..).filter(is_free).nth(free_descriptors).expect("an endless sequence") as u64;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `before` is writable.
+    // SAFETY: the kernel writes only to `before`.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
     let limit = libc::rlimit { rlim_cur: end, ..before };
-    // SAFETY: the soft limit is below the hard limit.
+    // SAFETY: the kernel only reads `limit`.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     let result = function();
-    // SAFETY: the old limit.
+    // SAFETY: the kernel only reads `before`.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
     result
 }
@@ -197,10 +197,10 @@ impl Child {
         assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
             let no_core_files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: the limit is valid; it prevents core files.
+            // SAFETY: the kernel only reads the limit, which prevents core files.
             unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core_files) };
             let outcome = catch_unwind(AssertUnwindSafe(function));
-            // SAFETY: ends this process at once, as a forked child should.
+            // SAFETY: `_exit` runs no exit handlers, which belong to the parent.
             unsafe { libc::_exit(outcome.unwrap_or(101)) };
         }
         Self(child)
@@ -216,12 +216,12 @@ impl Child {
         let begun = Instant::now();
         loop {
             let mut status = 0;
-            // SAFETY: our own child, and a writable status.
+            // SAFETY: the process is a child that was not reaped yet, and the kernel writes only to `status`.
             match unsafe { libc::waitpid(self.0, &mut status, libc::WNOHANG) } {
                 0 if begun.elapsed() > time_limit => {
-                    // SAFETY: our own child that was not waited for yet.
+                    // SAFETY: the child was not reaped yet, so its ID belongs to no other process.
                     unsafe { libc::kill(self.0, libc::SIGKILL) };
-                    // SAFETY: our own child, and a writable status.
+                    // SAFETY: the process is a child that was not reaped yet, and the kernel writes only to `status`.
                     unsafe { libc::waitpid(self.0, &mut status, 0) };
                     return End::TimedOut;
                 }

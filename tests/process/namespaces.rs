@@ -37,7 +37,7 @@ pub fn has_privilege(need: Need, test: &str) -> bool {
 }
 
 fn unshare(namespaces: c_int) -> Result<(), Error> {
-    // SAFETY: changes the namespaces of this process, but no memory.
+    // SAFETY: the call changes the namespaces of this process, and accesses no memory.
     if unsafe { libc::unshare(namespaces) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
@@ -85,12 +85,12 @@ pub fn mount_own_proc() {
 /// started is in the same state.
 pub fn set_real_user(user: u32) {
     let effective_user = rustix::process::geteuid().as_raw();
-    // SAFETY: changes the user of the process, but no memory.
+    // SAFETY: the call changes the user of the process, and accesses no memory.
     assert_eq!(unsafe { libc::setresuid(user, effective_user, effective_user) }, 0);
 }
 
 /// Becomes another user, as a process that drops its privileges does.
 pub fn become_user(user: u32) {
-    // SAFETY: changes the user of the process, but no memory.
+    // SAFETY: the call changes the user of the process, and accesses no memory.
     assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0);
 }

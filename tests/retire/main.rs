@@ -72,7 +72,7 @@ fn submit_range(
 #[track_caller]
 fn assert_readable(machine: &Machine, address: Address) {
     assert!(machine.simulation.page(0, address.get()).is_some(), "no entry in the page table");
-    // SAFETY: the memory is mapped, which the test checks.
+    // SAFETY: a load has no effect; if the memory is not mapped, SIGSEGV fails the test.
     let byte = unsafe { (address.get() as *const u8).read_volatile() };
     assert_eq!(byte, b'u');
 }
@@ -83,7 +83,6 @@ fn assert_unmapped(machine: &Machine, address: Address) {
     assert_eq!(machine.vmm.mapped_range_at(address), None);
 }
 
-/// Waits until a condition holds.
 #[track_caller]
 fn wait_until(condition: impl Fn() -> bool) {
     let begun = Instant::now();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// The size of a mapping in bytes.
 const SIZE: usize = 64 << 10;
-/// The number of mappings that fit into the reservation of a thread. Fewer mappings of
-/// each thread have late signals.
+/// The number of mappings that fit into a thread's reservation: more than the thread has mappings with late signals,
+/// which stay in their slots.
 const SLOTS: usize = 256;
 /// How long a thread waits before it tries again, so that the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -33,7 +33,7 @@ pub struct Load<'a> {
     pub read: &'a (dyn Fn(Address, u8) + Sync),
 }
 
-/// What a run has done.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub retired: usize,

@@ -125,7 +125,6 @@ impl Scenario {
     }
 }
 
-/// An operation on the scenario.
 pub type Operation = fn(&Scenario) -> Result<(), Error>;
 
 /// Every operation that calls the runtime, in several variants, each with a name.

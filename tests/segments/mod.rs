@@ -17,7 +17,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts the process. Call it before the runtime starts: the process is a forked child.
+    /// Starts the process. Must be called before the runtime starts, because the process is a forked child.
     pub fn start() -> Self {
         let (socket, other_end) = UnixStream::pair().unwrap();
         let mut ends = Some((socket, other_end));
@@ -46,7 +46,7 @@ impl Reader {
         segments.iter().flat_map(|segment| self.read(segment)).collect()
     }
 
-    /// Ends the process. Fails if it failed.
+    /// Ends the process, and fails unless it succeeded.
     pub fn finish(self) {
         drop(self.socket);
         assert_eq!(self.child.wait(), End::Success);
@@ -68,15 +68,15 @@ fn serve(mut socket: &UnixStream) {
 /// Maps a dma-buf, and copies bytes from it.
 fn bytes_of(descriptor: &OwnedFd, offset: usize, length: usize) -> Vec<u8> {
     let (file, end) = (descriptor.as_raw_fd(), offset + length);
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: the kernel chooses a free address, so it replaces no mapping.
     let start = unsafe { libc::mmap(null_mut(), end, libc::PROT_READ, libc::MAP_SHARED, file, 0) };
     assert_ne!(start, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     let bytes = (offset..end).map(|index| {
-        // SAFETY: a byte of the mapping.
+        // SAFETY: the byte is inside the mapping, which has `end` bytes.
         unsafe { start.cast::<u8>().add(index).read_volatile() }
     });
     let bytes = bytes.collect();
-    // SAFETY: nothing uses the mapping any more.
+    // SAFETY: the bytes were copied, and nothing uses the mapping any more.
     assert_eq!(unsafe { libc::munmap(start, end) }, 0);
     bytes
 }

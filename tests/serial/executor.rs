@@ -48,7 +48,6 @@ impl<'a> Executor<'a> {
         (self.address(range.first), range.count * self.granule)
     }
 
-    /// Executes an operation.
     #[track_caller]
     pub fn execute(&self, operation: Operation) -> Outcome {
         let outcome = self.try_execute(operation);

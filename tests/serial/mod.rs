@@ -23,7 +23,6 @@ use hsa_vmm::Access;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of reservations.
 pub const RESERVATIONS: usize = 2;
 /// The number of slots in each reservation; a slot is a granule.
 pub const SLOTS: usize = 3;
@@ -135,8 +134,8 @@ pub struct Event {
     pub ended: u64,
 }
 
-/// Splits an operation into atomic steps. Only a map has two. Between them the runtime maps the memory, and other
-/// threads may release the allocation.
+/// Splits an operation into atomic steps. Only a map has two steps. Between these steps, the runtime maps the memory,
+/// and other threads may release the allocation.
 fn steps(operation: Operation, outcome: Outcome) -> Vec<Operation> {
     match (operation, outcome) {
         (Operation::Map { slot, handle }, Outcome::Done) => {

@@ -3,7 +3,6 @@
 use super::{AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
 
-/// The state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub reserved: [bool; RESERVATIONS],
@@ -13,7 +12,6 @@ pub struct State {
     pub contents: [u8; HANDLES],
 }
 
-/// The mapping at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotMapping {
     pub handle: usize,

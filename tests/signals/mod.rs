@@ -32,7 +32,7 @@ impl Signal {
                 let [create, store, destroy] =
                     [c"hsa_signal_create", c"hsa_signal_store_screlease", c"hsa_signal_destroy"]
                         .map(|name| runtime.function(name).expect("the runtime has signals"));
-                // SAFETY: the types are those of hsa.h.
+                // SAFETY: the runtime's functions have the types that hsa.h declares.
                 unsafe {
                     (
                         transmute::<NonNull<c_void>, hsa_signal_create_fn>(create),
@@ -44,14 +44,14 @@ impl Signal {
         };
         let mut handle = hsa_signal_t { handle: 0 };
         let consumers = std::ptr::null::<hsa_agent_t>();
-        // SAFETY: no consumers are named, and `handle` is writable.
+        // SAFETY: the function reads no consumers, because their number is 0, and writes only to `handle`.
         let status = unsafe { create.expect("signals")(value, 0, consumers, &mut handle) };
         assert_eq!(status, HSA_STATUS_SUCCESS);
         Self { handle, store, destroy }
     }
 
     pub fn set(&self, value: i64) {
-        // SAFETY: the signal exists until it is dropped.
+        // SAFETY: `new` created the signal, and only `drop` destroys it.
         unsafe { self.store.expect("signals")(self.handle, value) };
     }
 

@@ -98,7 +98,6 @@ fn new_mapping(library: &Library) -> Mapping {
     mapping
 }
 
-/// Tests a mapping.
 pub fn check_mapping(library: &Library) {
     let mut mapping = new_mapping(library);
     let mut second = new_mapping(library);
@@ -169,7 +168,6 @@ pub fn check_growable_buffer(library: &Library) {
     free_reservations(library);
 }
 
-/// Tests a ring buffer.
 pub fn check_ring_buffer(library: &Library) {
     let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
@@ -188,7 +186,6 @@ pub fn check_ring_buffer(library: &Library) {
     free_reservations(library);
 }
 
-/// Tests a pausable buffer.
 pub fn check_pausable_buffer(library: &Library) {
     let mut buffer = PausableBuffer::create(&library.vmm, SIZE, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
@@ -261,7 +258,6 @@ pub fn check_paged_buffer(library: &Library) {
     }
 }
 
-/// Tests memory of an area.
 pub fn check_area_memory(library: &Library) {
     let area = Area::new(&library.vmm, 0, AreaFlags::UNIFIED).unwrap();
     let memory = area.mmap(SIZE, MmapOptions::new()).unwrap();

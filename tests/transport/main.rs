@@ -62,7 +62,6 @@ fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     );
 }
 
-/// Returns the kind of a result's error.
 #[track_caller]
 fn error_kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().into_kind()
@@ -260,7 +259,7 @@ fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWrite
     let (result_sender, results) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let result = reader.read(&mut [0]);
-        // Before the caller continues and counts the descriptors.
+        // The reader is closed before the caller continues and counts the descriptors.
         drop(reader);
         result_sender.send(result)
     });
@@ -319,7 +318,7 @@ fn closing_received_sockets_does_not_block() {
     let machine = Machine::new(Config::mi300x(1));
     let message = example_description().encode().unwrap();
     let one_byte = &message[..1];
-    // No memory; not even a message; more descriptors than allowed.
+    // A socket instead of memory, bytes that are not a message, and more descriptors than allowed.
     for (bytes, count) in [(&message[..], 1), (&[b'x'; 64][..], 1), (one_byte, 6)] {
         let (sender, receiver) = UnixStream::pair().unwrap();
         let mut peers = Vec::new();

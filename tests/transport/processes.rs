@@ -42,7 +42,7 @@ fn fetch_rejects_processes_of_mixed_users() {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
         set_real_user(NOBODY_UID);
-        // SAFETY: only makes this child end with its parent.
+        // SAFETY: the call accesses no memory; it makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         child_socket.write_all(offer.ticket().to_string().as_bytes()).unwrap();
         child_socket.read_exact(&mut [0]).unwrap();
@@ -194,7 +194,7 @@ fn killed_sender_leaks_nothing() {
             if bytes > 0 {
                 send_raw(&sender, &message[..bytes], &[memory.export().unwrap().as_fd()]);
             }
-            // SAFETY: only kills this child.
+            // SAFETY: the call accesses no memory; it kills this child.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             0
         });
@@ -218,7 +218,7 @@ fn ticket_for_descriptor_zero_is_valid() {
         return;
     }
     let end = process::in_child(|| {
-        // SAFETY: this child does not use its standard input.
+        // SAFETY: descriptor 0 is open, and nothing else in this child uses it.
         drop(unsafe { OwnedFd::from_raw_fd(0) });
         let null = File::open("/dev/null").unwrap();
         assert_eq!(null.as_raw_fd(), 0);

@@ -74,7 +74,6 @@ fn interface() -> BTreeSet<String> {
     lines.chain(versioned(&version_script())).collect()
 }
 
-/// Returns the lines of the baseline.
 fn baseline() -> BTreeSet<String> {
     let text = std::fs::read_to_string(package().join("abi/baseline.txt")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()

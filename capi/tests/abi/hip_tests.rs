@@ -202,8 +202,8 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {label}: {}", output.status);
         ran += expected.len();
     }
-    // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, five cases that run here without
-    // their kernels, and one case about sparse arrays. This test also runs five newer cases, ten cases of IPC, and 33
+    // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, and one case about sparse arrays.
+    // Five more cases run here without their kernels. This test also runs five newer cases, ten cases of IPC, and 33
     // cases without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }
@@ -227,6 +227,19 @@ fn cases_pass_on_every_generation() {
             }
         }
     }
+}
+
+/// HIP's calls return the same error if no driver is installed and if no device is visible.
+#[test]
+fn calls_without_a_runtime_return_no_device() {
+    let (source, cases) = CASES.last().unwrap();
+    assert_eq!(*source, "hipNoGpuTsts");
+    let mut command = C_PROGRAMS.last().unwrap().on_simulation("");
+    let output = command.env("HSA_VMM_RUNTIME", "/nowhere/libhsa.so").output().unwrap();
+    let expected: String = cases.iter().map(|case| format!("ok {case}\n")).collect();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.matches("/nowhere/libhsa.so: ").count(), cases.len(), "{errors}");
 }
 
 #[test]

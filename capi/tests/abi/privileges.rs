@@ -26,17 +26,28 @@ fn privileged_program_ignores_variables() {
         // The dynamic linker ignores this variable for a privileged program, and uses the program's
         // own path.
         command.env("LD_LIBRARY_PATH", library_folder());
-        expect_success(&command.uid(user).gid(user).output().unwrap(), "the program")
+        let output = command.uid(user).gid(user).output().unwrap();
+        let text = expect_success(&output, "the program");
+        (text, String::from_utf8(output.stderr).unwrap())
     };
-    assert_eq!(run(0, None), "privileged 0: hipSuccess, 3 devices\n");
-    assert_eq!(run(0, Some("sim")), "privileged 0: hipSuccess, 3 devices\n");
+    assert_eq!(run(0, None).0, "privileged 0: hipSuccess, 3 devices\n");
+    assert_eq!(run(0, Some("sim")).0, "privileged 0: hipSuccess, 3 devices\n");
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
-    let text = run(UNPRIVILEGED, None);
+    let (text, messages) = run(UNPRIVILEGED, None);
     if !text.starts_with("privileged 1: ") {
         eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
         return;
     }
-    assert_eq!(text, "privileged 1: hipErrorSharedObjectInitFailed, 0 devices\n");
+    assert_eq!(text, "privileged 1: hipErrorNoDevice, 0 devices\n");
+    // The message is printed once, and `hsavmm_last_message` returns it.
+    assert_eq!(
+        messages.matches("so it ignores HSA_VMM_RUNTIME and ROCM_PATH").count(),
+        2,
+        "{messages}"
+    );
+    assert_eq!(messages.matches("C: hsavmm_use_runtime").count(), 2, "{messages}");
+    assert!(messages.contains("last message: hipGetDeviceCount: "), "{messages}");
+    assert!(!messages.contains("HSA_VMM_RUNTIME=sim"), "useless advice: {messages}");
     // The program's own choice is used, not its caller's configuration.
-    assert_eq!(run(UNPRIVILEGED, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
+    assert_eq!(run(UNPRIVILEGED, Some("sim")).0, "privileged 1: hipSuccess, 2 devices\n");
 }

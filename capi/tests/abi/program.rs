@@ -95,7 +95,6 @@ impl Program {
         Self { file, _folder: folder }
     }
 
-    /// Returns the path of the program.
     pub fn file(&self) -> &Path {
         &self.file
     }

@@ -13,7 +13,8 @@ struct offer {
 static void expect_closed(void *ptr) {
   static int values[N];
   hipPointerAttribute_t attributes;
-  EXPECT_ERROR(hipPointerGetAttributes(&attributes, ptr), hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, ptr));
+  CHECK(attributes.type == hipMemoryTypeUnregistered);
   CHECK(hipMemcpyHtoD(ptr, values, BYTES) != hipSuccess);
   EXPECT_ERROR(hipIpcCloseMemHandle(ptr), hipErrorInvalidValue);
 }

@@ -9,5 +9,6 @@ int main(int argc, char **argv) {
   hipError_t error = argc > 1 ? hsavmm_use_runtime(argv[1]) : hipSuccess;
   if (error == hipSuccess) error = hipGetDeviceCount(&devices);
   printf("privileged %lu: %s, %d devices\n", getauxval(AT_SECURE), hipGetErrorName(error), devices);
+  if (error != hipSuccess) fprintf(stderr, "last message: %s\n", hsavmm_last_message());
   return 0;
 }

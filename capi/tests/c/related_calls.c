@@ -169,6 +169,13 @@ static void registered_memory(void) {
   OK(hipPointerGetAttributes(&attributes, own + 5));
   EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
   EXPECT(attributes.devicePointer == device);
+  EXPECT(hipPointerGetAttributes(NULL, own) == hipErrorInvalidValue);
+  EXPECT(hipPointerGetAttributes(&attributes, NULL) == hipErrorInvalidValue);
+  EXPECT(hipPointerGetAttributes(NULL, NULL) == hipErrorInvalidValue);
+  EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
+  OK(hipPointerGetAttributes(&attributes, &size));
+  EXPECT(attributes.type == hipMemoryTypeUnregistered && attributes.device == -2);
+  EXPECT(attributes.devicePointer == NULL && attributes.hostPointer == NULL);
   OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, own + 5));
   OK(hipPointerGetAttribute(&size, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
   OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, own + 5));

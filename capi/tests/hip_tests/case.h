@@ -62,7 +62,6 @@ static inline void expect_error(hipError_t actual, hipError_t expected, const ch
 #define EXPECT_ERROR(call, code) expect_error(call, code, #call, __FILE__, __LINE__)
 #define EXPECT_SUCCESS(call) EXPECT_ERROR(call, hipSuccess)
 
-/* Ends the case as skipped. */
 static inline void skip(const char *reason) {
   printf("skipped %s: %s\n", current_case, reason);
   fflush(stdout);

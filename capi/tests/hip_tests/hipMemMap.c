@@ -105,7 +105,6 @@ static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* Maps half of a handle. */
 static void hipMemMap_MapPartialPhysicalMem(void) {
   size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, 2 * size);
@@ -117,7 +116,6 @@ static void hipMemMap_MapPartialPhysicalMem(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* Maps half of a reservation. */
 static void hipMemMap_MapPartialVMMMem(void) {
   size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);

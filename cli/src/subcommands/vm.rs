@@ -11,7 +11,7 @@ use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFe
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ pub struct VmRun {
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
+    /// The programs that the program starts use the release, too, with its loader and its C library.
     /// By default, a program in PATH uses the runtime that is installed on this machine. The newest fetched
     /// release is used by `hsa-vmm`, if HSA_VMM_RUNTIME is not set, and by that release's programs (such as
     /// `rocminfo`) that are not in PATH.
@@ -265,6 +266,11 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
         machine = machine.coverage(file);
     }
     if !args.fault.is_empty() {
+        if !planned_page_table_faults_happen(args) {
+            note!(
+                "PTE_WRITE does not happen, because the CPU writes page tables; add --parameter amdgpu.vm_update_mode=0"
+            );
+        }
         machine = machine.faults(args.fault.join(",").parse()?);
     }
     if let Some(function) = &args.stub {
@@ -274,42 +280,58 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     Ok(Exit::Program(result.status))
 }
 
+/// Returns `false` if faults of page-table writes are planned, but the CPU writes the page tables. The CPU does this by
+/// default, because it can access all memory of the GPUs.
+fn planned_page_table_faults_happen(args: &VmRun) -> bool {
+    let is_planned = args.fault.iter().any(|plan| plan.contains("PTE_WRITE"));
+    let by_sdma = |parameter: &String| {
+        parameter.starts_with("amdgpu.vm_update_mode=") || parameter.starts_with("hsa_vmm.visible=")
+    };
+    !is_planned || args.parameter.iter().any(by_sdma)
+}
+
 /// Returns the command that the virtual machine runs.
 fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
-    let mut command = match args.rocr {
+    let release = match args.rocr {
         Some(release) => {
-            let installation =
-                Installation::open(&hsa_rocr::folder().map_err(Failed::from)?, release);
-            rocr::command_with_release(&installation.map_err(Failed::from)?, program)
+            let folder = hsa_rocr::folder().map_err(Failed::from)?;
+            Some(Installation::open(&folder, release).map_err(Failed::from)?)
         }
-        None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
+        None if find_program(program).is_some() && !needs_runtime(program) => None,
         // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
         // and use the simulation. In both cases, use the newest fetched release, if there is one.
-        None => match rocr::newest_downloaded()
+        None => rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
-        {
-            Some(newest) => {
+            .inspect(|newest| {
                 let (name, release) = (program.display(), newest.release());
                 note!("using {name} and the runtime of release {release}");
-                rocr::command_with_release(&newest, program)
-            }
-            None => Command::new(program),
-        },
+            }),
     };
+    let program_of_release = release.as_ref().and_then(|release| release.program(program));
+    let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
-    if args.log.is_some() || args.page_tables.is_some() {
-        // With the setting `real`, the preloaded object emulates nothing, and only logs the calls.
-        let mut logging = Emulation::default().setting("real");
-        if args.log.is_some() {
-            logging = logging.log(Machine::GUEST_LOG);
-        }
-        if args.page_tables.is_some() {
-            logging = logging.page_tables(Machine::GUEST_PAGE_TABLES);
-        }
-        logging.apply(&mut command).map_err(Failed::from)?;
+    let mut preloaded = Emulation::default();
+    if let Some(release) = &release {
+        // Programs that the program starts use the release, too.
+        preloaded = preloaded.runtime_release(release);
+        command.env("HSA_VMM_RUNTIME", release.runtime());
     }
-    crate::program::set_outer_command(&mut command, &machine_arguments(args));
+    if args.log.is_some() {
+        preloaded = preloaded.log(Machine::GUEST_LOG);
+    }
+    if args.page_tables.is_some() {
+        preloaded = preloaded.page_tables(Machine::GUEST_PAGE_TABLES);
+    }
+    if preloaded != Emulation::default() {
+        preloaded.apply(&mut command).map_err(Failed::from)?;
+        // The preloaded object emulates nothing: AMD's driver performs the calls.
+        command.env("HSA_KFD", "real");
+    }
+    crate::program::set_outer_command(
+        &mut command,
+        &machine_arguments(args, release.map(|it| it.release())),
+    );
     Ok(command)
 }
 
@@ -322,9 +344,9 @@ fn needs_runtime(program: &OsStr) -> bool {
         && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
-/// Returns `vm` and the options that describe the machine, including defaults. Omits output files, `--results`,
+/// Returns `vm` and the options that describe the machine, including defaults and the release that was chosen. Omits output files, `--results`,
 /// `--keep` and `--time-limit`.
-fn machine_arguments(args: &VmRun) -> Vec<String> {
+fn machine_arguments(args: &VmRun, release: Option<Release>) -> Vec<String> {
     let mut arguments = vec!["vm".to_owned()];
     let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
     add("gpus", args.gpus.to_string());
@@ -333,7 +355,7 @@ fn machine_arguments(args: &VmRun) -> Vec<String> {
     if let Some(kernel) = &args.kernel {
         add("kernel", kernel.clone());
     }
-    if let Some(release) = args.rocr {
+    if let Some(release) = release {
         add("rocr", release.to_string());
     }
     for parameter in &args.parameter {
@@ -350,7 +372,9 @@ fn machine_arguments(args: &VmRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{machine_arguments, parse_mebibytes, parse_power_of_two};
+    use super::{
+        machine_arguments, parse_mebibytes, parse_power_of_two, planned_page_table_faults_happen,
+    };
     use crate::arguments::{Arguments, Command};
     use clap::Parser;
 
@@ -363,7 +387,24 @@ mod tests {
             panic!("not vm");
         };
         let expected: Vec<_> = words.split_whitespace().collect();
-        assert_eq!(machine_arguments(&vm.run), expected);
+        assert_eq!(machine_arguments(&vm.run, vm.run.rocr), expected);
+    }
+
+    #[test]
+    fn page_table_faults_need_the_sdma_engine() {
+        for (options, expected) in [
+            ("--fault COPY=garbled", true),
+            ("--fault COPY=garbled,PTE_WRITE=lost", false),
+            ("--fault PTE_WRITE=lost --parameter hsa_vmm.tlb=0", false),
+            ("--fault PTE_WRITE=lost --parameter amdgpu.vm_update_mode=0", true),
+            ("--fault PTE_WRITE=lost --parameter hsa_vmm.visible=256", true),
+        ] {
+            let line = format!("hsa-vmm vm {options} -- true");
+            let Command::Vm(vm) = Arguments::parse_from(line.split_whitespace()).command else {
+                panic!("not vm");
+            };
+            assert_eq!(planned_page_table_faults_happen(&vm.run), expected, "{options}");
+        }
     }
 
     #[test]

@@ -90,6 +90,18 @@ fn missing_features_are_reported() {
 }
 
 #[test]
+fn advice_is_for_the_simulation() {
+    for fault in ["hsa_amd_memory_async_copy=garbled", "hsa_amd_vmem_map=0x1008"] {
+        let output = run_simulated(&format!("gpus=2,faults={fault}"), &["--format", "json"]);
+        let advice = report(&output, 1)["failure"]["try_next"].to_string();
+        assert_contains(&advice, &["this is a simulation"]);
+        for wrong in ["dmesg", "strace", "/proc/", "/sys/"] {
+            assert!(!advice.contains(wrong), "{wrong}: {advice}");
+        }
+    }
+}
+
+#[test]
 fn table_fits_80_columns_without_colours() {
     let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
     let text = stdout(&output);

@@ -84,6 +84,27 @@ fn causes_come_first_in_the_report() {
     }
 }
 
+/// Commands in the advice run on the emulated driver. No advice is about the kernel of this machine.
+#[test]
+fn advice_is_for_the_emulated_driver() {
+    let name = "reports_on_amd::advice_is_for_the_emulated_driver";
+    for installation in test::selected_installations(name) {
+        for (fault, until, exit, expected) in [
+            ("GEM_VA.MAP=crash", "gpu", 1, " -- gdb -ex run -ex bt ./repeat"),
+            ("OPEN=EIO", "runtime", 3, "emulate --log FILE"),
+            ("COPY=garbled", "data", 1, "emulate --page-tables FILE"),
+        ] {
+            let arguments = ["--until", until, "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), exit);
+            let advice = report["failure"]["try_next"].to_string();
+            assert_contains(&advice, &[expected]);
+            for wrong in ["dmesg", "strace", "/proc/", "/sys/"] {
+                assert!(!advice.contains(wrong), "{wrong}: {advice}");
+            }
+        }
+    }
+}
+
 /// A copy that ends after its signal is distinguished from a copy that never happens.
 #[test]
 fn late_and_lost_copies_are_distinguished() {

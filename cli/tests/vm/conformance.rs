@@ -144,7 +144,10 @@ fn access_is_enforced_and_calls_are_logged() {
             let output = conform(release, &[mode, &files[..]].concat(), &arguments);
             let context = format!("{release} {mode:?}: {}{}", stdout(&output), stderr(&output));
             assert_eq!(output.status.code(), Some(0), "{context}");
-            assert_eq!(json(&output)["summary"]["passed"], 11, "{context}");
+            let report = json(&output);
+            assert_eq!(report["summary"]["passed"], 11, "{context}");
+            assert_eq!(report["runtime"]["driver"], "amdkfd", "{context}");
+            assert_eq!(report["run"]["provenance"]["machine"], "virtual", "{context}");
             let log = std::fs::read_to_string(&log).unwrap();
             let line = log
                 .lines()

@@ -1,7 +1,7 @@
 //! Programs in the virtual machine: output, exit status, limits, files.
 
-use crate::run_command::{command, stderr, stdout};
-use crate::{lock_machine, run_in_machine};
+use crate::run_command::{HSA_VMM, command, stderr, stdout};
+use crate::{RELEASE, lock_machine, run_in_machine};
 use hsa_rocr::test;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -43,6 +43,34 @@ fn program_runs_with_its_output_and_status() {
     let calls =
         coverage.lines().find_map(|line| line.strip_prefix("amdgpu_driver_open_kms [amdgpu] "));
     assert_eq!(calls.map(str::trim), Some("1"), "{coverage}");
+}
+
+/// AMD's driver returns errors while the runtime starts, which the log contains. They are no failures.
+#[test]
+fn bringup_passes_while_calls_are_logged() {
+    let name = "bringup_passes_while_calls_are_logged";
+    let Some(_lock) = lock_machine(name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let options = ["--rocr", RELEASE.version(), "--log", log.to_str().unwrap()];
+    let output = run_in_machine(&options, &[HSA_VMM, "bringup", "--until", "gpu"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains(" kfd MAP_MEMORY_TO_GPU ") && log.contains(" = E"), "{log}");
+}
+
+#[test]
+fn programs_of_a_script_use_the_release() {
+    let name = "programs_of_a_script_use_the_release";
+    let Some(lock) = lock_machine(name) else { return };
+    for release in lock.installations.iter().map(hsa_rocr::Installation::release) {
+        let options = ["--rocr", release.version(), "--gpus", "1"];
+        let script = ["sh", "-c", "\"$0\" bringup --until runtime", HSA_VMM];
+        let output = run_in_machine(&options, &script);
+        assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+        let path = format!("rocr/{release}/");
+        assert!(stdout(&output).contains(&path), "{release}: {}", stdout(&output));
+    }
 }
 
 #[test]

@@ -340,14 +340,15 @@ fn describe_library(library: LoadedLibrary) -> LibraryDescription {
     }
 }
 
-/// Returns the driver; `None` if none is found. The emulated driver is a library in this process; amdkfd
-/// is in the kernel's list of devices.
+/// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates
+/// nothing if `HSA_KFD` is `real`; amdkfd is in the kernel's list of devices.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    if maps.lines().any(|line| line.ends_with("/libhsa_kfd.so")) {
+    let is_loaded = maps.lines().any(|line| line.ends_with("/libhsa_kfd.so"));
+    if is_loaded && std::env::var_os("HSA_KFD").is_none_or(|mode| mode != "real") {
         return Some(Driver::Emulated);
     }
     let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::faults::Faults;
-use crate::kfd::abi::flags;
 use crate::memory_file::{self, Label, MemoryFile};
 use crate::metadata::Metadata;
 use crate::page_table::PAGE;
@@ -27,7 +26,7 @@ pub(crate) struct Buffer {
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     buffers: Weak<Buffers>,
-    /// `None` for imported memory, and for system memory that `GEM_CREATE` has created.
+    /// `None` for imported memory.
     _claim: Option<Claim>,
 }
 
@@ -120,13 +119,6 @@ impl Buffers {
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// Creates a buffer object of system memory, which uses no memory of the GPU.
-    pub(crate) fn create_system(self: &Arc<Self>, gpu: usize, size: u64) -> Result<Arc<Buffer>> {
-        let (token, process) = (memory_file::random_token(), std::process::id());
-        let label = Label { gpu, flags: flags::GTT, token, process };
-        self.insert(&mut self.index(), label, size, OnceLock::new(), None)
-    }
-
     /// Imports a dma-buf. Returns the existing buffer object if the process has one for this memory.
     pub(crate) fn import(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
@@ -203,6 +195,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kfd::abi::flags;
     use crate::vram::{LimitedMemory, MemoryUsage};
     use std::sync::Barrier;
 

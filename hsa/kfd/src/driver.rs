@@ -60,7 +60,7 @@ impl Driver {
             .map_err(|error| format!("cannot write the files of the emulated driver: {error}"))?;
         let process = Process::new(gpus.len());
         let (device_file, buffers) = (DeviceFile::default(), Buffers::new());
-        let gtt = LimitedMemory::new(MemoryUsage::unshared(), 0, sysfs::machine_memory());
+        let gtt = LimitedMemory::new(MemoryUsage::unshared(), 0, sysfs::gtt_memory());
         Ok(Self { config, log, gpus, gtt, device_file, buffers, process, tree })
     }
 

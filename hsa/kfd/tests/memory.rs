@@ -224,9 +224,42 @@ fn processes_of_a_machine_share_memory() {
 fn system_memory_is_limited() {
     run_preloaded("system_memory_is_limited", &[], || {
         let gpu = Gpu::open();
-        assert_eq!(gpu.alloc(1 << 47, GTT), Err(ENOMEM));
-        let (handle, _) = gpu.alloc(MIB, GTT).unwrap();
+        let file = open("/dev/dri/renderD128").unwrap();
+        let number = |path: &str| -> u64 {
+            let text = fs::read_to_string(path).unwrap();
+            text.split_whitespace().next_back().unwrap().parse().unwrap()
+        };
+        let used = || number("/sys/class/drm/card0/device/mem_info_gtt_used");
+        let limit = number("/sys/class/drm/card0/device/mem_info_gtt_total");
+        let bank = "/sys/devices/virtual/kfd/kfd/topology/nodes/0/mem_banks/0/properties";
+        let bank = fs::read_to_string(bank).unwrap();
+        let memory = bank.lines().find_map(|line| line.strip_prefix("size_in_bytes ")).unwrap();
+        assert_eq!(memory.parse::<u64>().unwrap() / 2 / 4096 * 4096, limit);
+        // Sizes of GPU memory, of its visible part, and of system memory: total, usable, used, largest allocation.
+        let mut sizes = [0u64; 12];
+        let memory_query = 0x19 << 32 | size_of_val(&sizes) as u64;
+        call(file, calls::INFO, &mut [sizes.as_mut_ptr() as u64, memory_query, 0, 0]).unwrap();
+        assert_eq!(sizes[8..], [limit, limit, 0, limit]);
+        for too_large in [limit + 4096, 1 << 47, 1 << 62, u64::MAX] {
+            assert_eq!(gpu.alloc(too_large, GTT), Err(ENOMEM), "{too_large:#x}");
+        }
+        let (handle, _) = gpu.alloc(limit, GTT).unwrap();
+        assert_eq!(used(), limit);
+        assert_eq!(gpu.alloc(1, GTT), Err(ENOMEM));
+        let create = |size| {
+            let mut arguments = [size, 4096, 2, 0];
+            call(file, calls::GEM_CREATE, &mut arguments).map(|()| arguments[0])
+        };
+        assert_eq!(create(1), Err(ENOMEM));
         gpu.free(handle).unwrap();
+        for too_large in [limit, 1 << 47, 1 << 62, u64::MAX] {
+            assert_eq!(create(too_large), Err(ENOMEM), "{too_large:#x}");
+        }
+        let handle = create(limit - 4096).unwrap();
+        assert_eq!(used(), limit - 4096);
+        call(file, calls::GEM_CLOSE, &mut [handle]).unwrap();
+        assert_eq!(used(), 0);
+        close(file).unwrap();
     });
 }
 

@@ -127,12 +127,15 @@ impl Simulation {
     ///
     /// # Errors
     /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no such driver
-    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; otherwise the
-    /// error of the system call that failed.
+    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; `ENOMEM` for more than half of the machine's
+    /// memory, which is amdgpu's limit; otherwise the error of the system call that failed.
     pub fn host_buffer(&self, size: u64) -> std::io::Result<OwnedFd> {
         let config = &self.instance.config;
         if !config.host_buffers || config.gpus.is_empty() {
             return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        if size > config.cpus.iter().map(|cpu| cpu.memory).sum::<u64>() / 2 {
+            return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
         }
         Memory::unclaimed(size, Agent::Cpu(0)).export(true)
     }

@@ -18,6 +18,9 @@ pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 /// The environment variable that names ROCm's folder.
 pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 
+/// The folder of ROCm's libraries in a usual installation.
+const OPT_ROCM: &str = "/opt/rocm/lib";
+
 /// Returns whether this process has more privileges than its caller (`AT_SECURE`): by set-user-id,
 /// set-group-id, file capabilities or a security module.
 #[must_use]
@@ -141,7 +144,7 @@ impl Search {
         candidates.push((PathBuf::from("libhsa-runtime64.so"), Origin::Linker));
         let found = rocm_libraries.filter(|folder| folder.is_absolute());
         candidates.extend(found.map(|folder| (folder.join(FILE_NAME), Origin::RocmAtBuild)));
-        candidates.push((Path::new("/opt/rocm/lib").join(FILE_NAME), Origin::OptRocm));
+        candidates.push((Path::new(OPT_ROCM).join(FILE_NAME), Origin::OptRocm));
         let mut unique = Vec::new();
         candidates
             .retain(|(path, _)| !unique.contains(path) && (unique.push(path.clone()), true).1);
@@ -171,7 +174,18 @@ pub struct LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {FILE_NAME} could be loaded; tried or ignored:")?;
+        write!(f, "no {FILE_NAME} could be loaded; ")?;
+        if is_privileged() {
+            // Before the list, because callers may truncate long messages.
+            write!(
+                f,
+                "this program has more privileges than its caller (set-user-ID, set-group-ID or file capabilities), \
+                 so it ignores {RUNTIME_VARIABLE} and {ROCM_VARIABLE}: install the runtime in {OPT_ROCM}, or in a \
+                 folder of the dynamic linker (ldconfig), or name the file in the program (Rust: Runtime::load_from; \
+                 C: hsavmm_use_runtime); "
+            )?;
+        }
+        write!(f, "tried or ignored:")?;
         for RejectedCandidate { path, reason } in &self.rejected {
             let path = path.to_string_lossy();
             write!(f, "\n  {}: {}", printable(&path), printable(reason))?;

@@ -47,7 +47,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributePciChipId = 10020
 } hipDeviceAttribute_t;
 
-/* Opens the runtime, as most other calls do. `flags` is 0. */
+/* Opens the runtime, as most other calls do. `flags` must be 0. */
 hipError_t hipInit(unsigned int flags);
 hipError_t hipDriverGetVersion(int *version);
 hipError_t hipRuntimeGetVersion(int *version);

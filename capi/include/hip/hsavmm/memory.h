@@ -99,8 +99,8 @@ hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned i
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
-/* Returns the attributes of an address. For memory that does not belong to this library, returns hipErrorInvalidValue
- * and sets the type hipMemoryTypeUnregistered. */
+/* Returns the attributes of an address. Memory that does not belong to this library has the type
+ * hipMemoryTypeUnregistered, as in HIP since 6.0. Returns hipErrorInvalidValue if a pointer is null. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP documents; returns hipErrorNotSupported for attributes that
  * this library does not support. */

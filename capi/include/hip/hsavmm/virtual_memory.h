@@ -134,7 +134,7 @@ typedef struct hipArrayMapInfo {
   unsigned int reserved[2];
 } hipArrayMapInfo;
 
-/* Reserves `size` bytes of addresses, near `address` if `address` is not null; `flags` is 0. For an exact
+/* Reserves `size` bytes of addresses, near `address` if `address` is not null. `flags` must be 0. For an exact
  * address, use hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
@@ -144,15 +144,16 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
 /* Releases one reference; mapped memory is kept until it is unmapped. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
-/* Maps `size` bytes of a handle, from `offset` on. `flags` is 0. `offset` is 0, unless the library controls GPUs'
- * page tables: hsavmm_use_page_tables(). */
+/* Maps `size` bytes of a handle, from `offset` on. `flags` must be 0. `offset` must be 0, unless the library controls
+ * GPUs' page tables (hsavmm_use_page_tables()). */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
- * has changed. Devices that `desc` does not name keep their access. If no call has named the host, and the
- * host can access the memory of all GPUs, the host gets the highest access that any device has, as in HIP.
+ * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
+ * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The
+ * host keeps its access if it differs from the devices' highest access, because an earlier call has named the host.
  * A GPU's access is enforced only if hsavmm_enforcement() returns 1 for the GPU; see
  * hsavmm_use_page_tables() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);

@@ -1,9 +1,11 @@
 //! Advice on what to try after a failure.
 
-use super::data::LATE_COPY;
+use super::data::{LATE_COPY, LATE_MAPPING};
+use super::environment::Environment;
 use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
+use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use std::time::Duration;
@@ -66,23 +68,20 @@ fn moves_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
-/// Returns advice on what to try, the most promising first.
+/// Returns advice on what to try, the most promising first. `command` repeats the level.
 pub fn advise(
     run: &LevelRun,
     cause: &Cause,
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
     findings: &[MachineCheck],
-    kernel: &Result<Vec<String>, String>,
+    command: &str,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
-    let is_simulation = run.runtime == Some(None);
+    let environment = Environment::of(run);
+    let is_simulation = environment == Environment::Simulation;
     if let Cause::NoLibrary(_) = cause {
-        advice.push(
-            "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
-             FILE; `hsa-vmm rocr fetch` downloads three releases without installing them"
-                .to_owned(),
-        );
+        advice.push(environment.advise_runtime());
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
     }
@@ -148,6 +147,9 @@ pub fn advise(
             ),
         });
     }
+    if run.gpu_fault().is_some() && !matches!(cause, Cause::GpuFault(..)) {
+        advice.push(environment.advise_gpu_fault());
+    }
     match cause {
         Cause::Hang(..) => {
             // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
@@ -156,22 +158,16 @@ pub fn advise(
                             makes hang; a driver call that hangs for another reason is not listed";
                 advice.push(hint.to_owned());
             }
-            advice.push(
-                "extend the time limit (--time-limit 1h) and find where the level hangs: /proc/PID/task/*/stack (as \
-                 root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
-                 missing interrupt"
-                    .to_owned(),
-            );
+            advice.push(environment.advise_hang(command));
         }
-        Cause::GpuFault(..) => advice.push(
-            "the GPU accessed an address without a page, or without permission: check the page table \
-             (/sys/kernel/debug/dri/*/amdgpu_vm_info), the GEM_VA or MAP_MEMORY_TO_GPU call for the \
-             address, the wait for the fence of that call, and the flush of the TLB"
-                .to_owned(),
-        ),
-        Cause::Crash(..) => advice.push(
-            "get a backtrace: write a C program with --program repeat.c, build it as its first lines \
-             say, and run gdb -ex run -ex bt ./repeat"
+        Cause::GpuFault(..) => advice.push(environment.advise_gpu_fault()),
+        Cause::Wrong(..) if run.level == Level::Unmapped && !is_simulation => {
+            advice.push(environment.advise_old_entry());
+        }
+        Cause::Crash(..) => advice.extend(environment.advise_backtrace()),
+        Cause::Wrong(_, what) if what.contains(LATE_MAPPING) && !is_simulation => advice.push(
+            "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
+             of the page-table update, not the TLB, which no later call has flushed"
                 .to_owned(),
         ),
         Cause::Wrong(_, what) if what.contains(LATE_COPY) => advice.push(
@@ -179,16 +175,17 @@ pub fn advise(
              copy's last write, and the flush of caches before it"
                 .to_owned(),
         ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
-            advice.push(
+        Cause::Wrong(Some(_), _)
+            if !is_simulation && call.is_some_and(|call| moves_data(&call.begin.call)) =>
+        {
+            advice.push(format!(
                 "the destination does not contain the source's data. If it still has its old contents (0, or a value \
                  written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
                  engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
-                 other contents, also suspect the page tables of both addresses \
-                 (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
-                 other mappings"
-                    .to_owned(),
-            );
+                 other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
+                 HDP, and other mappings",
+                environment.page_tables()
+            ));
         }
         Cause::Wrong(Some(_), _)
             if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
@@ -201,14 +198,9 @@ pub fn advise(
         }
         _ => {}
     }
-    if driver.is_none() && !is_simulation {
-        advice.push(format!(
-            "trace the system calls: strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until {}",
-            run.level.name()
-        ));
-    }
-    if let (Err(_), false) = (kernel, is_simulation) {
-        advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
+    advice.extend(environment.advise_trace(command));
+    if run.kernel.is_err() {
+        advice.extend(environment.advise_kernel_log().map(str::to_owned));
     }
     if is_simulation {
         advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());

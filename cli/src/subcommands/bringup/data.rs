@@ -18,6 +18,8 @@ const FILLED: u32 = 0x5a5a_0001;
 const LATE_LIMIT: Duration = Duration::from_millis(200);
 /// How messages describe copies whose data arrives after their signal.
 pub const LATE_COPY: &str = "end only some time after their signal";
+/// How messages describe a mapping that took effect after the call that granted access.
+pub const LATE_MAPPING: &str = "only some time after the call returned";
 /// The first of the numbers in the first round of "at-once".
 const AT_ONCE: u32 = 0xa700_0001;
 /// The number of rounds of "at-once".
@@ -284,10 +286,7 @@ fn compare_views(
 
 /// Describes a mapping that took effect after the call that granted access.
 fn late_mapping(gpu: &Agent, va: &Address) -> String {
-    format!(
-        "{} sees the mapping of {} only some time after the call returned",
-        gpu.c_expression, va.c_expression
-    )
+    format!("{} sees the mapping of {} {LATE_MAPPING}", gpu.c_expression, va.c_expression)
 }
 
 /// Describes copies whose data arrives after their signal.

@@ -8,7 +8,6 @@ use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
-use crate::kernel_log::KernelLog;
 use serde::Serialize;
 
 /// The number of last lines of a log that are shown.
@@ -41,7 +40,7 @@ pub struct Failure {
     pub driver: Option<Vec<String>>,
     /// The lines that the runtime logged during the call.
     pub runtime: Vec<String>,
-    /// The lines that the kernel logged during the run, or the reason why its log cannot be read.
+    /// The lines that the kernel logged during the level, or the reason why its log cannot be read.
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
@@ -113,9 +112,9 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
+    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns `None` if the run has not
     /// failed.
-    pub fn of(run: &LevelRun, kernel_log: &mut KernelLog) -> Option<Self> {
+    pub fn of(run: &LevelRun, command: &str) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
         // If a comparison by the CPU fails after a copy, the copy is the cause.
@@ -138,8 +137,7 @@ impl Failure {
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let kernel = kernel_log.new_lines();
-        let try_next = advise(run, cause, last_call, &driver, &findings, &kernel);
+        let try_next = advise(run, cause, last_call, &driver, &findings, command);
         let checks = findings.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
@@ -155,7 +153,7 @@ impl Failure {
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
-            kernel: kernel.map(|lines| last_lines(lines, LOG_LINES)),
+            kernel: run.kernel.clone().map(|lines| last_lines(lines, LOG_LINES)),
             machine: checks.collect(),
             try_next,
             calls: run.listed_calls(),
@@ -250,7 +248,7 @@ impl FailedCall {
 
 /// Describes the failure. If a copy is the cause, names the copy.
 fn describe(run: &LevelRun, cause: &Cause) -> String {
-    let what = cause.describe(&run.calls);
+    let what = run.describe(cause);
     let last = cause.call().map(|index| &run.calls[index]);
     match last.and_then(|last| run.copy_before(last)) {
         Some(copy) => format!("{} copied wrong data: {what}", copy.begin.call),

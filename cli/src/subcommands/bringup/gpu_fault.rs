@@ -1,12 +1,52 @@
-//! Finds the address of a GPU fault in the runtime's message, and the call that granted access to the address.
+//! Finds GPU faults in the messages of runtime and kernel, and the call that granted access to the address.
 
 use super::supervisor::Call;
 
 /// The start of the message that AMD's runtime prints when a GPU accesses an unmapped address.
 const MESSAGE: &str = "Memory access fault by GPU";
 
-/// Returns the address at which a GPU faulted.
-pub fn address(output: &str) -> Option<u64> {
+/// The words with which amdgpu logs a fault. The address follows in this line or in one of the next two:
+/// `amdgpu: [gfxhub0] no-retry page fault (src_id:0 …)`, `amdgpu:   in page starting at address 0x00007f… from …`.
+const KERNEL_MESSAGE: &str = "page fault";
+const KERNEL_LINES: usize = 3;
+
+/// A page fault of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuFault {
+    /// The address; `None` if no message names it.
+    pub address: Option<u64>,
+}
+
+impl GpuFault {
+    /// Finds a fault in the output of the runtime, or else in the lines that the kernel logged.
+    pub fn find(output: &str, kernel: &[String]) -> Option<Self> {
+        let address = address(output).or_else(|| address_in_kernel_log(kernel));
+        let is_reported =
+            output.contains(MESSAGE) || kernel.iter().any(|line| is_kernel_message(line));
+        (address.is_some() || is_reported).then_some(Self { address })
+    }
+
+    /// Describes the fault, before the description of its effect.
+    pub fn describe(self) -> String {
+        let address = self.address.map(|address| format!(" at {address:#x}"));
+        format!("a GPU page fault{}", address.unwrap_or_default())
+    }
+}
+
+fn is_kernel_message(line: &str) -> bool {
+    line.contains("amdgpu") && line.contains(KERNEL_MESSAGE)
+}
+
+/// Returns the address of the first fault that the kernel logged.
+fn address_in_kernel_log(lines: &[String]) -> Option<u64> {
+    let first = lines.iter().position(|line| is_kernel_message(line))?;
+    let mut words = lines[first..].iter().take(KERNEL_LINES).flat_map(|line| line.split(' '));
+    words.find(|word| *word == "at" || *word == "address")?;
+    words.find_map(parse_hex)
+}
+
+/// Returns the address at which a GPU faulted, from the runtime's message.
+fn address(output: &str) -> Option<u64> {
     let line = output.lines().find(|line| line.contains(MESSAGE))?;
     parse_hex(line.split(" on address ").nth(1)?)
 }
@@ -58,6 +98,22 @@ mod tests {
             logs: Logs::default(),
         };
         Call { begin, end: None }
+    }
+
+    #[test]
+    fn fault_is_found_in_the_kernel_log() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let found = |text: &str| GpuFault::find("", &lines(text));
+        let real = "amdgpu: amdgpu: Failed to map peer:0000:00:02.0\n\
+                    amdgpu 0000:03:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32769)\n\
+                    amdgpu 0000:03:00.0: amdgpu:  for process a pid 7 thread a pid 7)\n\
+                    amdgpu 0000:03:00.0: amdgpu:   in page starting at address 0x00007f1000000000 from IH client 0x1b";
+        assert_eq!(found(real), Some(GpuFault { address: Some(0x7f10_0000_0000) }));
+        let software =
+            "amdgpu 0000:00:01.0: amdgpu: hsa_vmm: page fault: pasid 52, read at 0x7fde649a1010";
+        assert_eq!(found(software).unwrap().describe(), "a GPU page fault at 0x7fde649a1010");
+        assert_eq!(found("amdgpu: page fault").unwrap().describe(), "a GPU page fault");
+        assert_eq!(found("a.out[7]: page fault at 0x7f1000"), None);
     }
 
     #[test]

@@ -37,6 +37,11 @@ pub fn check(emulated: bool) -> Vec<MachineCheck> {
     findings.push(check_topology());
     let versions = kfd_version::query(&["--render-nodes"], true);
     findings.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
+    // The emulated driver does not write to the kernel's log.
+    let advice = findings.iter_mut().filter_map(|finding| finding.advice.as_mut());
+    for advice in advice.filter(|advice| emulated && advice.contains("dmesg")) {
+        *advice = "read the log of the emulated driver: emulate --log FILE".to_owned();
+    }
     findings
 }
 

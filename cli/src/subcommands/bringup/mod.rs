@@ -11,6 +11,7 @@ mod accounting;
 mod advice;
 mod arguments;
 mod data;
+mod environment;
 mod failure;
 mod gpu_fault;
 mod hsa;
@@ -73,7 +74,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
     for level in levels() {
-        let Some(run) = supervise(args, level, &interrupt)? else { break };
+        let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
             let written = write_log(log, &run).context("cannot write the log (--log)");
             // Report the results even if the log cannot be written.
@@ -106,7 +107,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let reason_not_run = if is_complete { "not tried" } else { "interrupted" };
     let config = args.runtime.config_text();
     let faults = planned_faults::planned(config.as_deref());
-    let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
+    let command = |run: &LevelRun| {
+        format!("{} --until {}", args.runtime.bringup_command(false), run.level.name())
+    };
+    let failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
@@ -118,9 +122,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
             show::print_failure(out, run.level, failure)?;
-            let until = ["--until".to_owned(), run.level.name()];
-            let command = args.runtime.bringup_command(false);
-            writeln!(out, "\nreproduce: {command} {}", until.join(" "))?;
+            writeln!(out, "\nreproduce: {}", command(run))?;
             match &args.program {
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
@@ -287,7 +289,7 @@ impl LevelReport<'_> {
         let (status, detail) = match &run.outcome {
             Outcome::Reached => ("reached", run.facts.last().cloned().unwrap_or_default()),
             Outcome::Skipped(why) => ("skipped", why.clone()),
-            Outcome::Failed(cause) => ("failed", cause.describe(&run.calls)),
+            Outcome::Failed(cause) => ("failed", run.describe(cause)),
         };
         Self {
             level: run.level,

@@ -195,6 +195,7 @@ mod tests {
             idle: Duration::ZERO,
             driver: None,
             output: String::new(),
+            kernel: Ok(Vec::new()),
         })
     }
 

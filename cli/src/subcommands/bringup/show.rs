@@ -35,7 +35,7 @@ pub fn print_level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
             print_line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
         }
         Outcome::Failed(cause) => {
-            let description = cause.describe(&run.calls);
+            let description = run.describe(cause);
             // The report of the failure lists the rejected files.
             let first = description.lines().next().unwrap_or_default();
             let first = first.strip_suffix("; tried or ignored:").unwrap_or(first);
@@ -130,7 +130,9 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
         print_log(out, "The runtime logged", &failure.runtime)?;
     }
     match &failure.kernel {
-        Ok(lines) if lines.is_empty() => print_note(out, "The kernel logged nothing.")?,
+        Ok(lines) if lines.is_empty() => {
+            print_note(out, "The kernel logged nothing during this level.")?
+        }
         Ok(lines) => print_log(out, "The kernel logged", lines)?,
         Err(why) => print_note(out, &format!("The kernel's log cannot be read: {why}."))?,
     }

@@ -2,11 +2,13 @@
 
 use super::arguments::Bringup;
 use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
-use super::gpu_fault;
+use super::gpu_fault::{self, GpuFault};
 use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, status_name};
 use crate::interrupt::Interrupt;
+use crate::kernel_log::KernelLog;
+use crate::planned_faults::is_driver_emulated;
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::collections::BTreeSet;
@@ -67,6 +69,8 @@ pub struct LevelRun {
     pub driver: Option<Vec<(u64, String)>>,
     /// The output of the runtime.
     pub output: String,
+    /// The lines that the kernel logged during the level, or the reason why its log cannot be read.
+    pub kernel: Result<Vec<String>, String>,
 }
 
 /// The variable that makes libhsakmt log to standard error. It works with ROCm 6.1.2, 6.4.3 and 7.2.4.
@@ -82,6 +86,7 @@ pub fn supervise(
     args: &Bringup,
     level: Level,
     interrupt: &Interrupt,
+    kernel: &mut KernelLog,
 ) -> anyhow::Result<Option<LevelRun>> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     // Use the user's log file if there is one.
@@ -98,6 +103,8 @@ pub fn supervise(
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
+    // Skip the lines of earlier levels. The report contains the reason if the log cannot be read.
+    drop(kernel.new_lines());
     let began = Instant::now();
     let (mut last_record, mut idle) = (began, None);
     let worker = Worker::start(command, Output::Capture);
@@ -128,9 +135,13 @@ pub fn supervise(
     let idle = idle.unwrap_or_else(|| last_record.elapsed());
     let output = worker.captured_output();
     let outcome = records.outcome(end, args.time_limit);
-    let driver = driver_lines(&driver_log, log_start, &records);
+    // AMD's own driver also returns errors that are no failures, so its log (`vm --log`) is not read.
+    let driver = is_driver_emulated().then(|| driver_lines(&driver_log, log_start, &records));
+    let driver = driver.flatten();
     let Records { calls, facts, runtime, .. } = records;
-    let mut run = LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output };
+    let kernel = kernel.new_lines();
+    let mut run =
+        LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output, kernel };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
     run.fail_on_driver_errors();
@@ -290,13 +301,34 @@ impl LevelRun {
         }
     }
 
-    /// Attributes a crash to the call that granted a GPU access to the address at which the GPU faulted.
+    /// Attributes a crash or a hang to the call that granted a GPU access to the address at which the GPU faulted.
     fn attribute_gpu_fault(&mut self) {
-        let Outcome::Failed(Cause::Crash(in_flight, _)) = &self.outcome else { return };
-        let Some(address) = gpu_fault::address(&self.output) else { return };
+        let Outcome::Failed(Cause::Crash(in_flight, _) | Cause::Hang(in_flight, _)) = &self.outcome
+        else {
+            return;
+        };
+        let Some(address) = self.gpu_fault().and_then(|fault| fault.address) else { return };
         if let Some(call) = gpu_fault::granted_by(&self.calls, address) {
             let cause = Cause::GpuFault(call, address, in_flight.clone());
             self.outcome = Outcome::Failed(cause);
+        }
+    }
+
+    /// Returns the GPU fault that happened during the level. The level "permission" provokes a fault, which is not
+    /// returned.
+    pub fn gpu_fault(&self) -> Option<GpuFault> {
+        let kernel = self.kernel.as_deref().unwrap_or_default();
+        GpuFault::find(&self.output, kernel).filter(|_| self.level != Level::Permission)
+    }
+
+    /// Describes the failure in one sentence, which begins with a GPU fault that happened.
+    pub fn describe(&self, cause: &Cause) -> String {
+        let what = cause.describe(&self.calls);
+        match self.gpu_fault() {
+            Some(fault) if !matches!(cause, Cause::GpuFault(..)) => {
+                format!("{}: {what}", fault.describe())
+            }
+            _ => what,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::background_output::BackgroundOutput;
 use crate::driver_log::{driver_failures, driver_line_failed, failed_driver_line};
+use crate::program::with_tool;
 use crate::provenance;
 use crate::screen::Screen;
 use crate::subcommands::bringup;
@@ -185,6 +186,14 @@ fn print_output(
     Ok(())
 }
 
+/// Returns the command that runs a case in gdb. Programs in the virtual machine read no input.
+fn in_gdb(command: &str) -> String {
+    let in_process = command.replacen(" conform", " conform --in-process", 1);
+    let is_in_machine = command.contains(" vm ");
+    let gdb = if is_in_machine { "gdb -batch -ex run -ex bt --args" } else { "gdb --args" };
+    with_tool(gdb, &in_process)
+}
+
 /// Prints the command that repeats a case. Prints nothing for a case about the worker process, which `--filter`
 /// cannot select.
 fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Result<()> {
@@ -194,10 +203,7 @@ fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Re
     let command = report.reproduce(case);
     writeln!(out, "  reproduce: {command}")?;
     if case.lost.is_some() {
-        let in_process = command.replacen(" conform", " conform --in-process", 1);
-        let has_variables = command.split(' ').next().is_some_and(|word| word.contains('='));
-        let env = if has_variables { "env " } else { "" };
-        writeln!(out, "  in gdb: gdb --args {env}{in_process}")?;
+        writeln!(out, "  in gdb: {}", in_gdb(&command))?;
     }
     Ok(())
 }
@@ -205,6 +211,24 @@ fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gdb_runs_where_the_case_runs() {
+        for (command, expected) in [
+            ("hsa-vmm conform --filter a", "gdb --args hsa-vmm conform --in-process --filter a"),
+            ("A=1 hsa-vmm conform", "gdb --args env A=1 hsa-vmm conform --in-process"),
+            (
+                "hsa-vmm emulate --gpus 2 -- hsa-vmm conform",
+                "hsa-vmm emulate --gpus 2 -- gdb --args hsa-vmm conform --in-process",
+            ),
+            (
+                "A=1 hsa-vmm vm --gpus 2 -- hsa-vmm conform",
+                "A=1 hsa-vmm vm --gpus 2 -- gdb -batch -ex run -ex bt --args hsa-vmm conform --in-process",
+            ),
+        ] {
+            assert_eq!(in_gdb(command), expected);
+        }
+    }
 
     #[test]
     fn bringup_is_suggested_only_for_its_calls() {

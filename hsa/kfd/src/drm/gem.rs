@@ -35,6 +35,9 @@ pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Re
 }
 
 /// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`), the only location that is emulated.
+///
+/// amdgpu rejects a buffer that is not smaller than the GTT. If other buffers use the rest of the GTT, amdgpu moves
+/// those of them that are idle; this function fails instead.
 pub(super) fn create(driver: &Driver, file: &DrmFile, create: &mut GemCreate) -> Result<()> {
     if create.domains != DOMAIN_GTT || create.flags != 0 {
         driver.log.unsupported(format_args!("GEM_CREATE outside of system memory = EINVAL"));
@@ -44,7 +47,11 @@ pub(super) fn create(driver: &Driver, file: &DrmFile, create: &mut GemCreate) ->
     if size == 0 || !create.alignment.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
-    let buffer = driver.buffers.create_system(file.gpu, size)?;
+    if size >= driver.gtt.size {
+        return Err(ENOMEM);
+    }
+    let claim = driver.gtt.claim(size)?;
+    let buffer = driver.buffers.create(file.gpu, flags::GTT, size, claim)?;
     // The C type is a union: the handle replaces the size.
     create.size_or_handle = file.state().handle(buffer).into();
     Ok(())

@@ -36,7 +36,7 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
         VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, capacity, &gpu.vram.used()),
         READ_REGISTER => read_registers(address, capacity, info.parameters[1]),
         DEVICE => user::write_struct(address, capacity, &device(profile)),
-        MEMORY => user::write_struct(address, capacity, &memory(gpu, profile)),
+        MEMORY => user::write_struct(address, capacity, &memory(driver, gpu)),
         query => {
             driver.log.unsupported(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)
@@ -53,12 +53,13 @@ fn read_registers(address: u64, capacity: usize, count: u32) -> Result<()> {
     user::write(address, &zeros[..capacity.min(count as usize * 4)])
 }
 
-fn memory(gpu: &Gpu, profile: &Profile) -> MemoryInfo {
+fn memory(driver: &Driver, gpu: &Gpu) -> MemoryInfo {
     // The total size, the usable size, the used size, and the size of the largest allocation.
     let heap = |size: u64, used: u64| [size, size - used.min(size), used, size - used.min(size)];
     let (size, used) = (gpu.vram.size, gpu.vram.used());
-    let visible = profile.visible(size);
-    MemoryInfo { vram: heap(size, used), visible_vram: heap(visible, used), gtt: heap(size, 0) }
+    let (visible, gtt) = (driver.config.profile.visible(size), &driver.gtt);
+    let (vram, visible_vram) = (heap(size, used), heap(visible, used));
+    MemoryInfo { vram, visible_vram, gtt: heap(gtt.size, gtt.used()) }
 }
 
 fn device(profile: &Profile) -> DeviceInfo {

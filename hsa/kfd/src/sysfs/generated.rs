@@ -3,6 +3,15 @@
 use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER_MINOR};
 use crate::vm_info;
 
+/// The files of a device's folder that contain sizes of memory.
+pub(super) const MEMORY_FILES: [&str; 5] = [
+    "mem_info_vram_total",
+    "mem_info_vram_used",
+    "mem_info_vis_vram_total",
+    "mem_info_gtt_total",
+    "mem_info_gtt_used",
+];
+
 /// A file whose contents are generated on open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GeneratedFile {
@@ -14,6 +23,10 @@ pub(crate) enum GeneratedFile {
     Used(usize),
     /// Bytes of a GPU's memory that the CPU can access (`mem_info_vis_vram_total`).
     Visible(usize),
+    /// Bytes of system memory that GPUs can use (`mem_info_gtt_total`).
+    SystemTotal,
+    /// Bytes of system memory that GPUs use (`mem_info_gtt_used`).
+    SystemUsed,
     /// The page tables of a GPU (`amdgpu_vm_info` of debugfs).
     PageTables(usize),
 }
@@ -26,6 +39,8 @@ impl GeneratedFile {
             "mem_info_vram_total" => gpu_of_folder(driver, folder).map(Self::Total),
             "mem_info_vram_used" => gpu_of_folder(driver, folder).map(Self::Used),
             "mem_info_vis_vram_total" => gpu_of_folder(driver, folder).map(Self::Visible),
+            "mem_info_gtt_total" => gpu_of_folder(driver, folder).map(|_| Self::SystemTotal),
+            "mem_info_gtt_used" => gpu_of_folder(driver, folder).map(|_| Self::SystemUsed),
             "amdgpu_vm_info" => {
                 let minor = folder.strip_prefix("/sys/kernel/debug/dri/")?;
                 gpu_of_minor(driver, minor.parse().ok()?).map(Self::PageTables)
@@ -47,6 +62,8 @@ impl GeneratedFile {
             Self::Visible(gpu) => {
                 format!("{}\n", driver.config.profile.visible(vram(gpu).size))
             }
+            Self::SystemTotal => format!("{}\n", driver.gtt.size),
+            Self::SystemUsed => format!("{}\n", driver.gtt.used()),
             Self::PageTables(gpu) => vm_info::of_gpu(driver, gpu),
         }
     }

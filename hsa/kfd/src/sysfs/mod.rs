@@ -7,7 +7,7 @@ mod generated;
 mod topology;
 
 pub(crate) use generated::GeneratedFile;
-pub(crate) use topology::machine_memory;
+pub(crate) use topology::gtt_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR};
@@ -56,7 +56,7 @@ fn device_files(config: &Config, gpu: usize) -> Vec<File> {
         files.push((format!("{folder}/vendor"), "0x1002\n".to_owned()));
         files.push((format!("{folder}/device"), format!("{:#06x}\n", config.profile.device)));
         files.push((format!("{folder}/uevent"), "DRIVER=amdgpu\n".to_owned()));
-        for name in ["mem_info_vram_total", "mem_info_vram_used", "mem_info_vis_vram_total"] {
+        for name in generated::MEMORY_FILES {
             files.push((format!("{folder}/{name}"), String::new()));
         }
     }

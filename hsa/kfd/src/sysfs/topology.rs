@@ -3,6 +3,7 @@
 use super::File;
 use crate::config::Config;
 use crate::driver::{FIRST_RENDER_MINOR, gpu_id};
+use crate::page_table::PAGE;
 use std::fmt::Write;
 
 const ROOT: &str = "sys/devices/virtual/kfd/kfd/topology";
@@ -82,6 +83,16 @@ pub(crate) fn machine_memory() -> u64 {
     let (pages, page) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     (pages as u64).saturating_mul(page as u64)
+}
+
+/// Returns how many bytes of the machine's memory GPUs can use (GTT): half of it, the default of `ttm.pages_limit`,
+/// which limits amdgpu and amdkfd. Linux 6.12 reports this size in a virtual machine (`mem_info_gtt_total`).
+///
+/// amdkfd's limit that includes memory of processes (63/64 of the memory less 1.5 GiB) is not emulated: for GTT alone,
+/// it is higher on machines with more than 3.1 GiB, and nearly the same on others.
+pub(crate) fn gtt_memory() -> u64 {
+    let half = machine_memory() / 2;
+    half - half % PAGE
 }
 
 fn cpu_files(config: &Config) -> Vec<File> {

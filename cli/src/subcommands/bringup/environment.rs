@@ -1,0 +1,198 @@
+//! The environment in which the tested runtime runs, and the advice that depends on it.
+
+use super::supervisor::LevelRun;
+use crate::planned_faults::is_driver_emulated;
+use crate::program::{in_same_environment, with_tool};
+use std::path::Path;
+
+/// A folder in debugfs that only the virtual machine of `hsa-vmm vm` has.
+const SOFTWARE_GPUS: &str = "/sys/kernel/debug/hsa_vmm";
+
+/// The environment in which the tested runtime runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// No driver: the runtime is simulated.
+    Simulation,
+    /// AMD's runtime on the emulated driver.
+    EmulatedDriver,
+    /// AMD's runtime and AMD's driver in the virtual machine of `hsa-vmm vm`.
+    VirtualMachine,
+    /// AMD's runtime and AMD's driver on this machine.
+    Real,
+}
+
+impl Environment {
+    pub fn of(run: &LevelRun) -> Self {
+        match run.runtime {
+            Some(None) => Self::Simulation,
+            _ if is_driver_emulated() => Self::EmulatedDriver,
+            _ if Path::new(SOFTWARE_GPUS).exists() => Self::VirtualMachine,
+            _ => Self::Real,
+        }
+    }
+
+    /// Says how to get a runtime.
+    pub fn advise_runtime(self) -> String {
+        let start = match self {
+            Self::EmulatedDriver => "emulate",
+            Self::VirtualMachine => "vm",
+            Self::Simulation | Self::Real => {
+                return "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
+                        FILE; `hsa-vmm rocr fetch` downloads three releases without installing them"
+                    .to_owned();
+            }
+        };
+        let host = if self == Self::VirtualMachine { "on the host, " } else { "" };
+        format!(
+            "{host}choose a release of AMD's runtime: hsa-vmm {start} --rocr 7.2.4 -- hsa-vmm bringup; \
+             `hsa-vmm rocr fetch` downloads three releases without installing them"
+        )
+    }
+
+    /// Says how to find where a level hangs. `command` repeats the level.
+    pub fn advise_hang(self, command: &str) -> String {
+        let debugger = "extend the time limit (--time-limit 1h) and find where the level hangs: \
+                        gdb -p PID -batch -ex 'thread apply all bt'";
+        match self {
+            Self::Simulation | Self::EmulatedDriver => debugger.to_owned(),
+            Self::VirtualMachine => {
+                let (outer, inner) = command.rsplit_once(" -- ").unwrap_or(("hsa-vmm vm", command));
+                let stacks = "cat /proc/[0-9]*/task/*/stack /proc/interrupts";
+                format!(
+                    "find where the level hangs, and whether an interrupt is missing: \
+                     {outer} -- sh -c \"{inner} --time-limit 2min & sleep 60; {stacks}\""
+                )
+            }
+            Self::Real => format!(
+                "{debugger}, or /proc/PID/task/*/stack (as root); check /proc/interrupts for a missing interrupt"
+            ),
+        }
+    }
+
+    /// Says how to get a backtrace of a crash. A simulation does not crash by itself.
+    pub fn advise_backtrace(self) -> Option<String> {
+        let (file, debugger) = match self {
+            Self::Simulation => return None,
+            Self::EmulatedDriver | Self::Real => ("repeat.c", "gdb -ex run -ex bt ./repeat"),
+            // Only files in this folder remain after the machine ends. Its programs read no input.
+            Self::VirtualMachine => (
+                "FOLDER/repeat.c (and vm --results FOLDER)",
+                "gdb -batch -ex run -ex bt FOLDER/repeat",
+            ),
+        };
+        Some(format!(
+            "get a backtrace: write a C program with --program {file}, build it as its first lines say, and run \
+             {}",
+            in_same_environment(debugger)
+        ))
+    }
+
+    /// Says how to see the calls of AMD's driver. `command` repeats the level.
+    pub fn advise_trace(self, command: &str) -> Option<String> {
+        match self {
+            Self::Simulation | Self::EmulatedDriver => None,
+            Self::VirtualMachine => {
+                let command = command.replacen(" vm ", " vm --log calls.log ", 1);
+                Some(format!("log the calls of the driver: {command}"))
+            }
+            Self::Real => {
+                let command = with_tool("strace -f -e trace=openat,ioctl,mmap", command);
+                Some(format!("trace the system calls: {command}"))
+            }
+        }
+    }
+
+    /// Says how to read the kernel's log if this program cannot read it.
+    pub fn advise_kernel_log(self) -> Option<&'static str> {
+        match self {
+            // The emulated driver logs nothing there.
+            Self::Simulation | Self::EmulatedDriver => None,
+            Self::VirtualMachine => Some("write the kernel's log to a file: vm --dmesg FILE"),
+            Self::Real => Some("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu"),
+        }
+    }
+
+    /// Says what to suspect after a GPU page fault. A TLB contains no entry of an address that was never mapped, so the
+    /// page table is the first suspect.
+    pub fn advise_gpu_fault(self) -> String {
+        format!(
+            "the GPU found no page-table entry for the address, or no permission in it: first suspect that the entry \
+             is missing, or was written only after AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU had returned (the fence of the \
+             page-table update); check the page table ({}). A missing flush of the TLB can be the cause only if the \
+             address was used before{}",
+            self.page_tables(),
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says what to suspect if a GPU still accesses unmapped memory.
+    pub fn advise_old_entry(self) -> String {
+        format!(
+            "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after the \
+             unmap, or the entry was written only after AMDGPU_GEM_VA had returned{}",
+            self.distinguish_tlb()
+        )
+    }
+
+    /// Says how to find out whether the TLB or the page table is the cause.
+    fn distinguish_tlb(self) -> &'static str {
+        match self {
+            Self::Simulation | Self::EmulatedDriver => "",
+            Self::VirtualMachine => {
+                ". To find out, repeat the run without a TLB (vm --parameter hsa_vmm.tlb=0), and with page tables \
+                 written by the CPU, never late (vm --parameter amdgpu.vm_update_mode=3)"
+            }
+            Self::Real => {
+                ". To find out, load amdgpu with vm_update_mode=3: the CPU then writes the page tables, never late"
+            }
+        }
+    }
+
+    /// Names the source of the GPUs' page tables.
+    pub fn page_tables(self) -> &'static str {
+        match self {
+            Self::EmulatedDriver => "emulate --page-tables FILE",
+            Self::VirtualMachine => "vm --page-tables FILE",
+            Self::Simulation | Self::Real => "/sys/kernel/debug/dri/*/amdgpu_vm_info",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Environment::{EmulatedDriver, Real, Simulation, VirtualMachine};
+
+    #[test]
+    fn commands_run_in_the_environment_of_the_failure() {
+        let vm = "hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm bringup --until gpu";
+        let host = "hsa-vmm bringup --until gpu";
+        for (environment, command, expected) in [
+            (Simulation, host, None),
+            (EmulatedDriver, host, None),
+            (
+                VirtualMachine,
+                vm,
+                Some(
+                    "hsa-vmm vm --log calls.log --gpus 2 --rocr 7.2.4 -- hsa-vmm bringup --until gpu",
+                ),
+            ),
+            (Real, host, Some("strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until gpu")),
+        ] {
+            let advice = environment.advise_trace(command);
+            assert_eq!(advice.as_deref().and_then(|text| text.split(": ").nth(1)), expected);
+        }
+        let hang = VirtualMachine.advise_hang(vm);
+        let start =
+            "hsa-vmm vm --gpus 2 --rocr 7.2.4 -- sh -c \"hsa-vmm bringup --until gpu --time-limit";
+        assert!(hang.contains(start), "{hang}");
+        for environment in [Simulation, EmulatedDriver] {
+            let hang = environment.advise_hang(host);
+            assert!(!hang.contains("/proc"), "{hang}");
+            assert_eq!(environment.advise_kernel_log(), None);
+        }
+        assert_eq!(Simulation.advise_backtrace(), None);
+        assert!(VirtualMachine.advise_backtrace().unwrap().contains("--results FOLDER"));
+        assert!(VirtualMachine.advise_runtime().contains("hsa-vmm vm --rocr"));
+        assert!(EmulatedDriver.advise_runtime().contains("hsa-vmm emulate --rocr"));
+    }
+}
