@@ -135,10 +135,10 @@ impl Failure {
             matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
         let output =
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
-        let findings =
+        let machine_checks =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let try_next = advise(run, cause, last_call, &driver, &findings, command);
-        let checks = findings.into_iter().map(|MachineCheck { passed, what, .. }| Check {
+        let try_next = advise(run, cause, last_call, &driver, &machine_checks, command);
+        let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
             what,

@@ -31,18 +31,18 @@ fn not_known(what: impl Into<String>) -> MachineCheck {
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
 pub fn check(emulated: bool) -> Vec<MachineCheck> {
-    let mut findings = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
-    findings.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
-    findings.extend(check_render_nodes());
-    findings.push(check_topology());
+    let mut checks = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
+    checks.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
+    checks.extend(check_render_nodes());
+    checks.push(check_topology());
     let versions = kfd_version::query(&["--render-nodes"], true);
-    findings.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
+    checks.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
     // The emulated driver does not write to the kernel's log.
-    let advice = findings.iter_mut().filter_map(|finding| finding.advice.as_mut());
+    let advice = checks.iter_mut().filter_map(|check| check.advice.as_mut());
     for advice in advice.filter(|advice| emulated && advice.contains("dmesg")) {
         *advice = "read the log of the emulated driver: emulate --log FILE".to_owned();
     }
-    findings
+    checks
 }
 
 /// Checks that the kernel module amdgpu is loaded.
@@ -234,7 +234,7 @@ mod tests {
         let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
         let printed = "1.17\n/dev/dri/renderD128 3.57.0\n/dev/dri/renderD129 0.0.0\n";
         let found = check_versions(Ok(printed), &nodes);
-        let passed: Vec<_> = found.iter().map(|finding| finding.passed).collect();
+        let passed: Vec<_> = found.iter().map(|check| check.passed).collect();
         assert_eq!(passed, [Some(true), Some(true), Some(false)], "{found:?}");
         assert_eq!(found[2].what, "/dev/dri/renderD129 has interface version 0.0.0");
         let advice = found[2].advice.as_deref().unwrap();
@@ -247,8 +247,8 @@ mod tests {
         let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
         let what = |printed: Result<&str, &String>| {
             let found = check_versions(printed, &nodes);
-            let unknown = found.into_iter().filter(|finding| finding.passed.is_none());
-            unknown.map(|finding| finding.what).collect::<Vec<_>>()
+            let unknown = found.into_iter().filter(|check| check.passed.is_none());
+            unknown.map(|check| check.what).collect::<Vec<_>>()
         };
         let unknown = |device: &str, reason: &str| {
             format!("the interface version of {device} is not known ({reason})")

@@ -140,7 +140,7 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
         if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
-            return Err(blame_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
+            return Err(attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
         }
         host.write_by(gpu, &va, REPLY)
     })?;
@@ -151,7 +151,7 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
 
 /// Records whether the export or the import returned other memory. To find out, the CPU reads the dma-buf without an
 /// import. If the CPU cannot read the dma-buf, the export is the cause, because the import only opens exported memory.
-fn blame_export_or_import(
+fn attribute_to_export_or_import(
     hsa: &Hsa<'_>,
     resources: &Resources,
     dmabuf: &OwnedFd,

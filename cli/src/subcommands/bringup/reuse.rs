@@ -41,12 +41,12 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 .attribute_to(MAP, wrong_data(what, &copier, &copier, &difference)));
         }
         hsa.unmap(&va, size)?;
-        let blame_unmap = |_| {
+        let attribute_to_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
             hsa.recorder.attribute_to(UNMAP, message)
         };
-        hsa.map(&va, size, &other).map_err(blame_unmap)?;
-        hsa.grant(&va, size, &[gpu]).map_err(blame_unmap)?;
+        hsa.map(&va, size, &other).map_err(attribute_to_unmap)?;
+        hsa.grant(&va, size, &[gpu]).map_err(attribute_to_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let what = "a GPU still accesses memory at an address that was unmapped";
