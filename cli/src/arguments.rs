@@ -36,8 +36,8 @@ pub struct Arguments {
 
 const AFTER_HELP: &str = "\
 Results go to standard output, notes and progress to standard error.
-Exit status: 0 success, 1 something failed, 2 invalid usage or a
-file that cannot be written, 3 no runtime.";
+Exit status: 0 success, 1 something failed, 2 invalid usage or
+results that cannot be written, 3 no runtime.";
 
 /// The options of all subcommands that use the library on a runtime.
 #[derive(Args, Clone, Debug)]

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod choice;
+mod descriptor_limit;
 mod driver_log;
 mod executor;
 mod interrupt;
@@ -13,6 +14,7 @@ mod program;
 mod progress;
 mod provenance;
 mod screen;
+mod standard_output;
 mod subcommands;
 mod table;
 
@@ -43,14 +45,15 @@ pub enum Exit {
     Program(u8),
 }
 
-/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written.
+/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written. Also a closed
+/// standard output.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUsage(pub String);
 
 /// The exit status after a failure.
 const FAILED: u8 = 1;
-/// The exit status after invalid usage. clap uses this status, too.
+/// The exit status after invalid usage, and if results cannot be written. clap uses this status, too.
 const BAD_USAGE: u8 = 2;
 /// The exit status if there is no runtime, or it does not start.
 const NO_RUNTIME: u8 = 3;
@@ -65,33 +68,12 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| print_and_exit(&error));
     start_logging(&arguments);
-    let result = match &arguments.command {
-        Command::Info(args) => subcommands::info::run(args),
-        Command::Conform(args) => subcommands::conform::run(args),
-        Command::Replay(args) => subcommands::replay::run(args),
-        Command::Fuzz(args) => subcommands::fuzz::run(args),
-        Command::Worker(common) => executor::serve(common),
-        Command::Map(args) => subcommands::map::run(args),
-        Command::Bench(args) => subcommands::bench::run(args),
-        Command::Diff(args) => subcommands::diff::run(args),
-        Command::Bringup(args) => subcommands::bringup::run(args),
-        Command::Stress(args) => subcommands::stress::run(args),
-        Command::Record(args) => subcommands::record::run(args),
-        Command::Lint(args) => subcommands::lint::run(args),
-        Command::Emulate(args) => subcommands::emulate::run(args),
-        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
-        Command::Rocr(args) => subcommands::rocr::run(args),
-        Command::Vm(args) => subcommands::vm::run(args),
-        Command::VmGuest => subcommands::vm::run_guest(),
-        Command::Man(args) => subcommands::man::run(args),
-        Command::Completions(args) => subcommands::completions::run(args),
-    };
+    let result = descriptor_limit::check(&arguments.command).and_then(|()| run(&arguments.command));
     match result {
         Ok(Exit::Success) => ExitCode::SUCCESS,
         Ok(Exit::Failure) => ExitCode::from(FAILED),
         Ok(Exit::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Ok(Exit::Program(status)) => ExitCode::from(status),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
             let mut screen = Screen::stderr();
@@ -111,7 +93,7 @@ fn main() -> ExitCode {
             }
             let status = match not_started {
                 Some(program) => program.exit_status(),
-                None if error.is::<BadUsage>() => BAD_USAGE,
+                None if error.is::<BadUsage>() || output::has_failed() => BAD_USAGE,
                 None if is_no_runtime(&error) => NO_RUNTIME,
                 None => FAILED,
             };
@@ -121,6 +103,31 @@ fn main() -> ExitCode {
             }
             ExitCode::from(status)
         }
+    }
+}
+
+/// Runs a subcommand.
+fn run(command: &Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Info(args) => subcommands::info::run(args),
+        Command::Conform(args) => subcommands::conform::run(args),
+        Command::Replay(args) => subcommands::replay::run(args),
+        Command::Fuzz(args) => subcommands::fuzz::run(args),
+        Command::Worker(common) => executor::serve(common),
+        Command::Map(args) => subcommands::map::run(args),
+        Command::Bench(args) => subcommands::bench::run(args),
+        Command::Diff(args) => subcommands::diff::run(args),
+        Command::Bringup(args) => subcommands::bringup::run(args),
+        Command::Stress(args) => subcommands::stress::run(args),
+        Command::Record(args) => subcommands::record::run(args),
+        Command::Lint(args) => subcommands::lint::run(args),
+        Command::Emulate(args) => subcommands::emulate::run(args),
+        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
+        Command::Rocr(args) => subcommands::rocr::run(args),
+        Command::Vm(args) => subcommands::vm::run(args),
+        Command::VmGuest => subcommands::vm::run_guest(),
+        Command::Man(args) => subcommands::man::run(args),
+        Command::Completions(args) => subcommands::completions::run(args),
     }
 }
 
@@ -134,7 +141,9 @@ fn print_and_exit(error: &clap::Error) -> ! {
     // environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
-    let result = if all_printable {
+    let result = if !error.use_stderr() && standard_output::is_closed() {
+        Err(std::io::Error::other("it is closed"))
+    } else if all_printable {
         error.print().and_then(|()| std::io::stdout().flush())
     } else {
         let text = error.to_string();
@@ -145,7 +154,7 @@ fn print_and_exit(error: &clap::Error) -> ! {
         // A failure to write to standard error cannot be reported.
         Err(cause) if !error.use_stderr() && cause.kind() != std::io::ErrorKind::BrokenPipe => {
             note!("error: cannot write to standard output: {cause}");
-            std::process::exit(FAILED.into())
+            std::process::exit(BAD_USAGE.into())
         }
         _ => std::process::exit(error.exit_code()),
     }
@@ -179,17 +188,6 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
                 Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
             )
             || cause.is::<subcommands::stress::NoRuntime>()
-    })
-}
-
-/// Returns whether the reader of standard output has closed the pipe (`hsa-vmm info | head -1`).
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let kind = match cause.downcast_ref::<std::io::Error>() {
-            Some(error) => Some(error.kind()),
-            None => cause.downcast_ref().and_then(serde_json::Error::io_error_kind),
-        };
-        kind == Some(std::io::ErrorKind::BrokenPipe)
     })
 }
 

@@ -4,14 +4,17 @@
 //! standard output. [`Output::stream`] writes a file in parts. [`Output::check`] checks before long work that the
 //! file can be written.
 
-use crate::BadUsage;
+use crate::provenance::Privacy;
 use crate::screen::Screen;
+use crate::{BadUsage, standard_output};
 use anyhow::Context;
 use clap::Args;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::NamedTempFile;
 
 /// The option `--output`.
@@ -27,7 +30,14 @@ pub struct Output {
 impl Output {
     /// Checks that the result can be written. Call this before long work.
     pub fn check(&self) -> anyhow::Result<()> {
-        self.output.as_deref().map_or(Ok(()), check)
+        match &self.output {
+            Some(path) => check(path),
+            None if standard_output::is_closed() => {
+                let message = "standard output is closed; redirect it, or use --output FILE";
+                Err(BadUsage(message.to_owned()).into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns whether the result is written to a file or a device instead of standard output.
@@ -46,8 +56,15 @@ impl Output {
     /// Opens the output for a result that is written in parts. Each flush syncs a file to the disk.
     pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
-        let file = fs::File::create(path).with_context(|| cannot_write(path))?;
-        Ok(Screen::plain(Synced(file)))
+        let file = fs::File::create(path).map_err(|cause| failed(path.display(), &cause))?;
+        Ok(Screen::plain(Synced { file, path: path.clone() }))
+    }
+
+    /// Opens the output like [`stream`](Self::stream), and cleans each text that is written.
+    pub fn private_stream(&self, privacy: &Privacy) -> anyhow::Result<Screen<'static>> {
+        let mut screen = self.stream()?;
+        screen.clean_with(privacy);
+        Ok(screen)
     }
 
     /// Writes the result, with colours on a terminal.
@@ -69,19 +86,44 @@ impl Output {
     }
 }
 
+/// Whether a result could not be written.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a result could not be written. The exit status is then that of invalid usage, and not a verdict.
+pub fn has_failed() -> bool {
+    HAS_FAILED.load(Ordering::Relaxed)
+}
+
+/// Records that a result could not be written. Returns an error that names its destination: a path, or `to …`.
+pub fn failed(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
+    HAS_FAILED.store(true, Ordering::Relaxed);
+    io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}"))
+}
+
 /// A file whose content is on the disk after each flush.
-struct Synced(fs::File);
+struct Synced {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl Synced {
+    /// Adds the path to an error.
+    fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|cause| failed(self.path.display(), &cause))
+    }
+}
 
 impl Write for Synced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        // `write_all` returns no `Interrupted`.
+        self.named((&self.file).write_all(bytes)).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self.0.sync_data() {
+        match self.file.sync_data() {
             // Devices and pipes cannot be synced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            result => result,
+            result => self.named(result),
         }
     }
 }
@@ -95,17 +137,13 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     // Dropping the temporary file removes it.
-    let bad_usage = |error| BadUsage(format!("{}: {error}", cannot_write(path))).into();
+    let bad_usage = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
     create_temporary(path).map(drop).map_err(bad_usage)
 }
 
 /// Writes a file completely or not at all.
 pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    replace(path, text).with_context(|| cannot_write(path))
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}", path.display())
+    Ok(replace(path, text).map_err(|cause| failed(path.display(), &cause))?)
 }
 
 /// Returns whether the path is a device or a pipe, which a file must not replace.

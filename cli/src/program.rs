@@ -1,6 +1,6 @@
 //! Replaces this process by other programs, and formats command lines that repeat a run.
 
-use crate::planned_faults;
+use crate::{planned_faults, standard_output};
 use anyhow::bail;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -51,6 +51,7 @@ pub fn split_command_line(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsStri
 /// Replaces this process by a program. The program then receives the signals of this process and determines its
 /// exit status. Returns only on failure.
 pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
+    standard_output::keep_closed(&mut command);
     let source = command.exec();
     Err(NotStarted::new(program, source).into())
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::{PlannedFault, Provenance, Report, TestEnvironment};
 use serde::Serialize;
+use serde_json::Value;
 use std::env;
 use std::fs;
 use std::io::{self, Write};
@@ -102,6 +103,17 @@ fn with_short_driver(libraries: &str) -> String {
     libraries.split_inclusive(is_separator).map(library).collect()
 }
 
+/// Returns the lines that say at the beginning of a KTAP document how it is produced. `runtime` describes the runtime.
+pub fn ktap_notes(runtime: &str, mut provenance: Provenance, privacy: &Privacy) -> Vec<String> {
+    shorten_paths(&mut provenance);
+    privacy.clean(&mut provenance);
+    // Whether a planned fault happens is not known yet.
+    provenance.planned_faults.iter_mut().for_each(|fault| fault.happened = None);
+    let properties = provenance.properties().into_iter();
+    let properties = properties.map(|(name, value)| format!("{name}: {value}"));
+    [privacy.clean_text(runtime)].into_iter().chain(properties).collect()
+}
+
 /// A report for programs, and how it was produced.
 #[derive(Serialize)]
 struct WithProvenance<'a, T> {
@@ -185,24 +197,40 @@ fn kfd_version() -> Result<String, String> {
 impl Privacy {
     /// Replaces the names of user and home folder in a report of cases. With `--redact`, also removes folders,
     /// serial numbers, PCI addresses and output.
-    pub fn clean_report(&self, report: &mut Report) {
+    pub fn clean_report(&self, report: &mut Report) -> serde_json::Result<()> {
         if let Some(provenance) = report.run.as_mut().and_then(|run| run.provenance.as_mut()) {
-            self.clean(provenance);
-        }
-        if let Some(path) = &mut report.runtime.path {
-            *path = self.clean_text(&path.display().to_string()).into();
-        }
-        for case in &mut report.cases {
-            case.detail = self.clean_text(&case.detail);
-            let output = case.output.take().filter(|_| !self.redact);
-            case.output = output.map(|output| self.clean_text(&output));
+            provenance.redacted = self.redact;
         }
         if self.redact {
+            report.cases.iter_mut().for_each(|case| case.output = None);
             for agent in &mut report.agents {
                 agent.uuid = REDACTED.to_owned();
                 agent.pci = agent.pci.take().map(|_| REDACTED.to_owned());
             }
         }
+        // Any text of the report can contain a path, so that all of them are cleaned.
+        let mut value = serde_json::to_value(&*report)?;
+        self.clean_value(&mut value);
+        *report = serde_json::from_value(value)?;
+        Ok(())
+    }
+
+    /// Cleans all texts of a value, except drawings: they contain no paths, and `</text>` looks like one.
+    fn clean_value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.clean_text(text),
+            Value::Array(values) => values.iter_mut().for_each(|value| self.clean_value(value)),
+            Value::Object(members) => {
+                let members = members.iter_mut().filter(|(name, _)| *name != "address_space");
+                members.for_each(|(_, value)| self.clean_value(value));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// Returns whether folders are removed.
+    pub fn removes_folders(&self) -> bool {
+        self.redact
     }
 
     /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes
@@ -266,7 +294,8 @@ fn without_folders(text: &str) -> String {
     for part in text.split_inclusive(ends_path) {
         let end = part.chars().next_back().filter(|last| ends_path(*last));
         let path = end.map_or(part, |end| &part[..part.len() - end.len_utf8()]);
-        let is_path = path.starts_with('/') || path.starts_with("~/");
+        // In an address such as `https://a/b`, `//a/b` follows the colon.
+        let is_path = path.starts_with('/') && !path.starts_with("//") || path.starts_with("~/");
         let is_kernel_file =
             ["/dev/", "/proc/", "/sys/"].iter().any(|folder| path.starts_with(folder));
         match path.rsplit_once('/') {
@@ -307,7 +336,9 @@ mod tests {
         let text = "hsa-vmm emulate --log '/var/log/kfd' -- ~/bin/hsa-vmm --runtime=/opt/x.so:/b/c";
         let expected = "hsa-vmm emulate --log 'kfd' -- hsa-vmm --runtime=x.so:c";
         assert_eq!(without_folders(text), expected);
-        assert_eq!(without_folders("open /dev/kfd, 1/2"), "open /dev/kfd, 1/2");
+        for text in ["open /dev/kfd, 1/2", "see https://example.org/a/b"] {
+            assert_eq!(without_folders(text), text);
+        }
     }
 
     #[test]
@@ -319,9 +350,9 @@ mod tests {
         };
         let mut report = hsa_vmm_conformance::run(&runtime, &options, &mut |_| ());
         let uuid = report.agents[0].uuid.clone();
-        Privacy::default().clean_report(&mut report);
+        Privacy::default().clean_report(&mut report).unwrap();
         assert_eq!(report.agents[0].uuid, uuid);
-        Privacy { redact: true }.clean_report(&mut report);
+        Privacy { redact: true }.clean_report(&mut report).unwrap();
         assert!(report.agents.iter().all(|agent| agent.uuid == REDACTED), "{:?}", report.agents);
     }
 }

@@ -4,12 +4,14 @@
 //! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
 //! escape their text.
 
+use crate::provenance::Privacy;
+use crate::standard_output::StandardOutput;
 use crate::table::TextTable;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use hsa_vmm_conformance::printable;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, LineWriter, Write};
 
 /// Writes text with control characters escaped, and styles if they are enabled.
 pub struct Screen<'a> {
@@ -17,6 +19,8 @@ pub struct Screen<'a> {
     writes_styles: bool,
     /// Whether the signs of [`SIGNS`] are replaced.
     replaces_signs: bool,
+    /// Removes private data from each text that is written at once.
+    privacy: Option<Privacy>,
 }
 
 impl Screen<'static> {
@@ -24,16 +28,22 @@ impl Screen<'static> {
     pub fn stdout() -> Self {
         let writes_styles = is_styled(AutoStream::choice(&io::stdout()));
         Self {
-            writer: Box::new(io::stdout().lock()),
+            writer: Box::new(LineWriter::new(StandardOutput)),
             writes_styles,
             replaces_signs: !locale_is_utf8(),
+            privacy: None,
         }
     }
 
     /// Creates a screen that writes to standard error, with styles on a terminal.
     pub fn stderr() -> Self {
         let writes_styles = is_styled(AutoStream::choice(&io::stderr()));
-        Self { writer: Box::new(io::stderr()), writes_styles, replaces_signs: !locale_is_utf8() }
+        Self {
+            writer: Box::new(io::stderr()),
+            writes_styles,
+            replaces_signs: !locale_is_utf8(),
+            privacy: None,
+        }
     }
 }
 
@@ -79,12 +89,23 @@ fn is_styled(choice: ColorChoice) -> bool {
 impl<'a> Screen<'a> {
     /// Creates a screen that writes to a file or to memory, without styles.
     pub fn plain(writer: impl Write + 'a) -> Self {
-        Self { writer: Box::new(writer), writes_styles: false, replaces_signs: false }
+        Self {
+            writer: Box::new(writer),
+            writes_styles: false,
+            replaces_signs: false,
+            privacy: None,
+        }
     }
 
     /// Stops replacing signs: programs read UTF-8 in any locale.
     pub fn keep_utf8(&mut self) {
         self.replaces_signs = false;
+    }
+
+    /// Removes private data from each text that is written at once, such as an argument of `write!`. Paths must not be
+    /// split.
+    pub fn clean_with(&mut self, privacy: &Privacy) {
+        self.privacy = Some(privacy.clone());
     }
 
     pub fn write_styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
@@ -115,7 +136,10 @@ impl Write for Screen<'_> {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let text = String::from_utf8_lossy(bytes);
+        let mut text = String::from_utf8_lossy(bytes);
+        if let Some(privacy) = &self.privacy {
+            text = privacy.clean_text(&text).into();
+        }
         let text = printable(&text);
         match self.replaces_signs {
             true => self.writer.write_all(replace_signs(&text).as_bytes()),
@@ -154,6 +178,7 @@ mod tests {
                 writer: Box::new(&mut bytes),
                 writes_styles: styled,
                 replaces_signs: false,
+                privacy: None,
             };
             writeln!(screen, "{UNESCAPED}").unwrap();
             screen.write_styled(Style::new().bold(), UNESCAPED).unwrap();
@@ -186,8 +211,12 @@ mod tests {
             assert_eq!(is_utf8(locale), expected, "{locale:?}");
         }
         let mut bytes = Vec::new();
-        let mut screen =
-            Screen { writer: Box::new(&mut bytes), writes_styles: false, replaces_signs: true };
+        let mut screen = Screen {
+            writer: Box::new(&mut bytes),
+            writes_styles: false,
+            replaces_signs: true,
+            privacy: None,
+        };
         writeln!(screen, "✓ 2 × 4 µs ± 1 … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);

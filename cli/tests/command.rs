@@ -228,6 +228,26 @@ fn invalid_usage_exits_with_2() {
 }
 
 #[test]
+fn low_descriptor_limit_is_rejected() {
+    let run_limited = |limit: u32, arguments: &[&str]| {
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script, "sh", run_command::HSA_VMM]).args(arguments);
+        shell.env_remove("HSA_SIM").env_remove("HSA_VMM_RUNTIME").output().unwrap()
+    };
+    let conform = ["conform", "--runtime", "sim", "--gpus", "8"];
+    for arguments in [&conform[..], &["bringup", "--runtime", "sim"]] {
+        let output = run_limited(32, arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let expected = "the limit of open file descriptors is 32";
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        let output = run_limited(256, arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    assert!(run_limited(32, &["info", "--runtime", "sim"]).status.success());
+}
+
+#[test]
 fn missing_runtime_exits_with_3() {
     for subcommand in [&["info"][..], &["conform"]] {
         let mut arguments = subcommand.to_vec();
@@ -252,13 +272,27 @@ fn variables_set_options() {
 }
 
 #[test]
-fn closed_output_is_not_a_failure() {
-    let mut child = command(&["conform", "--list"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(0));
+fn closed_pipe_keeps_the_exit_status() {
+    let conform = ["conform", "--runtime", "sim", "--filter", "map.handle.*", "--format"];
+    let bringup = ["bringup", "--runtime", "sim", "--until", "mapped", "--format"];
+    let mut runs = vec![(vec!["conform", "--list"], 0), (vec!["info", "--runtime", "sim"], 0)];
+    for format in ["table", "ktap", "json"] {
+        for (subcommand, faults, status) in [
+            (conform, "faults=hsa_amd_vmem_handle_create=ERROR", 1),
+            (bringup, "faults=hsa_amd_vmem_map=ERROR", 1),
+            (bringup, "faults=hsa_init=ERROR", 3),
+            (bringup, "gpus=1", 0),
+        ] {
+            runs.push(([&subcommand[..], &[format, "--sim", faults]].concat(), status));
+        }
+    }
+    for (arguments, status) in runs {
+        let mut child = command(&arguments)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{arguments:?}");
+    }
 }

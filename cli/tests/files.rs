@@ -75,9 +75,72 @@ fn help_fails_on_a_full_device() {
     for argument in ["--help", "--version"] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = run_command::command(&[argument]).stdout(full).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{argument}: {output:?}");
+        assert_eq!(output.status.code(), Some(2), "{argument}: {output:?}");
         assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
     }
+}
+
+const RUNS: [&[&str]; 8] = [
+    &["info", "--runtime", "sim"],
+    &["info", "--runtime", "sim", "--format", "json"],
+    &["conform", "--list"],
+    &["conform", "--runtime", "sim", "--filter", "map.handle.*"],
+    &["conform", "--runtime", "sim", "--filter", "map.handle.*", "--format", "json"],
+    &["conform", "--runtime", "sim", "--filter", "map.handle.*", "--format", "ktap"],
+    &["bringup", "--runtime", "sim", "--until", "reserved"],
+    &["bringup", "--runtime", "sim", "--until", "reserved", "--format", "ktap"],
+];
+
+#[test]
+fn full_device_is_not_a_verdict() {
+    let open = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for arguments in RUNS {
+        let mut to_output = run_command::command(arguments);
+        let mut to_file = run_command::command(&[arguments, &["-o", "/dev/full"]].concat());
+        for (command, name) in
+            [(to_output.stdout(open()), "to standard output"), (&mut to_file, "/dev/full")]
+        {
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+            let message = format!("cannot write {name}: No space left");
+            assert!(stderr(&output).contains(&message), "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+/// Runs the command with its standard output closed.
+fn run_with_closed_output(arguments: &[&str]) -> std::process::Output {
+    let mut command = run_command::command(&[]);
+    command.args(arguments);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "exec \"$@\" >&-", "sh"]).arg(command.get_program()).args(arguments);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.output().unwrap()
+}
+
+#[test]
+fn closed_output_is_not_a_verdict() {
+    for arguments in RUNS.into_iter().chain([&["--help"][..], &["man"], &["completions", "bash"]]) {
+        let output = run_with_closed_output(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains("standard output"), "{arguments:?}: {}", stderr(&output));
+    }
+    for arguments in RUNS {
+        let output = run_with_closed_output(&[arguments, &["-o", "/dev/null"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    // A program that `record` starts has the same standard output.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("calls.jsonl");
+    let script = "test ! -e /proc/self/fd/1";
+    let record = ["record", "-o", file.to_str().unwrap(), "--", "sh", "-c", script];
+    let output = run_with_closed_output(&record);
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]

@@ -260,6 +260,29 @@ fn interrupted_conform_prints_its_summary() {
 }
 
 #[test]
+fn every_format_reports_an_interruption() {
+    let hang = ["--sim", "faults=hsa_amd_vmem_map=hang", "--time-limit", "1h"];
+    let cases = ["--filter", "create.*", "--filter", "map.*", "--build-id", "a:b"];
+    for (format, expected) in [
+        ("table", "\ninterrupted; "),
+        ("json", "\"interrupted\": true"),
+        ("junit", "<error message=\"the run was interrupted: "),
+        ("ktap", "\n# the run was interrupted: "),
+        ("kcidb", "\"detail\": \"the run was interrupted: "),
+        ("html", "<strong>Incomplete.</strong> the run was interrupted: "),
+    ] {
+        let arguments = ["conform", "--runtime", "sim", "--format", format];
+        let output = interrupt_at(&[&arguments[..], &hang, &cases].concat(), "runtime: ");
+        assert_eq!(output.status.code(), Some(1), "{format}: {}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.contains(expected), "{format}: {text}");
+        if format == "ktap" {
+            assert!(!parse_ktap(&text).0["process"].ok, "{text}");
+        }
+    }
+}
+
+#[test]
 fn interrupted_fuzz_prints_its_result() {
     let fuzz = ["fuzz", "--runtime", "sim", "--seed", "3", "--processes", "1", "--time", "1h"];
     let output = interrupt_at(&[&fuzz[..], &["--format", "json"]].concat(), "seed 3");
@@ -272,6 +295,7 @@ fn interrupted_fuzz_prints_its_result() {
     let output = interrupt_at(&[&fuzz[..], &["--format", "ktap"]].concat(), "1..1\n# seed 3");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(parse_ktap(&stdout(&output)).0["fuzz"].ok);
+    assert!(stdout(&output).contains("\n# interrupted\n"), "{}", stdout(&output));
 
     // Interrupt the command while it shrinks a sequence: each attempt hangs for two seconds.
     let hang = ["--sim", "faults=hsa_amd_vmem_map#3-=hang", "--time-limit", "2s", "--shrink", "1h"];
@@ -301,7 +325,10 @@ fn interrupted_bringup_prints_levels() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let (top, _) = parse_ktap(&stdout(&output));
     assert!(top["reserved"].directive.is_empty(), "{top:?}");
-    assert_eq!(top["mapped"].directive, "SKIP interrupted", "{top:?}");
+    // The level that was interrupted fails: programs that ignore skipped results must not see a pass.
+    let failed: Vec<_> = top.iter().filter(|(_, test)| !test.ok).map(|(name, _)| name).collect();
+    assert!(failed == ["mapped"] || failed == ["handle"], "{top:?}");
+    assert_eq!(top["killed"].directive, "SKIP interrupted", "{top:?}");
 }
 
 #[test]

@@ -131,6 +131,35 @@ fn bringup_attributes_wrong_data_to_the_copy() {
 }
 
 #[test]
+fn ktap_begins_with_the_provenance() {
+    let faults = ["--runtime", "sim", "--sim", "faults=hsa_amd_vmem_get_access#999=ERROR"];
+    let conform = ["conform", "--filter", "map.handle.*"];
+    for subcommand in [
+        &conform[..],
+        &[&conform[..], &["--in-process"]].concat(),
+        &["bringup", "--until", "handle"],
+        &["fuzz", "--sequences", "1"],
+        &["stress", "--time", "100ms"],
+    ] {
+        let arguments = [subcommand, &faults, &["--format", "ktap"]].concat();
+        let output = command(&arguments).env("HSA_XNACK", "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output);
+        let notes: Vec<_> =
+            text.lines().skip(2).take_while(|line| line.starts_with("# ")).collect();
+        for expected in [
+            "# runtime: simulation",
+            "# command: ",
+            "# machine: simulation",
+            "# planned fault: hsa_amd_vmem_get_access\\#999=0x1000 (simulated runtime)",
+            "# HSA_XNACK: 1",
+        ] {
+            assert!(notes.iter().any(|note| note.starts_with(expected)), "{expected}: {text}");
+        }
+    }
+}
+
+#[test]
 fn names_are_removed_from_reports() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("report.json");
@@ -153,6 +182,41 @@ fn names_are_removed_from_reports() {
     let text = report(&["--redact"]);
     assert!(!text.contains("~/"), "{text}");
     assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
+}
+
+/// The runtime `tests/hostile/runtime.c` fails some cases and levels.
+#[test]
+fn redact_removes_folders_in_each_format() {
+    let folder = tempfile::Builder::new().prefix("secret").tempdir().unwrap();
+    let library = folder.path().join("libhsa-runtime64.so.1");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let output = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-shared", "-fPIC", "-pthread", "-I", &format!("{root}/hsa/sys/include")])
+        .arg(format!("-Wl,--version-script={root}/tests/hostile/rocr.map"))
+        .arg("-o")
+        .arg(&library)
+        .arg(format!("{root}/tests/hostile/runtime.c"))
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{output:?}");
+    let conform = ["conform", "--filter", "runtime.*", "--filter", "create.*", "--build-id", "a:b"];
+    let bringup = ["bringup"];
+    let missing = folder.path().join("missing.so");
+    for library in [&library, &missing] {
+        for (subcommand, formats) in [
+            (&conform[..], &["table", "json", "junit", "ktap", "kcidb", "html"][..]),
+            (&bringup, &["table", "json", "ktap"]),
+        ] {
+            for format in formats {
+                let runtime = ["--redact", "--format", format, "--runtime"];
+                let arguments = [subcommand, &runtime, &[library.to_str().unwrap()]].concat();
+                let mut command = command(&arguments);
+                let output = command.env("HSA_TOOLS_LIB", &missing).output().unwrap();
+                let text = stdout(&output);
+                assert!(!text.contains("secret"), "{subcommand:?} {format}: {text}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -25,31 +25,47 @@ pub(crate) fn junit(report: &Report) -> String {
         total += time;
         document.add_test_suite(suite);
     }
+    if let Some(text) = report.interruption() {
+        let mut suite = suite_with_error(PROCESS, PROCESS, &text, &text);
+        add_provenance(&mut suite, report.provenance());
+        document.add_test_suite(suite);
+    }
     document.set_time(total);
     to_text(&document)
 }
 
+/// The suite and the test that report an interruption.
+const PROCESS: &str = "process";
+
 /// Formats a report with one test, whose error is the reason why the runtime did not start.
 pub(crate) fn not_started(report: &NotStarted) -> String {
-    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
-    status.set_message(printable(report.summary())).set_type("error");
-    status.set_description(printable(&report.reason));
-    let mut test = TestCase::new(crate::contain::STARTS.name, status);
-    test.set_classname("runtime").set_time(Duration::ZERO);
-    let not_run = format!("none of {} cases was run", report.selected);
-    test.set_system_out(not_run);
-    if !report.output.is_empty() {
-        test.set_system_err(printable(&report.output.join("\n")));
+    let name = crate::contain::STARTS.name;
+    let mut suite = suite_with_error("runtime", name, report.summary(), &report.reason);
+    for test in &mut suite.test_cases {
+        test.set_system_out(format!("none of {} cases was run", report.selected));
+        if !report.output.is_empty() {
+            test.set_system_err(printable(&report.output.join("\n")));
+        }
     }
-    let mut suite = TestSuite::new("runtime");
-    suite.add_test_case(test);
-    suite.set_time(Duration::ZERO);
-    suite.extra.insert("skipped".into(), "0".into());
     add_provenance(&mut suite, Some(&report.provenance));
     let mut document = quick_junit::Report::new("hsa-vmm conform");
     document.set_time(Duration::ZERO);
     document.add_test_suite(suite);
     to_text(&document)
+}
+
+/// Returns a suite with one test, which has an error.
+fn suite_with_error(suite: &str, test: &str, message: &str, description: &str) -> TestSuite {
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+    status.set_message(printable(message)).set_type("error");
+    status.set_description(printable(description));
+    let mut test = TestCase::new(test, status);
+    test.set_classname(suite).set_time(Duration::ZERO);
+    let mut suite = TestSuite::new(suite);
+    suite.add_test_case(test);
+    suite.set_time(Duration::ZERO);
+    suite.extra.insert("skipped".into(), "0".into());
+    suite
 }
 
 fn to_text(document: &quick_junit::Report) -> String {
@@ -74,25 +90,9 @@ fn without_disabled(line: &str) -> String {
 
 /// Adds properties that say how the report was produced.
 fn add_provenance(suite: &mut TestSuite, provenance: Option<&Provenance>) {
-    for (name, value) in provenance.into_iter().flat_map(properties) {
+    for (name, value) in provenance.into_iter().flat_map(Provenance::properties) {
         suite.add_property((name, &*printable(&value)));
     }
-}
-
-/// Returns how the report was produced: command, machine, kernel, faults and environment.
-fn properties(provenance: &Provenance) -> Vec<(&str, String)> {
-    let mut properties = vec![("command", provenance.command.clone())];
-    let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
-    add("machine", provenance.machine.map(|machine| machine.to_string()));
-    add("kernel", Some(provenance.kernel.clone()).filter(|kernel| !kernel.is_empty()));
-    add("kfd version", provenance.kfd_version_text());
-    for fault in &provenance.planned_faults {
-        add("planned fault", Some(fault.to_string()));
-    }
-    for (name, value) in &provenance.environment {
-        properties.push((name, value.clone()));
-    }
-    properties
 }
 
 fn duration(case: &CaseReport) -> Duration {

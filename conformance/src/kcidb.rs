@@ -29,7 +29,20 @@ pub(crate) fn kcidb(report: &Report, build: &str) -> Value {
         }
         test
     });
-    json!({ "version": { "major": 4, "minor": 0 }, "tests": tests.collect::<Vec<_>>() })
+    let interruption = report.interruption().map(|text| {
+        json!({
+            "build_id": build,
+            "id": format!("{origin}:hsa-vmm-{timestamp}-process"),
+            "origin": origin,
+            "path": "hsa-vmm.conform.process",
+            "status": "ERROR",
+            "waived": false,
+            "environment": environment(report),
+            "misc": { "detail": text },
+        })
+    });
+    let tests: Vec<_> = tests.chain(interruption).collect();
+    json!({ "version": { "major": 4, "minor": 0 }, "tests": tests })
 }
 
 fn status(status: Status) -> &'static str {

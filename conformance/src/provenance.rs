@@ -108,6 +108,24 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
+    /// Returns how the result was produced, as names and values: command, machine, kernel, planned faults and
+    /// environment.
+    #[must_use]
+    pub fn properties(&self) -> Vec<(&str, String)> {
+        let mut properties = vec![("command", self.command.clone())];
+        let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
+        add("machine", self.machine.map(|machine| machine.to_string()));
+        add("kernel", Some(self.kernel.clone()).filter(|kernel| !kernel.is_empty()));
+        add("kfd version", self.kfd_version_text());
+        for fault in &self.planned_faults {
+            add("planned fault", Some(fault.to_string()));
+        }
+        for (name, value) in &self.environment {
+            properties.push((name, value.clone()));
+        }
+        properties
+    }
+
     /// Returns the version of the interface of `/dev/kfd`, or the reason why it is unknown. Returns `None` on the
     /// simulation, which has no driver.
     #[must_use]

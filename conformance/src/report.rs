@@ -3,6 +3,7 @@
 use crate::Status;
 use crate::describe::{AgentDescription, RuntimeDescription};
 use crate::provenance::Provenance;
+use crate::run::INTERRUPTED;
 use crate::run_case::Lost;
 use chrono::{DateTime, Utc};
 use hsa_vmm::hip::HipError;
@@ -137,6 +138,9 @@ pub struct Run {
     /// The seed of the order, if it was random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Whether the run was interrupted. Cases without a result then have the status [`Status::Skip`].
+    #[serde(default)]
+    pub interrupted: bool,
     /// The command, its environment, and the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
@@ -244,14 +248,25 @@ impl Report {
         self.run.as_ref()?.provenance.as_ref()
     }
 
-    /// Formats the report as JUnit XML with one suite per area.
+    /// Returns `the run was interrupted: 12 of 384 cases have a result`; `None` if it was not interrupted.
+    #[must_use]
+    pub fn interruption(&self) -> Option<String> {
+        self.run.as_ref().filter(|run| run.interrupted)?;
+        let all = self.cases.len();
+        let untried = self.cases.iter().filter(|case| case.detail == INTERRUPTED).count();
+        Some(format!("the run was interrupted: {} of {all} cases have a result", all - untried))
+    }
+
+    /// Formats the report as JUnit XML with one suite per area. An interrupted run has one more test, `process`, with an
+    /// error.
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
     }
 
     /// Formats the report for KCIDB, the database of the Linux kernel's test results. `build` is the
-    /// identifier of the kernel's build, in the form `ORIGIN:ID`.
+    /// identifier of the kernel's build, in the form `ORIGIN:ID`. An interrupted run has one more test, `process`, with
+    /// the status `ERROR`.
     #[must_use]
     pub fn kcidb(&self, build: &str) -> serde_json::Value {
         crate::kcidb::kcidb(self, build)

@@ -5,6 +5,7 @@ use crate::expectation::Expectation;
 use crate::known::{KnownFailure, kernel_release};
 use crate::plan::Plan;
 use crate::report::{Repetitions, Run};
+use crate::run::INTERRUPTED;
 use crate::run_case::CaseResult;
 use crate::{Case, CaseReport, Options, Report, Status, Summary};
 use chrono::{DateTime, SubsecRound, Utc};
@@ -156,6 +157,7 @@ impl<'a> Results<'a> {
                 filters: self.options.filters.clone(),
                 repeat: Some(self.options.repeat.max(1)).filter(|&repeat| repeat > 1),
                 seed: self.options.shuffle,
+                interrupted: untried == INTERRUPTED,
                 provenance: None,
             }),
             runtime: runtime.runtime,

@@ -82,6 +82,9 @@ pub struct Progress<'a> {
 pub(crate) const STOPPED_AFTER_FAILURES: &str =
     "not tried: the run stopped after other cases failed";
 
+/// The detail of cases that were not run because the run was interrupted.
+pub(crate) const INTERRUPTED: &str = "not tried: the run was interrupted";
+
 /// Runs the selected cases one after another in this process. Calls `on_case` after each.
 ///
 /// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker

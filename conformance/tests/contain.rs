@@ -46,7 +46,7 @@ fn run_worker(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let logs = &mut Vec::new;
     let containment = Containment { command: &mut command, time_limit, logs, stop };
     let report = run(containment, &options, &mut |event| match event {
-        Event::Started(note) => notes.push(note.to_owned()),
+        Event::Started { note, .. } => notes.push(note.to_owned()),
         Event::Lost { case, .. } => lost.push(case.to_owned()),
         _ => {}
     });

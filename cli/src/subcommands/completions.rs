@@ -2,6 +2,7 @@
 
 use crate::Exit;
 use crate::arguments::Arguments;
+use crate::standard_output::StandardOutput;
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 use std::io::Write;
@@ -25,6 +26,6 @@ pub fn run(args: &Completions) -> anyhow::Result<Exit> {
     // `generate` panics if writing fails.
     let mut script = Vec::new();
     generate(args.shell, &mut command, name, &mut script);
-    std::io::stdout().write_all(&script)?;
+    StandardOutput.write_all(&script)?;
     Ok(Exit::Success)
 }

@@ -2,6 +2,7 @@
 
 use crate::Exit;
 use crate::arguments::Arguments;
+use crate::standard_output::StandardOutput;
 use anyhow::Context;
 use clap::{Args, CommandFactory};
 use std::fs;
@@ -37,7 +38,7 @@ fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
 const STATUSES: &[(&str, &str)] = &[
     ("0", "Success."),
     ("1", "Something failed."),
-    ("2", "Invalid usage, nothing was selected, or the output cannot be written."),
+    ("2", "Invalid usage, nothing was selected, or the results cannot be written."),
     ("3", "There is no runtime, or the runtime does not start."),
 ];
 /// The exit statuses of subcommands that run another program.
@@ -100,7 +101,7 @@ pub fn run(args: &Man) -> anyhow::Result<Exit> {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
             page.extend(sections("hsa-vmm.1").into_bytes());
-            std::io::stdout().write_all(&page)?;
+            StandardOutput.write_all(&page)?;
         }
     }
     Ok(Exit::Success)

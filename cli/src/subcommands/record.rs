@@ -1,7 +1,7 @@
 //! `hsa-vmm record`: runs a program and records its virtual memory calls.
 
 use crate::screen::note;
-use crate::{Exit, program};
+use crate::{Exit, program, standard_output};
 use anyhow::Context;
 use clap::Args;
 use hsa_rocr::{NoObject, Recording};
@@ -70,6 +70,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let mut command = Command::new(name);
     command.args(arguments);
     Recording::new(&file).stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
+    standard_output::keep_closed(&mut command);
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;
     print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;

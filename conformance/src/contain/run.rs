@@ -3,10 +3,10 @@
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
 use super::{STARTS, STOPS};
-use crate::describe::{Description, ProbeDescription};
+use crate::describe::{Description, Driver, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
-use crate::run::{Progress, STOPPED_AFTER_FAILURES};
+use crate::run::{INTERRUPTED, Progress, STOPPED_AFTER_FAILURES};
 use crate::run_case::{CaseResult, Ended, Lost};
 use crate::worker::{End, Output, Received, Worker, signal_name};
 use crate::{Case, Options, Report, Status};
@@ -39,8 +39,13 @@ impl fmt::Debug for Containment<'_> {
 /// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The runtime has started for the first time. Contains a description for display.
-    Started(&'a str),
+    /// The runtime has started for the first time.
+    Started {
+        /// A description of the runtime for display.
+        note: &'a str,
+        /// The driver below the runtime, if known.
+        driver: Option<Driver>,
+    },
     /// A case is about to run.
     Begin {
         /// The case's name.
@@ -109,7 +114,6 @@ const MAX_CONSECUTIVE_HANGS: usize = 8;
 const OUTPUT_LINES: usize = 200;
 
 /// The reasons for skipping the remaining cases.
-const INTERRUPTED: &str = "not tried: the run was interrupted";
 const STOPPED_AFTER_HANGS: &str = "not tried: the run stopped after consecutive cases hung";
 const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 
@@ -133,7 +137,7 @@ pub fn run(
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
     // Discard messages from before the first case.
     logs();
-    on_event(Event::Started(&note));
+    on_event(Event::Started { note: &note, driver: runtime.runtime.driver });
     let (worker, hangs) = (Some(worker), Hangs::default());
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
     let mut untried_reason = STOPPED_AFTER_FAILURES;

@@ -89,12 +89,16 @@ impl Page<'_> {
     fn summary_sentence(&self) -> String {
         let summary = &self.report.summary;
         let run = summary.passed + summary.failed + summary.known;
-        match (summary.failed, run) {
+        let sentence = match (summary.failed, run) {
             (0, 0) => "No case was run".to_owned(),
             (0, _) if summary.known > 0 => "No failures except known ones".to_owned(),
             (0, _) => "Nothing failed".to_owned(),
             (1, _) => format!("1 of {run} cases failed"),
             (failed, _) => format!("{failed} of {run} cases failed"),
+        };
+        match self.report.interruption() {
+            Some(_) => format!("Interrupted. {sentence}"),
+            None => sentence,
         }
     }
 

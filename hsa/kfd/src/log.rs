@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Arguments, Write as _};
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -16,6 +17,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<File>,
+    /// Whether a line could not be written. Only the first failure is reported.
+    has_failed: AtomicBool,
     began: Instant,
     mapped: Mutex<Mapped>,
 }
@@ -63,7 +66,8 @@ impl Log {
             }
             None => None,
         };
-        Ok(Self { file, began: Instant::now(), mapped: Mutex::default() })
+        let (began, mapped) = (Instant::now(), Mutex::default());
+        Ok(Self { file, has_failed: AtomicBool::new(false), began, mapped })
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
@@ -177,7 +181,15 @@ impl Log {
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");
-        // Ignore errors: the logged call must not fail because of the log.
-        let _ = file.write_all(line.as_bytes());
+        // The logged call must not fail because of the log.
+        if let Err(error) = file.write_all(line.as_bytes())
+            && !self.has_failed.swap(true, Ordering::Relaxed)
+        {
+            let path = environment::variable("HSA_KFD_LOG").unwrap_or_default();
+            print_error(format_args!(
+                "cannot write the log {}: {error}; the log is incomplete",
+                path.display()
+            ));
+        }
     }
 }

@@ -83,6 +83,20 @@ fn log_records_each_call() {
 }
 
 #[test]
+fn full_log_is_reported_once() {
+    let name = "full_log_is_reported_once";
+    if is_child() {
+        Gpu::open().close();
+        return;
+    }
+    let output = rerun(name, &[("HSA_KFD_LOG", "/dev/full")]);
+    assert!(output.status.success(), "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let message = "hsa-kfd: cannot write the log /dev/full: No space left on device";
+    assert_eq!(errors.matches(message).count(), 1, "{errors}");
+}
+
+#[test]
 fn plan_injects_errors_and_delays() {
     let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
     let text = log_of("plan_injects_errors_and_delays", plan, || {

@@ -22,7 +22,8 @@ Examples:
 The simulation needs --runtime sim; `auto` means the machine's own runtime.
 Ctrl-C ends the test early and prints the levels that have run.
 Exit status: 0 every level was reached or does not apply, 1 a level failed
-or the test was interrupted, 3 the library is missing or does not start.";
+or the test was interrupted, 2 invalid usage or results that cannot be
+written, 3 the library is missing or does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {

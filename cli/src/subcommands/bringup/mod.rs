@@ -40,7 +40,6 @@ use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
-use anyhow::Context;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::begin;
@@ -65,18 +64,27 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     args.output.check()?;
     let interrupt = Interrupt::new()?;
     // The table is written level by level.
-    let open_table = || args.output.stream();
+    // The reader of a table copies its commands, so that names stay without --redact.
+    let open_table = || match args.privacy.removes_folders() {
+        true => args.output.private_stream(&args.privacy),
+        false => args.output.stream(),
+    };
     let mut table = (args.format == RunFormat::Table).then(open_table).transpose()?;
     let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
-    let begin_ktap =
-        || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
+    let begin_ktap = || {
+        Ok::<_, anyhow::Error>(Ktap::begin(
+            args.output.private_stream(&args.privacy)?,
+            levels().count(),
+        )?)
+    };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
-            let written = write_log(log, &run).context("cannot write the log (--log)");
+            let written =
+                write_log(log, &run).map_err(|cause| output::failed("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }
@@ -90,6 +98,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             out.flush()?;
         }
         let failed = matches!(run.outcome, Outcome::Failed(_));
+        if let Some(ktap) = ktap.as_mut().filter(|_| runs.is_empty()) {
+            write_notes(ktap, args, &run)?;
+        }
         if let Some(ktap) = ktap.as_mut().filter(|_| !failed) {
             let (status, detail) = match &run.outcome {
                 Outcome::Skipped(why) => (Status::Skip, why.as_str()),
@@ -134,8 +145,11 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
-        let failed_level = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, reason_not_run)));
+        // A skipped level is no failure, so the level that was interrupted fails.
+        let interrupted = (!is_complete).then_some("interrupted before the end of this level");
+        let failed_level = text.as_deref().or(interrupted).map(|text| (Status::Fail, text));
+        let remaining =
+            failed_level.into_iter().chain(std::iter::repeat((Status::Skip, reason_not_run)));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
@@ -168,6 +182,20 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
         None | Some(_) => Exit::Failure,
     })
+}
+
+/// Writes the runtime and how the results are produced.
+fn write_notes(ktap: &mut Ktap<Screen<'_>>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
+    let runtime = match &run.runtime {
+        Some(Some(path)) => path,
+        Some(None) => "simulation",
+        None => "not loaded",
+    };
+    let driver = run.runtime.as_ref().map(|path| provenance::driver(path.is_none()));
+    let config = args.runtime.config_text();
+    let provenance = provenance::describe_run(driver, config.as_deref(), String::new());
+    let notes = provenance::ktap_notes(&format!("runtime: {runtime}"), provenance, &args.privacy);
+    notes.iter().try_for_each(|line| ktap.write_note(line))
 }
 
 /// Returns the text with which the table describes the failure.

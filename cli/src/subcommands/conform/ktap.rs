@@ -8,7 +8,8 @@ use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// The name of the last result, which says whether the runtime started again after crashes and stopped at the end.
+/// The name of the last result. It fails if the runtime did not start again after a crash, if it did not stop at the end,
+/// or if the run was interrupted.
 const PROCESS: &str = "process";
 
 /// Writes results in the order of the cases.
@@ -31,6 +32,11 @@ impl KtapStream {
         }
         let ktap = Ktap::begin(out, areas.len() + 1)?;
         Ok(Self { ktap, cases, areas, written: 0, pending: BTreeMap::new() })
+    }
+
+    /// Writes diagnostic lines.
+    pub fn write_notes(&mut self, lines: &[String]) -> io::Result<()> {
+        lines.iter().try_for_each(|line| self.ktap.write_note(line))
     }
 
     /// Adds a result. Writes each result for which all earlier cases have a result.
@@ -67,8 +73,11 @@ impl KtapStream {
         }
         self.ktap.end_subtest()?;
         let failed = process.iter().find(|case| case.status != Status::Pass);
-        let status = failed.map_or(Status::Pass, |case| case.status);
-        let detail = failed.map_or(String::new(), |case| format!("{}: {}", case.name, case.detail));
+        let (status, detail) = match (report.interruption(), failed) {
+            (Some(interruption), _) => (Status::Fail, interruption),
+            (None, Some(case)) => (case.status, format!("{}: {}", case.name, case.detail)),
+            (None, None) => (Status::Pass, String::new()),
+        };
         self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })
     }
 }

@@ -19,6 +19,7 @@ use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use background_output::BackgroundOutput;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
+use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::{
     CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
 };
@@ -64,10 +65,13 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         writer.partial = Some(partial);
     }
     let selected_count = selected.len();
-    let stream =
-        || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
+    let stream = || {
+        KtapStream::begin(args.output.private_stream(&args.privacy)?, selected)
+            .context("cannot write the results")
+    };
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
-    let interrupt = Interrupt::new()?;
+    // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
+    let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
     let mut background = BackgroundOutput::default();
     let mut report = match run_all(args, &options, &mut writer, &mut background, interrupt.flag()) {
         Ok(report) => report,
@@ -80,14 +84,19 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         }
     };
     background.remove_frequent_in_failures(&report);
-    let is_complete = !interrupt.arrived() && writer.hangs.is_none();
-    add_provenance(args, &mut report);
-    let closing = closing_lines(&report, writer.hangs, interrupt.arrived());
+    let interruption = report.interruption();
+    let is_complete = interruption.is_none() && writer.hangs.is_none();
+    add_provenance(args, &mut report)?;
+    let closing = closing_lines(&report, writer.hangs, interruption.is_some());
     // The table ends with these lines; other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
+            if is_table && args.privacy.removes_folders() {
+                // The table suggests a command with the path of the runtime.
+                out.clean_with(&args.privacy);
+            }
             write_report(out, args, &report, &background)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
@@ -200,6 +209,16 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
+    /// Writes how KTAP results are produced. `runtime` describes the runtime.
+    fn describe(&mut self, args: &Conform, runtime: &str, driver: Option<Driver>) {
+        let Some(stream) = &mut self.stream else { return };
+        let config = args.common.runtime.config_text();
+        let provenance = provenance::describe_run(driver, config.as_deref(), String::new());
+        let notes = provenance::ktap_notes(runtime, provenance, &args.privacy);
+        let written = stream.write_notes(&notes).context("cannot write the results");
+        self.error = self.error.take().or(written.err());
+    }
+
     /// Adds the result of a case from the interrupted run that this run continues.
     fn add_finished(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
@@ -214,7 +233,7 @@ impl ResultWriter {
 }
 
 /// Adds a description of the run to the report, and removes private data from the report.
-fn add_provenance(args: &Conform, report: &mut Report) {
+fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
     let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();
@@ -227,7 +246,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
         }
         run.provenance = Some(provenance);
     }
-    args.privacy.clean_report(report);
+    Ok(args.privacy.clean_report(report)?)
 }
 
 fn write_report(
@@ -293,7 +312,6 @@ fn run_all(
     interrupted: &AtomicBool,
 ) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
-    options.finished.iter().for_each(|case| writer.add_finished(case));
     // With --repeat, a result is not final: the case may run again.
     let is_final = options.repeat == 1;
     let advance = |progress: hsa_vmm_conformance::Progress<'_>, writer: &mut ResultWriter| {
@@ -304,11 +322,17 @@ fn run_all(
         }
     };
     if args.in_process {
-        let runtime = args.common.runtime.open()?;
+        let (runtime, note) = args.common.runtime.open_with_description()?;
+        note_dimmed(&note);
+        let is_simulation = runtime.info().path.is_none();
+        writer.describe(args, &note, Some(provenance::driver(is_simulation)));
         let report = run_cases(&runtime, options, &mut |progress| advance(progress, writer));
         bar.finish_and_clear();
         return Ok(report);
     }
+    let add_finished = |writer: &mut ResultWriter| {
+        options.finished.iter().for_each(|case| writer.add_finished(case))
+    };
     let log = RefCell::new(DriverLog::open());
     let mut command = || {
         let mut command = worker::command(args)?;
@@ -328,7 +352,11 @@ fn run_all(
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
         match event {
-        Event::Started(note) => bar.suspend(|| note_dimmed(note)),
+        Event::Started { note, driver } => {
+            bar.suspend(|| note_dimmed(note));
+            writer.describe(args, note, driver);
+            add_finished(writer);
+        }
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
         Event::Case(progress) => {
@@ -363,6 +391,7 @@ fn run_all(
         // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
+        add_finished(writer);
         failed_requests.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })

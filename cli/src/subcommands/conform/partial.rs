@@ -4,7 +4,7 @@
 //! case begins. When FILE is complete, `FILE.partial` is removed.
 
 use crate::BadUsage;
-use crate::output::Output;
+use crate::output::{self, Output};
 use anyhow::{Context, bail};
 use hsa_vmm_conformance::{Case, CaseReport, Status};
 use serde::{Deserialize, Serialize};
@@ -52,9 +52,10 @@ impl PartialFile {
             if resume { read_results(&path, cases, &options)? } else { (Vec::new(), 0) };
         let mut file = OpenOptions::new();
         file.create(true).append(true);
-        let file = file.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let failed = |cause| output::failed(path.display(), &cause);
+        let file = file.open(&path).map_err(failed)?;
         // Remove an incomplete last line or, if no run is resumed, the earlier content.
-        file.set_len(length).with_context(|| format!("cannot write {}", path.display()))?;
+        file.set_len(length).map_err(failed)?;
         let partial = Self { path, file };
         if !resume {
             let names = cases.iter().map(|case| case.name.to_owned()).collect();
@@ -84,7 +85,7 @@ impl PartialFile {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let written = (&self.file).write_all(&text).and_then(|()| self.file.sync_data());
-        written.with_context(|| format!("cannot write {}", self.path.display()))
+        Ok(written.map_err(|cause| output::failed(self.path.display(), &cause))?)
     }
 }
 

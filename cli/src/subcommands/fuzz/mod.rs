@@ -29,7 +29,9 @@ const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
-    let runtime = match args.common.runtime.select()? {
+    let selected = args.common.runtime.select()?;
+    let runtime_note = format!("runtime: {selected}");
+    let runtime = match selected {
         SelectedRuntime::Simulation(simulated) => {
             let runtime =
                 simulated.config.clone().map_or(SequenceRuntime::Any, SequenceRuntime::Simulated);
@@ -68,9 +70,14 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
     let begin_ktap = || -> anyhow::Result<_> {
-        let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
+        let mut ktap = Ktap::begin(args.output.private_stream(&args.privacy)?, 1)?;
         // Write the seed before the first sequence runs: the machine may hang.
         ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
+        let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
+        let config = simulation_config(&generator.runtime);
+        let provenance = provenance::describe_run(Some(driver), config, String::new());
+        let notes = provenance::ktap_notes(&runtime_note, provenance, &args.privacy);
+        notes.iter().try_for_each(|line| ktap.write_note(line))?;
         Ok(ktap)
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
@@ -121,9 +128,17 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
             // The seed is in a note, because the name must be the same in each run.
             let test = KtapTest { name: "fuzz", status, detail: &detail };
-            ktap.as_mut().map_or(Ok(()), |ktap| ktap.write_result(&test))?;
+            if let Some(ktap) = &mut ktap {
+                if interrupt.arrived() {
+                    ktap.write_note("interrupted")?;
+                }
+                ktap.write_result(&test)?;
+            }
         }
         RunFormat::Table => args.output.write(|out| {
+            if args.privacy.removes_folders() {
+                out.clean_with(&args.privacy);
+            }
             provenance::print_banner(out, &planned)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;

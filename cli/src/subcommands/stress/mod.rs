@@ -22,8 +22,9 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::RunFormat;
+use crate::choice::RuntimeChoice;
 use crate::interrupt::Interrupt;
-use crate::screen::note;
+use crate::screen::{Screen, note};
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
@@ -61,7 +62,12 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         bringup: String::new(),
     };
     // The last result is about the machine's memory.
-    let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, scenarios.len() + 1)?);
+    let begin = || {
+        Ok::<_, anyhow::Error>(Ktap::begin(
+            args.output.private_stream(&args.privacy)?,
+            scenarios.len() + 1,
+        )?)
+    };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
         if interrupt.arrived() {
@@ -73,6 +79,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         note!("{}: {}", scenario.name(), result.summary());
         if let Some(ktap) = &mut ktap {
+            if report.scenarios.is_empty() {
+                write_notes(ktap, args, result.simulation)?;
+            }
             let (status, detail) = result.verdict()?;
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
         }
@@ -86,6 +95,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     let config = options.config_text();
     let faults = planned_faults::planned(config.as_deref());
     if let Some(ktap) = &mut ktap {
+        if report.interrupted {
+            ktap.write_note("interrupted")?;
+        }
         for scenario in scenarios.iter().skip(report.scenarios.len()) {
             let (status, detail) = (Status::Skip, "interrupted");
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail })?;
@@ -104,6 +116,9 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         RunFormat::Table => {
             args.output.write(|out| {
+                if args.privacy.removes_folders() {
+                    out.clean_with(&args.privacy);
+                }
                 provenance::print_banner(out, &faults)?;
                 report.write_table(out)
             })?;
@@ -112,6 +127,25 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     planned_faults::note_not_happened(&faults);
     Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
+}
+
+/// Writes the runtime and how the results are produced.
+fn write_notes(
+    ktap: &mut Ktap<Screen<'_>>,
+    args: &Stress,
+    is_simulation: Option<bool>,
+) -> std::io::Result<()> {
+    let options = &args.common.runtime;
+    let runtime = match (&options.choice, is_simulation) {
+        (RuntimeChoice::Library(path), _) => path.display().to_string(),
+        (_, Some(true)) => "simulation".to_owned(),
+        _ => "the machine's runtime".to_owned(),
+    };
+    let driver = is_simulation.map(provenance::driver);
+    let provenance =
+        provenance::describe_run(driver, options.config_text().as_deref(), String::new());
+    let notes = provenance::ktap_notes(&format!("runtime: {runtime}"), provenance, &args.privacy);
+    notes.iter().try_for_each(|line| ktap.write_note(line))
 }
 
 /// Returns the command that repeats the run with the same random choices.

@@ -1,0 +1,64 @@
+//! Standard output, for results.
+
+use crate::output;
+use rustix::io::Errno;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether standard output was closed when this process began (`hsa-vmm info >&-`).
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The C library calls this before Rust's runtime, which opens `/dev/null` in place of a closed standard output.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHECK: extern "C" fn() = check;
+
+extern "C" fn check() {
+    let flags = rustix::io::fcntl_getfd(rustix::stdio::stdout());
+    IS_CLOSED.store(flags == Err(Errno::BADF), Ordering::Relaxed);
+}
+
+/// Returns whether standard output was closed when this process began.
+pub fn is_closed() -> bool {
+    IS_CLOSED.load(Ordering::Relaxed)
+}
+
+/// Closes standard output for a program if it was closed when this process began. Otherwise, the program would write to
+/// the `/dev/null` that Rust's runtime has opened.
+pub fn keep_closed(command: &mut Command) {
+    let close = || {
+        // SAFETY: Rust's runtime has opened the descriptor, and nothing uses it between `fork` and `exec`.
+        unsafe { rustix::io::close(1) };
+        Ok(())
+    };
+    if is_closed() {
+        // SAFETY: `close` is async-signal-safe.
+        unsafe { command.pre_exec(close) };
+    }
+}
+
+/// Writes to standard output, without a buffer. Unlike [`io::Stdout`], returns an error if standard output is closed.
+///
+/// If the reader has closed the pipe (`hsa-vmm conform | head -1`), discards the text. The command continues, so that
+/// its exit status is that of the complete run.
+#[derive(Clone, Copy, Debug)]
+pub struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let write = || match is_closed() {
+            true => Err(Errno::BADF),
+            false => rustix::io::write(rustix::stdio::stdout(), bytes),
+        };
+        match rustix::io::retry_on_intr(write) {
+            Err(Errno::PIPE) => Ok(bytes.len()),
+            result => result.map_err(|cause| output::failed("to standard output", &cause.into())),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
