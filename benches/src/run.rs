@@ -69,7 +69,8 @@ pub struct Measurement {
     /// The number of samples.
     pub samples: usize,
     /// The number of calls per sample.
-    pub calls_a_sample: usize,
+    #[serde(rename = "calls_a_sample")]
+    pub calls_per_sample: usize,
 }
 
 /// The error of a measurement.
@@ -321,7 +322,7 @@ pub(crate) fn compute_measurement(
     level: Level,
     (live_mappings, gpus): (usize, usize),
     samples: &mut Samples,
-    calls_a_sample: usize,
+    calls_per_sample: usize,
     raw: &mut Option<Median>,
 ) -> Option<Measurement> {
     let (median, p99) = (samples.median()?, samples.quantile(0.99)?);
@@ -343,7 +344,7 @@ pub(crate) fn compute_measurement(
         over_raw_ns: raw.map(|raw| round_to_tenth(median.value - raw.value)),
         over_raw_error_ns: raw.map(|raw| round_to_tenth(error(raw))),
         samples: samples.len(),
-        calls_a_sample,
+        calls_per_sample,
     })
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Prints information to standard error, dimmed.
-pub fn print_info(text: &str) {
+pub fn note_dimmed(text: &str) {
     let dim = Style::new().dimmed();
     let mut screen = Screen::stderr();
     // Ignore errors: the information is optional.
@@ -141,7 +141,7 @@ impl RuntimeOptions {
     /// Opens the chosen runtime and prints its description to standard error.
     pub fn open(&self) -> anyhow::Result<Runtime> {
         let (runtime, description) = self.open_with_description()?;
-        print_info(&description);
+        note_dimmed(&description);
         Ok(runtime)
     }
 

@@ -7,7 +7,7 @@ use crate::subcommands::kfd_version;
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use hsa_vmm_conformance::describe::Driver;
-use hsa_vmm_conformance::{Machine, PlannedFault, Provenance, Report};
+use hsa_vmm_conformance::{PlannedFault, Provenance, Report, TestEnvironment};
 use serde::Serialize;
 use serde_json::Value;
 use std::env;
@@ -51,13 +51,15 @@ pub fn describe_run(
     simulation: Option<&str>,
     reproduce: String,
 ) -> Provenance {
-    let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
+    let machine = driver
+        .map(test_environment)
+        .or(is_driver_emulated().then_some(TestEnvironment::EmulatedDriver));
     let names = RUNTIME_VARIABLES.iter().chain(OTHER_VARIABLES);
     let variable = |name: &&str| {
         let value = env::var_os(name)?.to_string_lossy().into_owned();
         (!value.is_empty()).then(|| ((*name).to_owned(), value))
     };
-    let kfd_version = (machine != Some(Machine::Simulation)).then(kfd_version);
+    let kfd_version = (machine != Some(TestEnvironment::Simulation)).then(kfd_version);
     let (kfd_version, kfd_version_unknown) = match kfd_version {
         Some(Err(reason)) => (None, Some(reason)),
         version => (version.and_then(Result::ok), None),
@@ -161,12 +163,12 @@ fn read_trimmed(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-fn machine(driver: Driver) -> Machine {
+fn test_environment(driver: Driver) -> TestEnvironment {
     match driver {
-        Driver::Simulated => Machine::Simulation,
-        Driver::Emulated => Machine::EmulatedDriver,
-        Driver::Amdkfd if is_virtual() => Machine::Virtual,
-        Driver::Amdkfd => Machine::Real,
+        Driver::Simulated => TestEnvironment::Simulation,
+        Driver::Emulated => TestEnvironment::EmulatedDriver,
+        Driver::Amdkfd if is_virtual() => TestEnvironment::Virtual,
+        Driver::Amdkfd => TestEnvironment::Real,
     }
 }
 

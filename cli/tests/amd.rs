@@ -378,7 +378,7 @@ fn info_names_two_runtimes() {
     let file = |fetched: &FetchedRelease| fetched.runtime().canonicalize().unwrap();
     let text = |fetched: &FetchedRelease| file(fetched).display().to_string();
     let output = info(&[], None);
-    assert!(stdout(&output).contains("taken because         the process had loaded it already"));
+    assert!(stdout(&output).contains("chosen because        the process had loaded it already"));
     assert!(
         stdout(&output).contains("implementation        ROCr 1.15 (ROCm 6.4)"),
         "{}",
@@ -393,7 +393,7 @@ fn info_names_two_runtimes() {
     );
     for line in [
         &format!("runtime               {}", text(newer)),
-        "taken because         --runtime or HSA_VMM_RUNTIME names it",
+        "chosen because        --runtime or HSA_VMM_RUNTIME names it",
         "implementation        ROCr 1.18 (ROCm 7)",
         &expected,
     ] {

@@ -125,7 +125,7 @@ pub struct KnownFailures {
 /// The error of a list of known failures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KnownListError {
+pub enum ExpectationFileError {
     /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     File {
@@ -159,7 +159,7 @@ pub enum ExpectationListError {
     Quirk(String),
     /// The reason or the source is empty.
     #[error("`{0}` needs a reason and a source that are not empty")]
-    Unfounded(String),
+    MissingReason(String),
     /// The first version is later than the last.
     #[error("`{0}`: the first version is after the last")]
     Versions(String),
@@ -194,7 +194,7 @@ impl std::str::FromStr for KnownFailures {
                 return Err(ExpectationListError::Quirk(unknown.clone()));
             }
             if entry.reason.trim().is_empty() || entry.source.trim().is_empty() {
-                return Err(ExpectationListError::Unfounded(name()));
+                return Err(ExpectationListError::MissingReason(name()));
             }
             if entry.first.zip(entry.last).is_some_and(|(first, last)| last < first) {
                 return Err(ExpectationListError::Versions(name()));
@@ -218,12 +218,12 @@ impl KnownFailures {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`KnownListError`], which names the file, the error and its position.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, KnownListError> {
+    /// [`ExpectationFileError`], which names the file, the error and its position.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ExpectationFileError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)
-            .map_err(|error| KnownListError::File { path: path.into(), error })?;
-        text.parse().map_err(|error| KnownListError::Content { path: path.into(), error })
+            .map_err(|error| ExpectationFileError::File { path: path.into(), error })?;
+        text.parse().map_err(|error| ExpectationFileError::Content { path: path.into(), error })
     }
 
     /// Adds the entries of another list. For a case in both lists, the entry of this list applies.

@@ -1,4 +1,4 @@
-//! How a result was produced: the command, its environment, and the machine.
+//! How a result was produced: the command, its environment variables, and the test environment.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ pub struct Provenance {
     /// The kernel's release; empty if it is unknown.
     #[serde(default)]
     pub kernel: String,
-    /// The machine that the runtime ran on; `None` if unknown.
+    /// The environment that the runtime ran in; `None` if unknown.
     #[serde(default)]
-    pub machine: Option<Machine>,
+    pub machine: Option<TestEnvironment>,
     /// Whether `--redact` has removed paths, serial numbers, PCI addresses and output.
     #[serde(default)]
     pub redacted: bool,
@@ -60,10 +60,10 @@ pub enum FaultTarget {
     Gpu,
 }
 
-/// The machine and driver that a runtime ran on.
+/// The environment of a runtime: the machine and the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Machine {
+pub enum TestEnvironment {
     /// A machine and the kernel's own driver.
     Real,
     /// A virtual machine and the kernel's own driver.
@@ -74,7 +74,7 @@ pub enum Machine {
     Simulation,
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for TestEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Real => "real machine, kernel's driver",
@@ -130,7 +130,7 @@ impl Provenance {
     /// simulation, which has no driver.
     #[must_use]
     pub fn kfd_version_text(&self) -> Option<String> {
-        if self.machine == Some(Machine::Simulation) {
+        if self.machine == Some(TestEnvironment::Simulation) {
             return None;
         }
         Some(match (&self.kfd_version, &self.kfd_version_unknown) {
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(text.as_deref(), Some("not known (permission denied)"));
         provenance.kfd_version = Some("1.17".to_owned());
         assert_eq!(provenance.kfd_version_text().as_deref(), Some("1.17"));
-        provenance.machine = Some(Machine::Simulation);
+        provenance.machine = Some(TestEnvironment::Simulation);
         assert_eq!(provenance.kfd_version_text(), None);
     }
 }

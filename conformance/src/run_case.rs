@@ -54,8 +54,9 @@ pub enum Ended {
     Exit(i32),
     /// Killed after this time limit, in milliseconds.
     TimeLimit(u64),
-    /// Killed because it sent this invalid answer.
-    Garbage(String),
+    /// Killed because it sent this invalid message.
+    #[serde(rename = "garbage")]
+    InvalidMessage(String),
 }
 
 impl Lost {
@@ -73,7 +74,7 @@ impl fmt::Display for Lost {
             Ended::TimeLimit(limit) => {
                 write!(f, "hung: did not end within {} s", *limit as f64 / 1000.0)?;
             }
-            Ended::Garbage(text) => write!(f, "sent an invalid answer: {text:?}")?,
+            Ended::InvalidMessage(text) => write!(f, "sent an invalid answer: {text:?}")?,
         }
         match &self.last_call {
             Some(call) => write!(f, ", {call}"),

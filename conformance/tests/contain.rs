@@ -64,10 +64,10 @@ fn run_worker(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
 fn invalid_reply_fails_the_case() {
     let long = r#"say "$(head -c 100000 /dev/zero | tr '\0' x)""#;
     let replies = [
-        ("say nonsense", Ended::Garbage("nonsense".to_owned())),
-        (long, Ended::Garbage("x".repeat(80))),
-        ("printf '\\377\\376\\n' >&0", Ended::Garbage("\u{fffd}\u{fffd}".to_owned())),
-        ("say '\"Stopped\"'", Ended::Garbage("Stopped".to_owned())),
+        ("say nonsense", Ended::InvalidMessage("nonsense".to_owned())),
+        (long, Ended::InvalidMessage("x".repeat(80))),
+        ("printf '\\377\\376\\n' >&0", Ended::InvalidMessage("\u{fffd}\u{fffd}".to_owned())),
+        ("say '\"Stopped\"'", Ended::InvalidMessage("Stopped".to_owned())),
         ("exit 9", Ended::Exit(9)),
         ("kill -9 $$", Ended::Signal("SIGKILL".to_owned())),
         // The worker sends half a reply, and then exits or hangs.

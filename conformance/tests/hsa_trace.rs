@@ -2,7 +2,7 @@
 
 use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
 use hsa_vmm_conformance::hsa_trace::steps::{
-    Action, AgentRef, Memory, Place, PoolRef, Skipped, plan,
+    Action, AddressRef, AgentRef, Memory, PoolRef, Skipped, plan,
 };
 use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use hsa_vmm_conformance::trace::Reader;
@@ -132,11 +132,11 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!((plan.blocks, plan.memory_handles, plan.descriptors), (1, 3, 0));
     assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
-    let start = Place::Block { block: 0, offset: 0 };
+    let start = AddressRef::Block { block: 0, offset: 0 };
     assert_eq!(actions[2], Ok(Action::Release { memory: Memory::Numbered(0) }));
     let memory = Memory::Numbered(1);
     assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
-    let inside = Place::Block { block: 0, offset: 0x800 };
+    let inside = AddressRef::Block { block: 0, offset: 0x800 };
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
     // The descriptor comes from another process. Its memory stays mapped until the call of `unmap`.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);

@@ -3,7 +3,7 @@
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::describe::{Driver, QuirkDescription};
-use hsa_vmm_conformance::{FaultTarget, Machine, Options, PlannedFault, Provenance};
+use hsa_vmm_conformance::{FaultTarget, Options, PlannedFault, Provenance, TestEnvironment};
 use hsa_vmm_conformance::{Report, Status, run};
 
 const HOSTILE: &str = "</td><script>alert('1')</script>\"'&lt;<img src=x onerror=alert(1)>";
@@ -161,7 +161,7 @@ fn html_shows_provenance_and_planned_faults() {
         reproduce: "hsa-vmm emulate --gpus 2 -- hsa-vmm conform".to_owned(),
         environment: [("HSA_XNACK".to_owned(), HOSTILE.to_owned())].into(),
         planned_faults: vec![planned],
-        machine: Some(Machine::Simulation),
+        machine: Some(TestEnvironment::Simulation),
         ..Provenance::default()
     });
     let html = report.html().unwrap();

@@ -3,7 +3,7 @@
 use super::{Message, Task, exit_description, start_worker};
 use crate::arguments::Common;
 use crate::interrupt::Interrupt;
-use hsa_vmm_conformance::fuzz::{Failure, Kind, Moment, Sequence};
+use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl<'a> Executor<'a> {
             none => none.insert(start_worker(self.common)?),
         };
         worker.send(&Task::Perform(sequences.to_vec()));
-        let (mut index, mut moment, mut failed) = (0, Moment::Start, None);
+        let (mut index, mut point, mut failed) = (0, FailurePoint::Start, None);
         let mut last_message = Instant::now();
         let (kind, description) = loop {
             let remaining = self.time_limit.saturating_sub(last_message.elapsed());
@@ -57,26 +57,34 @@ impl<'a> Executor<'a> {
                 Received::Message(Message::At(operation)) => {
                     let length =
                         sequences.get(index).map_or(0, |sequence| sequence.operations.len());
-                    moment =
-                        if operation < length { Moment::Operation(operation) } else { Moment::End };
+                    point = if operation < length {
+                        FailurePoint::Operation(operation)
+                    } else {
+                        FailurePoint::End
+                    };
                 }
-                Received::Message(Message::Done(_)) => (index, moment) = (index + 1, Moment::Start),
+                Received::Message(Message::Done(_)) => {
+                    (index, point) = (index + 1, FailurePoint::Start)
+                }
                 Received::Message(Message::Failed(failure)) => failed = Some((index, failure)),
                 Received::Message(Message::Idle) => return Ok(failed),
                 Received::Invalid(line) => {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
                 Received::Timeout => {
-                    break (Kind::Hang, format!("it did not end within {:?}", self.time_limit));
+                    break (
+                        FailureKind::Hang,
+                        format!("it did not end within {:?}", self.time_limit),
+                    );
                 }
                 Received::Exited(end) => {
                     let exit = exit_description(worker, end);
-                    break (Kind::Crash, format!("the process ended ({exit})"));
+                    break (FailureKind::Crash, format!("the process ended ({exit})"));
                 }
             }
             last_message = Instant::now();
         };
         self.worker = None;
-        Ok(Some((index, Failure { kind, moment, description })))
+        Ok(Some((index, Failure { kind, point, description })))
     }
 }

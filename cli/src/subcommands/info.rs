@@ -55,7 +55,7 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     let runtime = &description.runtime;
     let path = runtime.path.as_ref().map(|path| path.display().to_string());
     let mut rows: Vec<(&str, String)> = path.map(|path| ("runtime", path)).into_iter().collect();
-    rows.extend(runtime.origin.clone().map(|origin| ("taken because", origin)));
+    rows.extend(runtime.origin.clone().map(|origin| ("chosen because", origin)));
     rows.extend(runtime.facts().into_iter().filter_map(|fact| Some((fact.name, fact.value?))));
     let missing = runtime.missing_functions.as_ref().filter(|missing| !missing.is_empty());
     rows.extend(missing.map(|missing| ("not exported", missing.join(", "))));
@@ -179,14 +179,14 @@ fn pool_row(agent: &Agent, pool: &Pool) -> Vec<String> {
 }
 
 fn print_links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
-    let mut links = table(&["agent", "reaches", "by"]);
+    let mut links = table(&["agent", "peer", "links"]);
     for agent in runtime.agents() {
         for peer in &agent.peers {
             let path = if peer.reachable {
                 let hops: Vec<_> = peer.links.iter().map(|link| link.kind.to_string()).collect();
                 if hops.is_empty() { "(unknown)".to_owned() } else { hops.join(" + ") }
             } else {
-                "not at all".to_owned()
+                "not reachable".to_owned()
             };
             links.add_row(vec![agent_id(agent), peer.agent.to_string(), path]);
         }

@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.cpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoH",
-        "loads and stores that extend past the mapping are refused and transfer nothing",
+        "loads and stores that extend past the mapping are rejected and transfer nothing",
         cpu_cannot_cross_mapping_end,
     ),
     Case::new(
@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.gpu.needs_both_sides",
         "HIP: hipMemSetAccess",
-        "a copy by a GPU without access to source or destination is refused",
+        "a copy by a GPU without access to source or destination is rejected",
         gpu_needs_access_to_both_sides,
     ),
     Case::new(
@@ -64,19 +64,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.gpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoD",
-        "copies and fills that extend past the mapping are refused and transfer nothing",
+        "copies and fills that extend past the mapping are rejected and transfer nothing",
         gpu_cannot_cross_mapping_end,
     ),
     Case::new(
         "access.gpu.agent_invented",
         "HIP: hipMemcpyDtoD",
-        "a copy by an agent that does not exist is refused",
+        "a copy by an agent that does not exist is rejected",
         rejects_invented_agent,
     ),
     Case::new(
         "access.gpu.fill_off_the_words",
         "HSA: hsa_amd_memory_async_copy",
-        "filling a size that is not a multiple of four bytes is refused",
+        "filling a size that is not a multiple of four bytes is rejected",
         gpu_fill_rejects_partial_words,
     ),
     Case::new(

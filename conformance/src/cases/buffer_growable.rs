@@ -47,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.growable.beyond_maximum",
         "documentation: Problem::TooLarge",
-        "growth past the reservation is refused and leaves the buffer unchanged",
+        "growth past the reservation is rejected and leaves the buffer unchanged",
         rejects_growth_beyond_maximum,
     ),
     Case::new(
@@ -59,13 +59,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.growable.size_zero",
         "HIP: hipMemAddressReserve",
-        "a buffer with no capacity is refused",
+        "a buffer with no capacity is rejected",
         rejects_zero_capacity,
     ),
     Case::new(
         "buffer.growable.address_taken",
         "documentation: GrowableBuilder::exactly_at; HIP may choose another address",
-        "a buffer at a fixed address that is in use is refused",
+        "a buffer at a fixed address that is in use is rejected",
         rejects_taken_address,
     ),
     Case::new(
@@ -201,7 +201,7 @@ fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
         let error = context.expect_error(HipError::InvalidValue, || buffer.grow(additional))?;
         let is_too_large = matches!(error.problem(), Some(Problem::TooLarge { .. }));
         ensure!(is_too_large, "{error}");
-        ensure_eq!(buffer.size(), granule, "the size after {additional:#x} bytes were refused");
+        ensure_eq!(buffer.size(), granule, "the size after {additional:#x} bytes were rejected");
     }
     context.check_contents(buffer.address(), 1, 0xc600)
 }

@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.no_such_page",
         "documentation: Problem::OutOfRange",
-        "pages past the end are refused",
+        "pages past the end are rejected",
         rejects_pages_beyond_end,
     ),
     Case::new(

@@ -41,7 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.ring.no_ring",
         "documentation: Problem::TooFewTimes",
-        "creating a ring is refused if its memory would be mapped fewer than two times, or if its size is 0",
+        "creating a ring is rejected if its memory would be mapped fewer than two times, or if its size is 0",
         rejects_invalid_rings,
     ),
     Case::new(

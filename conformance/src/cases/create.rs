@@ -43,13 +43,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.size.zero",
         "hip-tests: hipMemCreate_Negative",
-        "a size of 0 is refused",
+        "a size of 0 is rejected",
         |c| rejects_size(c, 0),
     ),
     Case::new(
         "create.size.off_the_granule",
         "hip-tests: hipMemCreate_Negative; reference 6.2 #12",
-        "a size that is not a multiple of the granule is refused",
+        "a size that is not a multiple of the granule is rejected",
         |c| rejects_size(c, c.granule() + c.granule() / 2),
     ),
     Case::new(
@@ -61,7 +61,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.flags.refused",
         "recorded: cuda_h200_edges create_flags_nonzero",
-        "flags are refused",
+        "flags are rejected",
         rejects_flags,
     ),
     Case::new(

@@ -52,19 +52,19 @@ pub(super) const CASES: &[Case] = &[
         "access.enforced.after_revoke",
         "documentation: Vmm::revoke; rocm-systems#11693",
         "a GPU can neither read nor write when revoke has returned",
-        |context| check_taken_away(context, Removal::Revoke),
+        |context| check_removed(context, Removal::Revoke),
     ),
     Case::new(
         "access.enforced.after_unmap",
         "HIP: hipMemUnmap; rocm-systems#11693",
         "a GPU can neither read nor write when unmap has returned",
-        |context| check_taken_away(context, Removal::Unmap),
+        |context| check_removed(context, Removal::Unmap),
     ),
     Case::new(
         "access.enforced.after_free",
         "HIP: hipMemAddressFree; rocm-systems#11693",
         "a GPU can neither read nor write freed memory",
-        |context| check_taken_away(context, Removal::Free),
+        |context| check_removed(context, Removal::Free),
     ),
     Case::new(
         "access.enforced.under_load",
@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
         "revoking a GPU's access takes effect, and another GPU's copies go on",
         |context| {
             context.other_gpu()?;
-            check_taken_away(context, Removal::RevokeUnderLoad)
+            check_removed(context, Removal::RevokeUnderLoad)
         },
     ),
     Case::new(
@@ -140,7 +140,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
             _ => (None, None),
         };
         let ticket = offer.as_ref().map(|offer| offer.ticket().to_string());
-        let access = GpuAccess { gpu, granted: granted as u32, taken_by: None, writes, ticket };
+        let access = GpuAccess { gpu, granted: granted as u32, removed_by: None, writes, ticket };
         let process = match &mut second_process {
             Some(process) => process,
             none => none.insert(context.start_peer_with_variable("HSA_ENABLE_SDMA", engine)?),
@@ -159,11 +159,11 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
 }
 
 /// Checks that the first GPU can neither read nor write after its access was removed.
-fn check_taken_away(context: &Context, removal: Removal) -> Verdict {
+fn check_removed(context: &Context, removal: Removal) -> Verdict {
     require_enforcement(context)?;
     for writes in [false, true] {
         let granted = Access::ReadWrite as u32;
-        let access = GpuAccess { gpu: 0, granted, taken_by: Some(removal), writes, ticket: None };
+        let access = GpuAccess { gpu: 0, granted, removed_by: Some(removal), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
         check_result(
             context.start_peer()?.access(&access)?,

@@ -33,31 +33,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.export.not_requested",
         "recorded: cuda_h200_edges export_not_requested; reference 6.2 #54",
-        "memory that was not created as shareable is refused",
+        "memory that was not created as shareable is rejected",
         rejects_unshareable_memory,
     ),
     Case::new(
         "share.export.wrong_type",
         "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
-        "a handle type other than the requested one is refused",
+        "a handle type other than the requested one is rejected",
         rejects_other_handle_type,
     ),
     Case::new(
         "share.export.flags",
         "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
-        "flags are refused",
+        "flags are rejected",
         rejects_flags,
     ),
     Case::new(
         "share.export.handle_zero",
         "HIP: hipMemExportToShareableHandle",
-        "handle 0 is refused",
+        "handle 0 is rejected",
         |c| rejects_handle(c, Handle::from_bits(0)),
     ),
     Case::new(
         "share.export.handle_released",
         "recorded: cuda_h200_edges risky_5 (CUDA crashes)",
-        "a released handle is refused",
+        "a released handle is rejected",
         rejects_released_handle,
     ),
     Case::new(

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.map_array.list_empty",
         "HIP: hipMemMapArrayAsync",
-        "an empty list is refused",
+        "an empty list is rejected",
         |c| c.expect_invalid_argument(Argument::List, || c.vmm().map_array_async(0)),
     ),
     Case::new(

@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.host.unknown_node",
         "HIP 7.1: hipMemLocationTypeHostNuma",
-        "a NUMA node that does not exist is refused",
+        "a NUMA node that does not exist is rejected",
         rejects_unknown_node,
     ),
 ];

@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.not_memory",
         "recorded: cuda_h200_edges import_not_a_memory_fd; reference 6.2 #57",
-        "a file that is not GPU memory is refused",
+        "a file that is not GPU memory is rejected",
         rejects_plain_file,
     ),
     Case::new(
@@ -87,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.no_file",
         "recorded: cuda_h200_edges import_bad_fd; reference 6.2 #57",
-        "a device, a pipe and a directory are refused",
+        "a device, a pipe and a directory are rejected",
         rejects_devices_and_pipes,
     ),
     Case::new(

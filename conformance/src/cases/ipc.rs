@@ -56,49 +56,49 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.virtual_memory",
         "reference 6.2 #68",
-        "reserved and mapped addresses are refused, and the error reports virtual memory",
+        "reserved and mapped addresses are rejected, and the error reports virtual memory",
         rejects_virtual_memory,
     ),
     Case::new(
         "ipc.get.host_memory",
         "HIP: hipIpcGetMemHandle takes device memory",
-        "host memory is refused, and the error reports host memory",
+        "host memory is rejected, and the error reports host memory",
         rejects_host_memory,
     ),
     Case::new(
         "ipc.get.not_the_runtimes",
         "HIP: hipIpcGetMemHandle",
-        "an address of memory that the runtime has not allocated is refused",
+        "an address of memory that the runtime has not allocated is rejected",
         rejects_other_memory,
     ),
     Case::new(
         "ipc.open.same_process",
         "reference 6.2 #69; hip-tests: hipIpcOpenMemHandle_Negative_Open_In_Creating_Process",
-        "a handle of this process is refused with hipErrorInvalidContext",
+        "a handle of this process is rejected with hipErrorInvalidContext",
         rejects_own_process,
     ),
     Case::new(
         "ipc.open.flags",
         "hip-tests: hipIpcMemAccess_ParameterValidation",
-        "flags other than hipIpcMemLazyEnablePeerAccess are refused",
+        "flags other than hipIpcMemLazyEnablePeerAccess are rejected",
         rejects_flags,
     ),
     Case::new(
         "ipc.open.blank",
         "hip-tests: hipIpcMemAccess_ParameterValidation",
-        "a handle of all zeros is refused",
+        "a handle of all zeros is rejected",
         rejects_zeros,
     ),
     Case::new(
         "ipc.open.offset_beyond",
         "documentation: IpcHandle, psize and poffset",
-        "a handle with an offset outside its memory is refused",
+        "a handle with an offset outside its memory is rejected",
         rejects_offset_beyond_end,
     ),
     Case::new(
         "ipc.open.no_process",
         "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
-        "a handle of a process that does not exist is refused with hipErrorInvalidDevicePointer",
+        "a handle of a process that does not exist is rejected with hipErrorInvalidDevicePointer",
         rejects_missing_process,
     ),
     Case::new(
@@ -139,7 +139,7 @@ fn get_handle(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
 }
 
 /// Checks that a call failed with the expected HIP error, and records the error.
-pub(super) fn expect_error<T: fmt::Debug>(
+pub(super) fn expect_ipc_error<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
     result: Result<T, Error>,
@@ -160,7 +160,7 @@ fn expect_problem<T: fmt::Debug>(
     problem: Problem,
     result: Result<T, Error>,
 ) -> Verdict {
-    let error = expect_error(context, HipError::InvalidValue, result)?;
+    let error = expect_ipc_error(context, HipError::InvalidValue, result)?;
     ensure_eq!(error.problem(), Some(problem), "{error}");
     Ok(())
 }
@@ -216,14 +216,14 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let address = memory.address();
     memory.free()?;
-    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(address))?;
+    expect_ipc_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(address))?;
     Ok(())
 }
 
 fn rejects_end_of_allocation(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let end = offset_by(memory.address(), SIZE);
-    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
+    expect_ipc_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
     Ok(())
 }
 
@@ -251,14 +251,14 @@ fn rejects_host_memory(context: &Context) -> Verdict {
 fn rejects_other_memory(context: &Context) -> Verdict {
     let local = [0u8; 64];
     let result = open_ipc(context)?.get_mem_handle(Address::from(local.as_ptr()));
-    expect_error(context, HipError::InvalidValue, result)?;
+    expect_ipc_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
 fn rejects_own_process(context: &Context) -> Verdict {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
-    expect_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
+    expect_ipc_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
     Ok(())
 }
 
@@ -312,7 +312,7 @@ fn rejects_missing_process(context: &Context) -> Verdict {
                 }
             })?;
             let result = ipc.open_mem_handle(&handle, 0);
-            expect_error(context, HipError::InvalidDevicePointer, result)?;
+            expect_ipc_error(context, HipError::InvalidDevicePointer, result)?;
         }
     }
     Ok(())

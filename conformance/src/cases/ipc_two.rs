@@ -1,6 +1,6 @@
 //! IPC handles of pool memory between two processes: a second process exports, this process opens.
 
-use super::ipc::{expect_error, open_ipc};
+use super::ipc::{expect_ipc_error, open_ipc};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
@@ -22,13 +22,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.open.freed_memory",
         "reference 6.2 #70; HIP: hipIpcOpenMemHandle",
-        "a handle of freed memory is refused without waiting",
+        "a handle of freed memory is rejected without waiting",
         rejects_freed_memory,
     ),
     Case::new(
         "ipc.open.dead_process",
         "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
-        "a handle of a process that was killed is refused",
+        "a handle of a process that was killed is rejected",
         rejects_dead_process,
     ),
 ];
@@ -74,7 +74,7 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.free()?;
     let result = open_ipc(context)?.open_mem_handle(&handle, 0);
-    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
+    expect_ipc_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }
 
 fn rejects_dead_process(context: &Context) -> Verdict {
@@ -82,5 +82,5 @@ fn rejects_dead_process(context: &Context) -> Verdict {
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.kill();
     let result = open_ipc(context)?.open_mem_handle(&handle, 0);
-    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
+    expect_ipc_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }

@@ -13,10 +13,10 @@
 
 mod access;
 mod access_pairs;
-mod access_refused;
+mod access_rejected;
 mod access_use;
 mod area;
-mod area_refused;
+mod area_rejected;
 mod buffer_growable;
 mod buffer_paged;
 mod buffer_pausable;
@@ -33,7 +33,7 @@ mod ipc;
 mod ipc_two;
 mod kernel_state;
 mod map;
-mod map_refused;
+mod map_rejected;
 mod pool;
 mod pool_memory;
 mod properties;
@@ -60,10 +60,10 @@ pub fn cases() -> Vec<&'static Case> {
         reserve::CASES,
         create::CASES,
         map::CASES,
-        map_refused::CASES,
+        map_rejected::CASES,
         access::CASES,
         access_use::CASES,
-        access_refused::CASES,
+        access_rejected::CASES,
         revoke::CASES,
         access_pairs::CASES,
         enforced::CASES,
@@ -79,7 +79,7 @@ pub fn cases() -> Vec<&'static Case> {
         ipc::CASES,
         ipc_two::CASES,
         area::CASES,
-        area_refused::CASES,
+        area_rejected::CASES,
         kernel_state::CASES,
         buffer_growable::CASES,
         buffer_ring::CASES,

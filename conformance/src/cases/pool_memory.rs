@@ -32,19 +32,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU can copy from another GPU after peer access was enabled, and the copy is refused before",
+        "a GPU can copy from another GPU after peer access was enabled, and the copy is rejected before",
         copies_between_gpus,
     ),
     Case::new(
         "pool.memory.zero_size",
         "HSA: hsa_amd_memory_pool_allocate",
-        "a size of 0 is refused",
+        "a size of 0 is rejected",
         rejects_zero_size,
     ),
     Case::new(
         "pool.memory.too_large",
         "HIP: hipMalloc, hipErrorOutOfMemory",
-        "more memory than exists is refused",
+        "more memory than exists is rejected",
         rejects_huge_size,
     ),
     Case::new(
@@ -142,10 +142,10 @@ fn copies_between_gpus(context: &Context) -> Verdict {
 }
 
 /// Checks that a call failed with the expected HIP error.
-fn expect_error<T>(
+fn expect_pool_error<T>(
     context: &Context,
-    result: Result<T, Error>,
     expected: HipError,
+    result: Result<T, Error>,
 ) -> Verdict<Error> {
     match result {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
@@ -158,7 +158,7 @@ fn expect_error<T>(
 
 fn rejects_zero_size(context: &Context) -> Verdict {
     let result = PoolMemory::allocate(context.runtime(), context.gpu(), 0);
-    expect_error(context, result, HipError::InvalidValue)?;
+    expect_pool_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
@@ -166,7 +166,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(0, |pool| pool.size) + (1 << 30);
     let result = PoolMemory::allocate(context.runtime(), context.gpu(), size);
-    expect_error(context, result, HipError::OutOfMemory)?;
+    expect_pool_error(context, HipError::OutOfMemory, result)?;
     Ok(())
 }
 
@@ -174,12 +174,13 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
     let memory = allocate(context, 4096)?;
     for (offset, size) in [(0, 4097), (4096, 1), (usize::MAX, 2), (1, usize::MAX)] {
         let expected = Some(Problem::OutOfBounds { size, end: 4096 });
-        let error = expect_error(context, memory.fill(offset, 0, size), HipError::InvalidValue)?;
+        let error =
+            expect_pool_error(context, HipError::InvalidValue, memory.fill(offset, 0, size))?;
         ensure_eq!(error.problem(), expected, "{error}");
     }
-    let error = expect_error(context, memory.read(4090, &mut [0; 7]), HipError::InvalidValue)?;
+    let error = expect_pool_error(context, HipError::InvalidValue, memory.read(4090, &mut [0; 7]))?;
     ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
-    let error = expect_error(context, memory.write(4090, &[0; 7]), HipError::InvalidValue)?;
+    let error = expect_pool_error(context, HipError::InvalidValue, memory.write(4090, &[0; 7]))?;
     ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

@@ -28,25 +28,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.handle.zero",
         "hip-tests: hipMemGetAllocationPropertiesFromHandle_Negative",
-        "handle 0 is refused",
+        "handle 0 is rejected",
         |c| rejects_handle(c, Handle::from_bits(0)),
     ),
     Case::new(
         "properties.handle.invented",
         "recorded: cuda_h200_edges risky_0 (CUDA crashes)",
-        "an invented handle is refused",
+        "an invented handle is rejected",
         |c| rejects_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 21)),
     ),
     Case::new(
         "properties.handle.released",
         "HIP: hipMemGetAllocationPropertiesFromHandle",
-        "a released handle is refused",
+        "a released handle is rejected",
         rejects_released_handle,
     ),
     Case::new(
         "properties.handle.released_while_mapped",
         "invariant 5 (src/vmm/ledger/check.rs)",
-        "a handle without references is refused while its memory is mapped",
+        "a handle without references is rejected while its memory is mapped",
         rejects_released_while_mapped,
     ),
 ];

@@ -36,25 +36,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.range.pool_memory_end",
         "HSA: hsa_amd_portable_export_dmabuf",
-        "a range that extends past the end of pool memory is refused",
+        "a range that extends past the end of pool memory is rejected",
         rejects_range_past_pool_memory,
     ),
     Case::new(
         "share.range.hole",
         "CUDA: cuMemGetHandleForAddressRange",
-        "a range that is not mapped completely is refused",
+        "a range that is not mapped completely is rejected",
         rejects_hole,
     ),
     Case::new(
         "share.range.not_reserved",
         "CUDA: cuMemGetHandleForAddressRange",
-        "addresses that are neither mapped nor pool memory are refused",
+        "addresses that are neither mapped nor pool memory are rejected",
         rejects_other_addresses,
     ),
     Case::new(
         "share.range.zero_size",
         "HIP: hipMemGetHandleForAddressRange",
-        "a size of 0 and the null address are refused",
+        "a size of 0 and the null address are rejected",
         rejects_zero_size_and_null,
     ),
 ];

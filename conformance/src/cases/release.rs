@@ -15,25 +15,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "release.handle.twice",
         "recorded: cuda_h200_edges release_twice; reference 6.2 #29",
-        "a second release is refused",
+        "a second release is rejected",
         rejects_second_release,
     ),
     Case::new(
         "release.handle.zero",
         "hip-tests: hipMemRelease_negative",
-        "handle 0 is refused",
+        "handle 0 is rejected",
         rejects_handle_zero,
     ),
     Case::new(
         "release.handle.invented",
         "recorded: cuda_h200_edges risky_2 (CUDA crashes)",
-        "an invented handle is refused",
+        "an invented handle is rejected",
         rejects_invented_handles,
     ),
     Case::new(
         "release.handle.of_another_vmm",
         "HIP: hipMemRelease",
-        "a handle of another Vmm is refused",
+        "a handle of another Vmm is rejected",
         rejects_foreign_handle,
     ),
     Case::new(
@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "release.mapped.twice",
         "recorded: cuda_h200_edges release_twice_while_mapped",
-        "a second release is refused while the memory is still mapped",
+        "a second release is rejected while the memory is still mapped",
         rejects_second_release_while_mapped,
     ),
     Case::new(

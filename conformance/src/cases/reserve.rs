@@ -24,19 +24,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.size.zero",
         "hip-tests: hipMemAddressReserve_Negative; reference 6.2 #1",
-        "a size of 0 is refused",
+        "a size of 0 is rejected",
         |c| rejects_size(c, 0),
     ),
     Case::new(
         "reserve.size.off_the_granule",
         "hip-tests: hipMemAddressReserve_Negative; reference 6.2 #2",
-        "a size that is not a multiple of the granule is refused",
+        "a size that is not a multiple of the granule is rejected",
         |c| rejects_size(c, c.granule() - 1),
     ),
     Case::new(
         "reserve.size.one_byte",
         "recorded: cuda_h200_edges reserve_size_one; reference 6.2 #2",
-        "a size of one byte is refused",
+        "a size of one byte is rejected",
         |c| rejects_size(c, 1),
     ),
     Case::new(
@@ -60,13 +60,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.alignment.not_power_of_two",
         "recorded: cuda_h200_edges reserve_align_not_pow2; reference 6.2 #3",
-        "an alignment that is not a power of two is refused",
+        "an alignment that is not a power of two is rejected",
         rejects_invalid_alignment,
     ),
     Case::new(
         "reserve.flags.refused",
         "HIP: hipMemAddressReserve; reference 6.2 #7",
-        "flags are refused",
+        "flags are rejected",
         rejects_flags,
     ),
     Case::new(
@@ -90,7 +90,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.exactly.taken",
         "HIP: hipMemAddressReserve; this library's exactly_at",
-        "an exact address that is in use is refused",
+        "an exact address that is in use is rejected",
         rejects_taken_address,
     ),
     Case::new(
@@ -108,49 +108,49 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.size_smaller",
         "recorded: cuda_h200_edges free_size_smaller; reference 6.2 #9",
-        "freeing a part of a reservation is refused",
+        "freeing a part of a reservation is rejected",
         |c| rejects_free_of_size(c, c.granule()),
     ),
     Case::new(
         "reserve.free.size_larger",
         "recorded: cuda_h200_edges free_size_larger; reference 6.2 #9",
-        "freeing more than the reservation is refused",
+        "freeing more than the reservation is rejected",
         |c| rejects_free_of_size(c, 3 * c.granule()),
     ),
     Case::new(
         "reserve.free.size_zero",
         "hip-tests: hipMemAddressFree_negative",
-        "freeing a size of 0 is refused",
+        "freeing a size of 0 is rejected",
         |c| rejects_free_of_size(c, 0),
     ),
     Case::new(
         "reserve.free.null",
         "hip-tests: hipMemAddressFree_negative",
-        "freeing null is refused",
+        "freeing null is rejected",
         rejects_free_of_null,
     ),
     Case::new(
         "reserve.free.inside",
         "recorded: cuda_h200_edges free_inside; reference 6.2 #8",
-        "freeing an address inside a reservation is refused",
+        "freeing an address inside a reservation is rejected",
         rejects_free_inside,
     ),
     Case::new(
         "reserve.free.never_reserved",
         "recorded: cuda_h200_edges free_never_reserved; reference 6.2 #8",
-        "freeing an address that was never reserved is refused",
+        "freeing an address that was never reserved is rejected",
         rejects_free_of_unreserved,
     ),
     Case::new(
         "reserve.free.twice",
         "recorded: cuda_h200_edges free_twice; reference 6.2 #11",
-        "a second free is refused",
+        "a second free is rejected",
         rejects_second_free,
     ),
     Case::new(
         "reserve.free.while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
-        "freeing is refused while a mapping exists, and succeeds after unmapping",
+        "freeing is rejected while a mapping exists, and succeeds after unmapping",
         rejects_free_while_mapped,
     ),
 ];

@@ -40,31 +40,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.address.null",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
-        "null is refused",
+        "null is rejected",
         |c| rejects_address(c, Address::NULL),
     ),
     Case::new(
         "retain.address.only_reserved",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
-        "addresses without a mapping are refused",
+        "addresses without a mapping are rejected",
         |c| rejects_address(c, c.reserve(1)?),
     ),
     Case::new(
         "retain.address.not_reserved",
         "HIP: hipMemRetainAllocationHandle",
-        "addresses of other memory are refused",
+        "addresses of other memory are rejected",
         rejects_unreserved,
     ),
     Case::new(
         "retain.address.unmapped",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
-        "addresses that were unmapped are refused",
+        "addresses that were unmapped are rejected",
         rejects_unmapped,
     ),
     Case::new(
         "retain.address.end",
         "invariant 14 (src/vmm/ledger/check.rs)",
-        "the address after a mapping is refused",
+        "the address after a mapping is rejected",
         rejects_end_of_mapping,
     ),
 ];

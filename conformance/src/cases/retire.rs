@@ -27,13 +27,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retire.queue.full",
         SOURCE,
-        "a full queue refuses a range, and the range can be used as before",
-        full_queue_refuses_range,
+        "a full queue rejects a range, and the range can be used as before",
+        full_queue_rejects_range,
     ),
     Case::new(
         "retire.range.part_of_a_mapping",
         "HIP: hipMemUnmap",
-        "half a mapping is refused",
+        "half a mapping is rejected",
         rejects_part_of_mapping,
     ),
     Case::new(
@@ -88,7 +88,7 @@ fn memory_waits_for_all_signals(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn full_queue_refuses_range(context: &Context) -> Verdict {
+fn full_queue_rejects_range(context: &Context) -> Verdict {
     let fixture = RetireFixture::new(context, 1)?;
     let (first, _) = context.map_filled(1, 0x9393_9393)?;
     let (second, _) = context.map_filled(1, 0x9494_9494)?;
@@ -109,7 +109,7 @@ fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let result = fixture.submit(at, context.granule(), 1)?;
     context.expect_error(HipError::InvalidValue, || result)?;
     fixture.fire(0);
-    ensure_eq!(fixture.poll()?.retired, 0, "ranges retired after the refusal");
+    ensure_eq!(fixture.poll()?.retired, 0, "ranges retired after the rejection");
     context.check_contents(at, 2, 0x9595_9595)
 }
 

@@ -27,19 +27,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.list_empty",
         "HIP: hipMemSetAccess",
-        "an empty list is refused",
+        "an empty list is rejected",
         rejects_empty_list,
     ),
     Case::new(
         "access.revoke.agent_invented",
         "HIP: hipMemSetAccess",
-        "an agent that does not exist is refused",
+        "an agent that does not exist is rejected",
         rejects_invented_agent,
     ),
     Case::new(
         "access.revoke.part_of_a_mapping",
         "HIP: hipMemSetAccess",
-        "half a mapping is refused",
+        "half a mapping is rejected",
         rejects_part_of_mapping,
     ),
 ];

@@ -93,9 +93,12 @@ pub enum NotRun {
     /// No runtime was found, or it does not start.
     #[error("{0}")]
     NoRuntime(String),
-    /// An argument is invalid, or the worker sent an unexpected reply.
+    /// The worker has rejected an argument.
     #[error("{0}")]
-    Refused(String),
+    InvalidArgument(String),
+    /// The worker sent an unexpected reply.
+    #[error("{0}")]
+    UnexpectedReply(String),
     /// The runtime crashed or hung while it started.
     #[error("while the runtime started, it {0}")]
     LostAtStart(Lost),
@@ -259,8 +262,8 @@ fn start_worker(
     match started {
         Ok(Reply::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Reply::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
-        Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
-        Ok(reply) => Err(NotRun::Refused(unexpected(&reply).detail)),
+        Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::InvalidArgument(error)),
+        Ok(reply) => Err(NotRun::UnexpectedReply(unexpected(&reply).detail)),
         Err(lost) => Err(NotRun::LostAtStart(lost)),
     }
 }
@@ -295,7 +298,9 @@ fn stop_runtime(
         match worker.receive::<Reply>(limit) {
             Received::Exited(End::Exited(0)) => Ok(probes),
             other => Err(match reply_or_lost(&worker, other, limit) {
-                Ok(extra) => Lost { how: Ended::Garbage(format!("{extra:?}")), last_call: None },
+                Ok(extra) => {
+                    Lost { how: Ended::InvalidMessage(format!("{extra:?}")), last_call: None }
+                }
                 Err(lost) => lost,
             }),
         }
@@ -346,7 +351,7 @@ fn reply_or_lost(
 ) -> Result<Reply, Lost> {
     let how = match received {
         Received::Message(reply) => return Ok(reply),
-        Received::Invalid(text) => Ended::Garbage(text),
+        Received::Invalid(text) => Ended::InvalidMessage(text),
         Received::Exited(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
         Received::Exited(End::Exited(status)) => Ended::Exit(status),
         Received::Timeout | Received::Exited(End::Killed) => {
@@ -373,6 +378,6 @@ fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
 
 /// Returns the result for an unexpected reply or error.
 fn unexpected(value: &impl fmt::Debug) -> CaseResult {
-    let how = Ended::Garbage(format!("{value:?}"));
+    let how = Ended::InvalidMessage(format!("{value:?}"));
     CaseResult::lost(Lost { how, last_call: None }, 0)
 }

@@ -192,12 +192,12 @@ impl PoolDescription {
 }
 
 impl PeerDescription {
-    /// Returns the kinds of the links to the peer: `XGMI`, `PCIe + QPI`, `not at all`.
+    /// Returns the kinds of the links to the peer: `XGMI`, `PCIe + QPI`, `not reachable`.
     #[must_use]
     pub fn links_text(&self) -> String {
         let hops: Vec<_> = self.links.iter().map(|link| link.kind.as_str()).collect();
         match (self.reachable, hops.is_empty()) {
-            (false, _) => "not at all".to_owned(),
+            (false, _) => "not reachable".to_owned(),
             (true, true) => "(unknown)".to_owned(),
             (true, false) => hops.join(" + "),
         }

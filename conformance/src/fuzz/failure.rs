@@ -7,9 +7,10 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The kind of failure.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// When the failure occurred.
-    pub moment: Moment,
+    #[serde(rename = "moment")]
+    pub point: FailurePoint,
     /// The description.
     pub description: String,
 }
@@ -17,7 +18,7 @@ pub struct Failure {
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FailureKind {
     /// The library did not behave as documented.
     Difference,
     /// The process ended.
@@ -29,7 +30,7 @@ pub enum Kind {
 /// When a failure occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum FailurePoint {
     /// Before the first operation, when the library was opened and first used.
     Start,
     /// In an operation, counted from 0, or in the comparison after it.
@@ -46,7 +47,7 @@ impl Failure {
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind
-            && (self.kind != Kind::Difference || self.prefix() == other.prefix())
+            && (self.kind != FailureKind::Difference || self.prefix() == other.prefix())
     }
 
     /// Returns the description up to the first number or list.
@@ -58,11 +59,11 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.moment {
-            Moment::Start => f.write_str("at the start: ")?,
-            Moment::Operation(at) => write!(f, "operation {}: ", at + 1)?,
-            Moment::End => f.write_str("at the end: ")?,
-            Moment::Unknown => f.write_str("at an unknown time: ")?,
+        match self.point {
+            FailurePoint::Start => f.write_str("at the start: ")?,
+            FailurePoint::Operation(at) => write!(f, "operation {}: ", at + 1)?,
+            FailurePoint::End => f.write_str("at the end: ")?,
+            FailurePoint::Unknown => f.write_str("at an unknown time: ")?,
         }
         f.write_str(&self.description)
     }

@@ -14,7 +14,8 @@ pub struct Generator {
     /// The maximum number of operations in a sequence.
     pub max_operations: usize,
     /// The runtime that the sequences run on.
-    pub machine: Machine,
+    #[serde(rename = "machine")]
+    pub runtime: SequenceRuntime,
     /// Whether some calls of the simulation fail.
     pub faults: bool,
     /// The number of operations between complete comparisons; `None` for one after each operation.
@@ -23,7 +24,7 @@ pub struct Generator {
 
 /// The runtime that sequences run on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Machine {
+pub enum SequenceRuntime {
     /// A random simulation, of any ROCm generation and number of agents.
     Any,
     /// The simulation with this configuration, as in `HSA_SIM`.
@@ -45,10 +46,12 @@ impl Generator {
         bytes[0] = if self.faults { u8::MAX } else { 0 };
         let (seed, every) = (self.seed, self.every);
         let generated = Sequence { seed, number, every, ..Sequence::from_bytes(&bytes) };
-        match &self.machine {
-            Machine::Any => generated,
-            Machine::Simulated(text) => Sequence { machine: Some(text.clone()), ..generated },
-            Machine::Loaded => Sequence { machine: None, ..generated },
+        match &self.runtime {
+            SequenceRuntime::Any => generated,
+            SequenceRuntime::Simulated(text) => {
+                Sequence { machine: Some(text.clone()), ..generated }
+            }
+            SequenceRuntime::Loaded => Sequence { machine: None, ..generated },
         }
     }
 }
@@ -94,7 +97,7 @@ mod tests {
         Generator {
             seed: 11,
             max_operations: 40,
-            machine: Machine::Any,
+            runtime: SequenceRuntime::Any,
             faults: true,
             every: Some(16),
         }
@@ -117,14 +120,17 @@ mod tests {
 
     #[test]
     fn sequence_names_the_requested_machine() {
-        let sequence_on = |machine| Generator { machine, faults: false, ..generator() }.sequence(3);
-        assert_eq!(sequence_on(Machine::Loaded).machine, None);
+        let sequence_on = |runtime| Generator { runtime, faults: false, ..generator() }.sequence(3);
+        assert_eq!(sequence_on(SequenceRuntime::Loaded).machine, None);
         assert_eq!(
-            sequence_on(Machine::Simulated("era=c".into())).machine.as_deref(),
+            sequence_on(SequenceRuntime::Simulated("era=c".into())).machine.as_deref(),
             Some("era=c")
         );
-        assert_eq!(sequence_on(Machine::Any).faults, None);
-        assert_eq!(sequence_on(Machine::Any).operations, sequence_on(Machine::Loaded).operations);
+        assert_eq!(sequence_on(SequenceRuntime::Any).faults, None);
+        assert_eq!(
+            sequence_on(SequenceRuntime::Any).operations,
+            sequence_on(SequenceRuntime::Loaded).operations
+        );
     }
 
     #[test]

@@ -14,8 +14,8 @@ mod sequence;
 mod shrink;
 mod simpler;
 
-pub use failure::{Failure, Kind, Moment};
-pub use generator::{Generator, Machine};
-pub use perform::{Beginning, Counts, perform, perform_beginning};
+pub use failure::{Failure, FailureKind, FailurePoint};
+pub use generator::{Generator, SequenceRuntime};
+pub use perform::{Counts, PartialRun, perform, run_prefix};
 pub use sequence::{Sequence, SequenceError};
 pub use shrink::shrink;

@@ -1,6 +1,6 @@
 //! Runs a sequence on a runtime.
 
-use super::{Failure, Kind, Moment, Sequence};
+use super::{Failure, FailureKind, FailurePoint, Sequence};
 use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Runtime, Vmm};
@@ -12,7 +12,8 @@ pub struct Counts {
     /// All performed operations.
     pub operations: u64,
     /// The operations that library and model rejected, or that failed because of a planned fault.
-    pub refused: u64,
+    #[serde(rename = "refused")]
+    pub rejected: u64,
 }
 
 /// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
@@ -32,7 +33,7 @@ pub fn perform(
 }
 
 /// When a difference occurred, and the difference.
-type TimedDifference = (Moment, Difference);
+type TimedDifference = (FailurePoint, Difference);
 
 fn perform_once(
     runtime: &Runtime,
@@ -45,13 +46,13 @@ fn perform_once(
     let test = apply_first(test, sequence, sequence.operations.len(), &mut counts, on_operation);
     let test = test.map_err(|(_, difference)| difference)?;
     on_operation(sequence.operations.len());
-    test.finish().map_err(|difference| (Moment::End, difference))?;
+    test.finish().map_err(|difference| (FailurePoint::End, difference))?;
     Ok(counts)
 }
 
 /// The state after the first operations of a sequence. Dropping `vmm` releases all objects.
 #[derive(Clone, Debug)]
-pub struct Beginning {
+pub struct PartialRun {
     /// The library with all objects of the sequence.
     pub vmm: Vmm,
     /// The number of operations performed.
@@ -64,11 +65,11 @@ pub struct Beginning {
 ///
 /// # Errors
 /// Returns a failure before the first operation.
-pub fn perform_beginning(
+pub fn run_prefix(
     runtime: &Runtime,
     sequence: &Sequence,
     operations: usize,
-) -> Result<Beginning, Failure> {
+) -> Result<PartialRun, Failure> {
     let mut counts = Counts::default();
     let test = open_test(runtime, sequence, Comparisons::EachOperation).map_err(failure_of)?;
     let (test, failure) = match apply_first(test, sequence, operations, &mut counts, &mut |_| ()) {
@@ -76,7 +77,7 @@ pub fn perform_beginning(
         Err((test, difference)) => (*test, Some(failure_of(difference))),
     };
     let operations = counts.operations as usize + usize::from(failure.is_some());
-    Ok(Beginning { vmm: test.vmm().clone(), operations, failure })
+    Ok(PartialRun { vmm: test.vmm().clone(), operations, failure })
 }
 
 /// Opens the test of a sequence, and plans its faults.
@@ -85,9 +86,9 @@ fn open_test(
     sequence: &Sequence,
     comparisons: Comparisons,
 ) -> Result<DifferentialTest, TimedDifference> {
-    let at_start = |difference| (Moment::Start, difference);
+    let at_start = |difference| (FailurePoint::Start, difference);
     let plan = sequence.fault_plan();
-    let plan = plan.map_err(|error| at_start(Difference::Broken(error.to_string())))?;
+    let plan = plan.map_err(|error| at_start(Difference::RuleViolation(error.to_string())))?;
     let options = VmmOptions::new();
     let mut test = DifferentialTest::open_with(runtime, options, comparisons).map_err(at_start)?;
     if let Some(plan) = plan {
@@ -113,16 +114,16 @@ fn apply_first(
         match test.apply(operation) {
             Ok(succeeded) => {
                 counts.operations += 1;
-                counts.refused += u64::from(!succeeded);
+                counts.rejected += u64::from(!succeeded);
             }
             Err(difference) => {
-                return Err((Box::new(test), (Moment::Operation(index), difference)));
+                return Err((Box::new(test), (FailurePoint::Operation(index), difference)));
             }
         }
     }
     Ok(test)
 }
 
-fn failure_of((moment, difference): TimedDifference) -> Failure {
-    Failure { kind: Kind::Difference, moment, description: difference.to_string() }
+fn failure_of((point, difference): TimedDifference) -> Failure {
+    Failure { kind: FailureKind::Difference, point, description: difference.to_string() }
 }

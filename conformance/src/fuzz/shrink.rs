@@ -100,7 +100,7 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{Generator, Machine};
+    use crate::fuzz::{Generator, SequenceRuntime};
     use crate::operations::{Amount, Operation};
     use std::time::Duration;
 
@@ -108,7 +108,7 @@ mod tests {
         let generator = Generator {
             seed: 1,
             max_operations: 500,
-            machine: Machine::Any,
+            runtime: SequenceRuntime::Any,
             faults: true,
             every: None,
         };

@@ -85,14 +85,14 @@ fn is_same_variant(left: &Value, right: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{Generator, Machine};
+    use crate::fuzz::{Generator, SequenceRuntime};
 
     #[test]
     fn simplification_terminates() {
         let generator = Generator {
             seed: 3,
             max_operations: 400,
-            machine: Machine::Any,
+            runtime: SequenceRuntime::Any,
             faults: false,
             every: None,
         };

@@ -1,6 +1,6 @@
 //! Writes recorded calls as a C program.
 
-use super::steps::{Action, AgentRef, Memory, Place, Plan, PoolRef};
+use super::steps::{Action, AddressRef, AgentRef, Memory, Plan, PoolRef};
 use super::{AgentKind, Recording};
 use hsa_vmm::hsa_sys::{C_HEADER, Core, Vmem};
 use std::fmt::Write;
@@ -63,12 +63,12 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     text
 }
 
-fn address_expression(place: Place) -> String {
-    match place {
-        Place::Block { block, offset: 0 } => format!("block[{block}]"),
-        Place::Block { block, offset } => format!("(char *)block[{block}] + {offset:#x}"),
-        Place::Fixed(0) => "NONE".to_owned(),
-        Place::Fixed(address) => format!("(void *){address:#x}"),
+fn address_expression(address: AddressRef) -> String {
+    match address {
+        AddressRef::Block { block, offset: 0 } => format!("block[{block}]"),
+        AddressRef::Block { block, offset } => format!("(char *)block[{block}] + {offset:#x}"),
+        AddressRef::Fixed(0) => "NONE".to_owned(),
+        AddressRef::Fixed(address) => format!("(void *){address:#x}"),
     }
 }
 

@@ -59,7 +59,7 @@ pub enum Skipped {
 /// An address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
-pub enum Place {
+pub enum AddressRef {
     /// An offset in a block.
     Block { block: usize, offset: u64 },
     /// The recorded address, which is in no block.
@@ -102,21 +102,21 @@ pub enum PoolRef {
 #[allow(missing_docs, reason = "the fields are the parameters of the functions")]
 pub enum Action {
     Reserve { block: Option<usize>, size: u64, hint: u64, alignment: Option<u64>, flags: u64 },
-    Free { at: Place, size: u64 },
+    Free { at: AddressRef, size: u64 },
     Create { memory: Option<usize>, pool: PoolRef, size: u64, kind: u32, flags: u64 },
     Release { memory: Memory },
-    Map { at: Place, size: u64, offset: u64, memory: Memory, flags: u64 },
-    Unmap { at: Place, size: u64 },
-    SetAccess { at: Place, size: u64, access: Vec<(AgentRef, u32)> },
-    GetAccess { at: Place, agent: AgentRef, permissions: Option<u32> },
+    Map { at: AddressRef, size: u64, offset: u64, memory: Memory, flags: u64 },
+    Unmap { at: AddressRef, size: u64 },
+    SetAccess { at: AddressRef, size: u64, access: Vec<(AgentRef, u32)> },
+    GetAccess { at: AddressRef, agent: AgentRef, permissions: Option<u32> },
     Export { descriptor: Option<usize>, memory: Memory, flags: u64 },
     Import { memory: Option<usize>, descriptor: usize },
-    Retain { memory: Option<usize>, at: Place },
+    Retain { memory: Option<usize>, at: AddressRef },
     Properties { memory: Memory },
     Allocate { block: Option<usize>, pool: PoolRef, size: u64, flags: u32 },
-    FreeMemory { at: Place },
-    AllowAccess { at: Place, agents: Vec<AgentRef> },
-    IpcCreate { at: Place, size: u64 },
+    FreeMemory { at: AddressRef },
+    AllowAccess { at: AddressRef, agents: Vec<AgentRef> },
+    IpcCreate { at: AddressRef, size: u64 },
 }
 
 /// Converts the calls of a recording to steps.
@@ -215,16 +215,16 @@ impl<'a> Values<'a> {
     }
 
     /// Converts an address. A successful call must use an address that a call has returned.
-    fn place(&self, address: u64, record: &Record) -> Result<Place, Skipped> {
+    fn address_ref(&self, address: u64, record: &Record) -> Result<AddressRef, Skipped> {
         if self.other_process_ranges.iter().any(|range| range.contains(&address)) {
             return Err(Skipped::OtherProcess);
         }
         match self.block_at.range(..=address).next_back() {
             Some((start, (size, block))) if address - start < *size => {
-                Ok(Place::Block { block: *block, offset: address - start })
+                Ok(AddressRef::Block { block: *block, offset: address - start })
             }
             _ if record.succeeded() && address != 0 => Err(Skipped::UnknownAddress),
-            _ => Ok(Place::Fixed(address)),
+            _ => Ok(AddressRef::Fixed(address)),
         }
     }
 
@@ -266,7 +266,7 @@ impl<'a> Values<'a> {
                 flags,
             },
             Call::Free { address, size } => {
-                let at = self.place(address, record)?;
+                let at = self.address_ref(address, record)?;
                 if record.succeeded() {
                     self.block_at.remove(&address);
                 }
@@ -282,24 +282,24 @@ impl<'a> Values<'a> {
                     let end = address.saturating_add(size);
                     self.other_process_ranges.push(address..end);
                 })?;
-                Action::Map { at: self.place(address, record)?, size, offset, memory, flags }
+                Action::Map { at: self.address_ref(address, record)?, size, offset, memory, flags }
             }
             Call::Unmap { address, size } => {
-                let at = self.place(address, record);
+                let at = self.address_ref(address, record);
                 if at == Err(Skipped::OtherProcess) && record.succeeded() {
                     self.other_process_ranges.retain(|range| !range.contains(&address));
                 }
                 Action::Unmap { at: at?, size }
             }
             Call::SetAccess { address, size, ref access, .. } => {
-                let at = self.place(address, record)?;
+                let at = self.address_ref(address, record)?;
                 let access = access.iter();
                 let access = access.map(|it| (self.agent(it.agent), it.permissions)).collect();
                 Action::SetAccess { at, size, access }
             }
             Call::GetAccess { address, agent, permissions } => {
                 let agent = self.agent(agent);
-                Action::GetAccess { at: self.place(address, record)?, agent, permissions }
+                Action::GetAccess { at: self.address_ref(address, record)?, agent, permissions }
             }
             Call::Export { handle, flags, fd } => {
                 let memory = self.memory(handle)?;
@@ -313,7 +313,7 @@ impl<'a> Values<'a> {
                 }
             },
             Call::Retain { address, handle } => {
-                let at = self.place(address, record)?;
+                let at = self.address_ref(address, record)?;
                 Action::Retain { memory: self.new_memory(handle), at }
             }
             Call::Properties { handle, .. } => Action::Properties { memory: self.memory(handle)? },
@@ -322,7 +322,7 @@ impl<'a> Values<'a> {
                 Action::Allocate { block: self.new_block(address, size), pool, size, flags }
             }
             Call::FreeMemory { address } => {
-                let at = self.place(address, record)?;
+                let at = self.address_ref(address, record)?;
                 if record.succeeded() {
                     self.block_at.remove(&address);
                 }
@@ -330,14 +330,14 @@ impl<'a> Values<'a> {
             }
             Call::AllowAccess { address, ref agents } => {
                 let agents = agents.iter().map(|&agent| self.agent(agent)).collect();
-                Action::AllowAccess { at: self.place(address, record)?, agents }
+                Action::AllowAccess { at: self.address_ref(address, record)?, agents }
             }
             Call::IpcCreate { address, size } => {
-                Action::IpcCreate { at: self.place(address, record)?, size }
+                Action::IpcCreate { at: self.address_ref(address, record)?, size }
             }
             Call::IpcAttach { .. } | Call::IpcDetach { .. } => return Err(Skipped::OtherProcess),
             Call::ExportMemory { address, .. } => {
-                self.place(address, record)?;
+                self.address_ref(address, record)?;
                 return Err(Skipped::Dmabuf);
             }
             Call::CloseDmabuf { .. } => return Err(Skipped::Dmabuf),

@@ -1,7 +1,7 @@
 //! Formats operations as calls: `map(reservation 0, handle 1, offset 2 granules)`.
 
-use super::names::{AgentName, Amount, Edge, HandleName, Region, Shift, Span, Spot};
 use super::operation::{Alignment, Descriptor, Extent, Hint, Operation};
+use super::selectors::{AgentSelector, Amount, Edge, HandleSelector, Region, Shift, Span, Spot};
 use std::fmt::{self, Display, Formatter};
 
 /// Formats a list without brackets, separated by commas.
@@ -86,7 +86,7 @@ impl Display for Amount {
     }
 }
 
-impl Display for HandleName {
+impl Display for HandleSelector {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Live(index) => write!(f, "handle {index}"),
@@ -97,7 +97,7 @@ impl Display for HandleName {
     }
 }
 
-impl Display for AgentName {
+impl Display for AgentSelector {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Agent(index) => write!(f, "agent {index}"),
@@ -133,7 +133,7 @@ impl Display for Region {
             _ => format!("{number} mappings from mapping {first} on"),
         };
         match self {
-            Self::Run(first, number) => f.write_str(&mappings(*number, *first)),
+            Self::Adjacent(first, number) => f.write_str(&mappings(*number, *first)),
             Self::Writable(first, number) => write!(f, "writable {}", mappings(*number, *first)),
             Self::Mappings(first, number) => {
                 write!(f, "{}, holes included", mappings(*number, *first))
@@ -226,7 +226,7 @@ mod tests {
     fn operations_are_formatted_as_calls() {
         let reservation = span(Region::Reservation(0));
         let map = Operation::Map {
-            handle: HandleName::Live(1),
+            handle: HandleSelector::Live(1),
             span: Span { end: Shift::ByteBack, ..reservation },
             extent: Extent::Span,
             offset: Amount::Granules(2),
@@ -234,12 +234,12 @@ mod tests {
         };
         let expected = "map(reservation 0, end a byte earlier, handle 1, offset 2 granules)";
         assert_eq!(map.to_string(), expected);
-        let grants = vec![(AgentName::Gpu(0), 3), (AgentName::Invented(9), 7)];
-        let access = Operation::SetAccess { span: span(Region::Run(1, 2)), grants };
+        let grants = vec![(AgentSelector::Gpu(0), 3), (AgentSelector::Invented(9), 7)];
+        let access = Operation::SetAccess { span: span(Region::Adjacent(1, 2)), grants };
         let expected = "set_access(2 mappings from mapping 1 on, [GPU 0: read and write, \
                      invalid agent 0x9: 0x7])";
         assert_eq!(access.to_string(), expected);
-        let spot = Spot { span: span(Region::Run(0, 1)), edge: Edge::BeforeEnd(1) };
+        let spot = Spot { span: span(Region::Adjacent(0, 1)), edge: Edge::BeforeEnd(1) };
         let read = Operation::Read { spot, size: 1 };
         assert_eq!(read.to_string(), "read(1 byte before the end of mapping 0, 1 byte)");
         assert_eq!(Operation::Shutdown.to_string(), "shut_down()");

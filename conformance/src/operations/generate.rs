@@ -5,8 +5,8 @@
 
 use super::choices::Choices;
 use super::{
-    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Operation, Region,
-    Shift, Span, Spot,
+    AgentSelector, Alignment, Amount, Descriptor, Edge, Extent, HandleSelector, Hint, Operation,
+    Region, Shift, Span, Spot,
 };
 
 /// The kinds of operations and their frequencies, which add up to 256.
@@ -130,15 +130,19 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
         Kind::Free => Operation::Free { span: reservation(choices) },
         Kind::Create => Operation::Create {
             size: amount(choices, 4),
-            on: if choices.percent(5) { agent(choices) } else { AgentName::Gpu(choices.byte()) },
+            on: if choices.percent(5) {
+                agent(choices)
+            } else {
+                AgentSelector::Gpu(choices.byte())
+            },
             uncached: choices.percent(5),
             // Mostly file descriptors, sometimes no type, rarely Windows handles.
             handle_types: choices.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
             flags: flags(choices),
         },
-        Kind::Release => Operation::Release { handle: handle_name(choices) },
+        Kind::Release => Operation::Release { handle: handle(choices) },
         Kind::Map => Operation::Map {
-            handle: handle_name(choices),
+            handle: handle(choices),
             span: gap(choices),
             extent: extent(choices),
             offset: if choices.percent(12) { amount(choices, 2) } else { Amount::Granules(0) },
@@ -154,7 +158,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
         }
         Kind::Retain => Operation::Retain { spot: spot(choices) },
         Kind::Export => Operation::Export {
-            handle: handle_name(choices),
+            handle: handle(choices),
             handle_type: handle_type(choices),
             flags: flags(choices),
         },
@@ -162,7 +166,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
             Operation::Import { descriptor: descriptor(choices), handle_type: handle_type(choices) }
         }
         Kind::Close => Operation::Close { exported: choices.byte() },
-        Kind::Properties => Operation::Properties { handle: handle_name(choices) },
+        Kind::Properties => Operation::Properties { handle: handle(choices) },
         Kind::Write => {
             Operation::Write { spot: spot(choices), size: choices.below(40), byte: choices.byte() }
         }
@@ -221,19 +225,19 @@ fn hint(choices: &mut Choices) -> Hint {
     }
 }
 
-fn handle_name(choices: &mut Choices) -> HandleName {
+fn handle(choices: &mut Choices) -> HandleSelector {
     match choices.below(20) {
-        0..17 => HandleName::Live(choices.byte()),
-        17..19 => HandleName::Past(choices.byte()),
-        _ => HandleName::Invented(choices.number()),
+        0..17 => HandleSelector::Live(choices.byte()),
+        17..19 => HandleSelector::Past(choices.byte()),
+        _ => HandleSelector::Invented(choices.number()),
     }
 }
 
-fn agent(choices: &mut Choices) -> AgentName {
+fn agent(choices: &mut Choices) -> AgentSelector {
     match choices.below(100) {
-        0..98 => AgentName::Agent(choices.byte()),
-        98 => AgentName::Invented(choices.byte()),
-        _ => AgentName::Foreign(choices.byte()),
+        0..98 => AgentSelector::Agent(choices.byte()),
+        98 => AgentSelector::Invented(choices.byte()),
+        _ => AgentSelector::Foreign(choices.byte()),
     }
 }
 
@@ -263,12 +267,12 @@ fn descriptor(choices: &mut Choices) -> Descriptor {
 }
 
 /// Generates the same access for the first four agents, or different access for a few random agents.
-fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
+fn grants(choices: &mut Choices) -> Vec<(AgentSelector, u8)> {
     if choices.percent(35) {
         return list(choices, |choices| (agent(choices), access(choices)));
     }
     let access = choices.one_of([3, 3, 3, 3, 3, 1, 0]);
-    (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
+    (0..4).map(|agent| (AgentSelector::Agent(agent), access)).collect()
 }
 
 /// Generates one to four values, rarely none.
@@ -299,7 +303,7 @@ fn writable(choices: &mut Choices) -> Span {
 /// Generates a span: mostly mappings.
 fn mapped_span(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
-        0..17 => Region::Run(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
+        0..17 => Region::Adjacent(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
         17 => Region::Mappings(choices.byte(), choices.one_of([1, 2, 2, 3])),
         _ => any_region(choices),
     };

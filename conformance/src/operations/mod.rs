@@ -9,10 +9,10 @@ pub(crate) mod choices;
 mod differential;
 mod display;
 mod generate;
-mod names;
 mod operation;
+mod selectors;
 
 pub use differential::{Comparisons, Difference, DifferentialTest, with_retries};
 pub use generate::ObjectCounts;
-pub use names::{AgentName, Amount, Edge, HandleName, Region, Shift, Span, Spot};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};
+pub use selectors::{AgentSelector, Amount, Edge, HandleSelector, Region, Shift, Span, Spot};

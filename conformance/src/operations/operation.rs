@@ -1,6 +1,6 @@
 //! The operations.
 
-use super::names::{AgentName, Amount, HandleName, Span, Spot};
+use super::selectors::{AgentSelector, Amount, HandleSelector, Span, Spot};
 use serde::{Deserialize, Serialize};
 
 /// A call with all its arguments. Indexes that are too large wrap around.
@@ -13,29 +13,29 @@ pub enum Operation {
     /// Frees addresses.
     Free { span: Span },
     /// Creates memory.
-    Create { size: Amount, on: AgentName, uncached: bool, handle_types: u8, flags: u8 },
+    Create { size: Amount, on: AgentSelector, uncached: bool, handle_types: u8, flags: u8 },
     /// Drops a reference to memory.
-    Release { handle: HandleName },
+    Release { handle: HandleSelector },
     /// Maps memory.
-    Map { handle: HandleName, span: Span, extent: Extent, offset: Amount, flags: u8 },
+    Map { handle: HandleSelector, span: Span, extent: Extent, offset: Amount, flags: u8 },
     /// Unmaps memory.
     Unmap { span: Span },
     /// Sets access of agents: 0 none, 1 read, 3 read and write.
-    SetAccess { span: Span, grants: Vec<(AgentName, u8)> },
+    SetAccess { span: Span, grants: Vec<(AgentSelector, u8)> },
     /// Queries an agent's access.
-    GetAccess { agent: AgentName, spot: Spot },
+    GetAccess { agent: AgentSelector, spot: Spot },
     /// Revokes agents' access.
-    Revoke { span: Span, agents: Vec<AgentName> },
+    Revoke { span: Span, agents: Vec<AgentSelector> },
     /// Retains the handle of a mapping.
     Retain { spot: Spot },
     /// Exports memory as a descriptor.
-    Export { handle: HandleName, handle_type: u8, flags: u8 },
+    Export { handle: HandleSelector, handle_type: u8, flags: u8 },
     /// Imports a descriptor.
     Import { descriptor: Descriptor, handle_type: u8 },
     /// Closes an exported descriptor.
     Close { exported: u8 },
     /// Queries the properties of memory.
-    Properties { handle: HandleName },
+    Properties { handle: HandleSelector },
     /// Writes `size` bytes with the CPU: `byte`, `byte + 1`, …
     Write { spot: Spot, size: u8, byte: u8 },
     /// Reads `size` bytes with the CPU.
@@ -43,7 +43,7 @@ pub enum Operation {
     /// Has the GPU that owns the memory fill a span.
     Fill { span: Span, value: u32 },
     /// Has an agent copy. The size is that of the smaller span.
-    Copy { agent: AgentName, to: Span, from: Span },
+    Copy { agent: AgentSelector, to: Span, from: Span },
     /// Drops the library with all of its objects, and opens it again.
     Shutdown,
 }

@@ -22,8 +22,8 @@ pub(crate) struct GpuAccess {
     /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU gets read
     /// and write access and reads the memory once, so that its TLB has the entry.
     pub granted: u32,
-    /// The call that then removes the access.
-    pub taken_by: Option<Removal>,
+    /// The call that then removes the access; `None` if it is kept.
+    pub removed_by: Option<Removal>,
     /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
     /// The ticket for memory that another process offers; `None` for new memory.
@@ -95,8 +95,8 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let granted = Access::from_bits(request.granted)
         .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
     mapping.grant(&agents, granted)?;
-    let removal = request.taken_by;
-    let mapping = take_away(removal, &vmm, mapping, &target, reservation, memory, gpu)?;
+    let removal = request.removed_by;
+    let mapping = remove_access(removal, &vmm, mapping, &target, reservation, memory, gpu)?;
     let (copy_to, copy_from) =
         if request.writes { (address, source.address()) } else { (target.address(), address) };
     if let CopyResult::Faulted(at) = copy(copy_to, copy_from)? {
@@ -214,7 +214,7 @@ fn revoke_under_load(
 }
 
 /// Removes access. Returns the mapping if it still exists.
-fn take_away(
+fn remove_access(
     removal: Option<Removal>,
     vmm: &Vmm,
     mapping: Mapping,

@@ -4,12 +4,12 @@
 //! divergence the state differs from the recorded one, so the rest of the trace is not performed and counts
 //! only in [`ReplayReport::not_compared`].
 
-mod beginning;
+mod prefix;
 mod report;
 mod rule;
 mod state;
 
-pub use beginning::{Beginning, replay_beginning};
+pub use prefix::{PartialReplay, replay_prefix};
 pub use report::{Divergence, ReplayError, ReplayReport};
 pub use rule::Rule;
 

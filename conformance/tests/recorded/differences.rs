@@ -17,7 +17,8 @@ pub struct Difference {
 }
 
 const CRASH: &str = "the driver crashes, the library returns an error";
-const STALE: &str = "invariant 5 (src/vmm/ledger/check.rs): a handle without references is refused";
+const STALE: &str =
+    "invariant 5 (src/vmm/ledger/check.rs): a handle without references is rejected";
 const HOLES: &str = "Rule::UnmapOverHoles: HIP needs exactly a sequence of whole mappings";
 const PARTS: &str = "Rule::PartOfAHandle: HIP maps parts of a handle";
 const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver supports only whole handles";

@@ -364,7 +364,7 @@ mod tests {
             over_raw_ns: Some(over_raw),
             over_raw_error_ns: Some(half_width),
             samples: 10,
-            calls_a_sample: 1,
+            calls_per_sample: 1,
         };
         let check = |half_width, over_raw, expected: &[&str]| {
             let found = remarks(&[result(half_width, over_raw)]);

@@ -2,12 +2,12 @@
 //! "descriptors".
 
 use super::hsa::{AGENT_INFO, Address, Agent, Handle, Hsa, POOL_INFO};
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The maximum size of a large allocation. An allocation must be large, so that a change by another process is not
 /// mistaken for the allocation.
@@ -32,16 +32,18 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
     let available = hsa.available_memory(gpu);
     let what = match available {
         _ if pool_size == 0 => {
-            return Err(hsa.recorder.blame(POOL_INFO, "the size of the pool is 0"));
+            return Err(hsa.recorder.attribute_to(POOL_INFO, "the size of the pool is 0"));
         }
         Some(0) => "no memory is available",
         Some(available) if available > pool_size => "more memory is available than exists",
         _ => return Ok(available),
     };
     let available = available.unwrap_or_default();
-    let message =
-        format!("{what}: {available} bytes are available of a pool of {pool_size}, on {}", gpu.c);
-    Err(hsa.recorder.blame(AGENT_INFO, message))
+    let message = format!(
+        "{what}: {available} bytes are available of a pool of {pool_size}, on {}",
+        gpu.c_expression
+    );
+    Err(hsa.recorder.attribute_to(AGENT_INFO, message))
 }
 
 /// Allocates and frees memory. Checks that the available memory changes by about the allocated size each time.
@@ -54,7 +56,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let size = large_size(resources, available);
     if size == 0 {
         let message = format!("only {available} bytes are available of a pool of {pool_size}");
-        return Err(hsa.recorder.blame(AGENT_INFO, message));
+        return Err(hsa.recorder.attribute_to(AGENT_INFO, message));
     }
     check_allocation_is_counted(hsa, resources, size)?;
     for (call, allocated) in [
@@ -71,7 +73,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             };
             let message =
                 format!("{lost} bytes are missing after {size} were allocated and {action}");
-            return Err(hsa.recorder.blame(call, message));
+            return Err(hsa.recorder.attribute_to(call, message));
         }
     }
     hsa.recorder.record_fact(format!("{} taken and returned", describe::format_size(size)));
@@ -104,7 +106,7 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     }
     let message =
         format!("an allocation of {size} bytes took {taken} bytes of the available memory");
-    Err(hsa.recorder.blame(AGENT_INFO, message))
+    Err(hsa.recorder.attribute_to(AGENT_INFO, message))
 }
 
 /// Allocates and frees memory. Returns the number of bytes that have not become available again.
@@ -189,7 +191,7 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let leaked = leaked();
         if leaked >= ROUNDS {
             let message = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
-            return Err(hsa.recorder.blame(call, message));
+            return Err(hsa.recorder.attribute_to(call, message));
         }
     }
     hsa.recorder.record_fact("none is left open");

@@ -6,7 +6,7 @@ use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
 use super::level::Level;
-use super::machine::Finding;
+use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub fn advise(
     cause: &Cause,
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
-    findings: &[Finding],
+    checks: &[MachineCheck],
     command: &str,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
@@ -100,9 +100,9 @@ pub fn advise(
         errors.iter().copied().chain(lines_of_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
     advice.extend(unfinished.map(|line| advise_unfinished(line)));
-    advice.extend(findings.iter().filter_map(|finding| {
-        let advice = finding.advice.as_ref()?;
-        Some(format!("{}: {advice}", finding.what))
+    advice.extend(checks.iter().filter_map(|check| {
+        let advice = check.advice.as_ref()?;
+        Some(format!("{}: {advice}", check.what))
     }));
     if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
         advice.extend(advise_longer_limit(run, *limit));

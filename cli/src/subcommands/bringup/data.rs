@@ -1,12 +1,12 @@
 //! Data that GPUs and the CPU write and read: the levels "data", "sdma", "blit" and "at-once".
 
 use super::hsa::{Address, Agent, COPY, Difference, FILL, Hsa, Named, wrong_data};
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys as sys;
 use std::time::Duration;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The first of the consecutive numbers that the GPU writes.
 const BY_GPU: u32 = 0xda7a_0001;
@@ -57,7 +57,10 @@ pub fn with_host(
 fn offset_address(start: &Address, offset: usize) -> Address {
     match offset {
         0 => start.clone(),
-        _ => Named::new(format!("(char *){} + {offset:#x}", start.c), start.value + offset),
+        _ => Named::new(
+            format!("(char *){} + {offset:#x}", start.c_expression),
+            start.value + offset,
+        ),
     }
 }
 
@@ -77,9 +80,10 @@ impl HostBuffer<'_> {
         match self.difference(gpu, va, first, 1)? {
             None => Ok(()),
             Some(difference) => {
-                let what = format!("{} copied wrong data from {}", gpu.c, va.c);
+                let what =
+                    format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression);
                 let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
-                Err(self.hsa.recorder.blame(COPY, message))
+                Err(self.hsa.recorder.attribute_to(COPY, message))
             }
         }
     }
@@ -99,14 +103,14 @@ impl HostBuffer<'_> {
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_half_a_page() {
             let copier = self.hsa.describe_copier(gpu);
             let message = wrong_data(late_mapping(gpu, va), &copier, &copier, &difference);
-            return Err(self.hsa.recorder.blame(GRANT, message));
+            return Err(self.hsa.recorder.attribute_to(GRANT, message));
         }
         let what = match self.copies_late(gpu, va, first)? {
             true => late_copy(gpu, va),
-            false => format!("{} copied wrong data from {}", gpu.c, va.c),
+            false => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
         };
         let copier = self.hsa.describe_copier(gpu);
-        Err(self.hsa.recorder.blame(COPY, wrong_data(what, &copier, &copier, &difference)))
+        Err(self.hsa.recorder.attribute_to(COPY, wrong_data(what, &copier, &copier, &difference)))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares the
@@ -199,17 +203,17 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 let message =
                     wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
                 return Err(match found.is_write && !is_late {
-                    true => hsa.recorder.blame_call_on(call, &va.c, message),
-                    false => hsa.recorder.blame(call, message),
+                    true => hsa.recorder.attribute_to_call_on(call, &va.c_expression, message),
+                    false => hsa.recorder.attribute_to(call, message),
                 });
             }
             if cpu_has_access {
                 hsa.fill(va, resources.size, BY_CPU);
                 if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let what = format!("{} does not read what the CPU wrote", gpu.c);
+                    let what = format!("{} does not read what the CPU wrote", gpu.c_expression);
                     let message =
                         wrong_data(what, "the CPU", hsa.describe_copier(gpu), &difference);
-                    return Err(hsa.recorder.blame(GRANT, message));
+                    return Err(hsa.recorder.attribute_to(GRANT, message));
                 }
             }
             if with_fill { check_fill(hsa, resources, host) } else { Ok(()) }
@@ -227,7 +231,7 @@ fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Re
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
         let copier = hsa.describe_copier(&resources.gpus[0]);
         let message = wrong_data("memory was not filled", &copier, &copier, &difference);
-        return Err(hsa.recorder.blame(FILL, message));
+        return Err(hsa.recorder.attribute_to(FILL, message));
     }
     hsa.pool_free(&filled)
 }
@@ -263,14 +267,17 @@ fn compare_views(
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
         (None, None) => return Ok(None),
         (Some(difference), None) => {
-            let what = format!("CPU and {} see different memory at one address", gpu.c);
-            (GRANT, what, format!("the CPU; {} reads the right data", gpu.c), difference)
+            let what = format!("CPU and {} see different memory at one address", gpu.c_expression);
+            (GRANT, what, format!("the CPU; {} reads the right data", gpu.c_expression), difference)
         }
-        (Some(difference), Some(_)) => {
-            (COPY, format!("{} copied wrong data to {}", gpu.c, va.c), the_cpu(), difference)
-        }
+        (Some(difference), Some(_)) => (
+            COPY,
+            format!("{} copied wrong data to {}", gpu.c_expression, va.c_expression),
+            the_cpu(),
+            difference,
+        ),
         (None, Some(difference)) => {
-            let what = format!("{} copied wrong data from {}", gpu.c, va.c);
+            let what = format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression);
             (COPY, what, hsa.describe_copier(gpu), difference)
         }
     };
@@ -279,12 +286,12 @@ fn compare_views(
 
 /// Describes a mapping that took effect after the call that granted access.
 fn late_mapping(gpu: &Agent, va: &Address) -> String {
-    format!("{} sees the mapping of {} {LATE_MAPPING}", gpu.c, va.c)
+    format!("{} sees the mapping of {} {LATE_MAPPING}", gpu.c_expression, va.c_expression)
 }
 
 /// Describes copies whose data arrives after their signal.
 fn late_copy(gpu: &Agent, va: &Address) -> String {
-    format!("{}'s copies to and from {} {LATE_COPY}", gpu.c, va.c)
+    format!("{}'s copies to and from {} {LATE_COPY}", gpu.c_expression, va.c_expression)
 }
 
 /// Has a GPU use memory immediately after each grant. Only the first round spends time on creating a queue.

@@ -4,7 +4,7 @@ use super::advice::advise;
 use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
-use super::machine::{self, Finding};
+use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
@@ -135,10 +135,10 @@ impl Failure {
             matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
         let output =
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
-        let findings =
+        let machine_checks =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let try_next = advise(run, cause, last_call, &driver, &findings, command);
-        let checks = findings.into_iter().map(|Finding { passed, what, .. }| Check {
+        let try_next = advise(run, cause, last_call, &driver, &machine_checks, command);
+        let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),
             what,
@@ -383,7 +383,9 @@ impl LevelRun {
         // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are no
         // queries.
         let is_query = |call: &Call| {
-            call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
+            call.begin.c_statement.is_none()
+                && call.end.is_some()
+                && call.begin.call.starts_with("hsa_")
         };
         let calls: Vec<_> = self.calls[..until]
             .iter()

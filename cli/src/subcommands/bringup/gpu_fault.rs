@@ -94,7 +94,7 @@ mod tests {
             task: String::new(),
             call: name.to_owned(),
             arguments: arguments.iter().map(argument).collect(),
-            c: None,
+            c_statement: None,
             logs: Logs::default(),
         };
         Call { begin, end: None }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct MachineCheck {
     /// Whether the check passed; `None` if the state is not known.
     pub passed: Option<bool>,
     /// The state that the check found, or what is not known and why.
@@ -17,36 +17,36 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-fn pass(what: impl Into<String>) -> Finding {
-    Finding { passed: Some(true), what: what.into(), advice: None }
+fn pass(what: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: Some(true), what: what.into(), advice: None }
 }
 
-fn fail(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding { passed: Some(false), what: what.into(), advice: Some(advice.into()) }
+fn fail(what: impl Into<String>, advice: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: Some(false), what: what.into(), advice: Some(advice.into()) }
 }
 
-fn not_known(what: impl Into<String>) -> Finding {
-    Finding { passed: None, what: what.into(), advice: None }
+fn not_known(what: impl Into<String>) -> MachineCheck {
+    MachineCheck { passed: None, what: what.into(), advice: None }
 }
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
-pub fn check(emulated: bool) -> Vec<Finding> {
-    let mut findings = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
-    findings.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
-    findings.extend(check_render_nodes());
-    findings.push(check_topology());
+pub fn check(emulated: bool) -> Vec<MachineCheck> {
+    let mut checks = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
+    checks.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
+    checks.extend(check_render_nodes());
+    checks.push(check_topology());
     let versions = kfd_version::query(&["--render-nodes"], true);
-    findings.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
+    checks.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
     // The emulated driver does not write to the kernel's log.
-    let advice = findings.iter_mut().filter_map(|finding| finding.advice.as_mut());
+    let advice = checks.iter_mut().filter_map(|check| check.advice.as_mut());
     for advice in advice.filter(|advice| emulated && advice.contains("dmesg")) {
         *advice = "read the log of the emulated driver: emulate --log FILE".to_owned();
     }
-    findings
+    checks
 }
 
 /// Checks that the kernel module amdgpu is loaded.
-fn check_module() -> Finding {
+fn check_module() -> MachineCheck {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match fs::read_to_string("/sys/module/amdgpu/initstate") {
@@ -67,7 +67,7 @@ fn check_module() -> Finding {
 }
 
 /// Checks that a GPU of AMD is on the PCI bus and has the driver amdgpu.
-fn check_pci() -> Finding {
+fn check_pci() -> MachineCheck {
     let mut drivers = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
@@ -96,7 +96,7 @@ fn check_pci() -> Finding {
 }
 
 /// Checks that a device file exists, is a device, and can be opened by this user. `open` opens the file.
-fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Finding {
+fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> MachineCheck {
     let shown = path.display();
     let opened = open(path);
     let metadata = fs::metadata(path);
@@ -141,7 +141,7 @@ fn group_name(id: u32) -> String {
 }
 
 /// Checks that there are render nodes, and that each can be opened.
-fn check_render_nodes() -> Vec<Finding> {
+fn check_render_nodes() -> Vec<MachineCheck> {
     let nodes = kfd_version::render_nodes();
     if nodes.is_empty() {
         let advice =
@@ -154,7 +154,7 @@ fn check_render_nodes() -> Vec<Finding> {
 /// Checks the versions of `/dev/kfd` and of the render nodes. `printed` is the output of `kfd-version`, or the reason
 /// why there is no output. A version 0 means that the driver returned success without an answer. A version that was not
 /// printed is not known.
-fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Finding> {
+fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<MachineCheck> {
     let text = printed.unwrap_or_else(|reason| reason);
     let is_number = |part: &str| part.parse::<u32>().is_ok();
     let is_version = |text: &&str| text.split('.').all(is_number);
@@ -186,7 +186,7 @@ fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Find
 }
 
 /// Checks that amdkfd's topology has a GPU.
-fn check_topology() -> Finding {
+fn check_topology() -> MachineCheck {
     let folder = Path::new("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let Ok(entries) = fs::read_dir(folder) else {
         return fail(
@@ -234,7 +234,7 @@ mod tests {
         let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
         let printed = "1.17\n/dev/dri/renderD128 3.57.0\n/dev/dri/renderD129 0.0.0\n";
         let found = check_versions(Ok(printed), &nodes);
-        let passed: Vec<_> = found.iter().map(|finding| finding.passed).collect();
+        let passed: Vec<_> = found.iter().map(|check| check.passed).collect();
         assert_eq!(passed, [Some(true), Some(true), Some(false)], "{found:?}");
         assert_eq!(found[2].what, "/dev/dri/renderD129 has interface version 0.0.0");
         let advice = found[2].advice.as_deref().unwrap();
@@ -247,8 +247,8 @@ mod tests {
         let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
         let what = |printed: Result<&str, &String>| {
             let found = check_versions(printed, &nodes);
-            let unknown = found.into_iter().filter(|finding| finding.passed.is_none());
-            unknown.map(|finding| finding.what).collect::<Vec<_>>()
+            let unknown = found.into_iter().filter(|check| check.passed.is_none());
+            unknown.map(|check| check.what).collect::<Vec<_>>()
         };
         let unknown = |device: &str, reason: &str| {
             format!("the interface version of {device} is not known ({reason})")

@@ -6,7 +6,7 @@ use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};
 use super::level::Level;
 use super::processes;
 use super::record::{Argument, Record};
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::{Resources, find_agents, find_resources};
 use hsa_vmm_conformance::worker::{End, Output, Received, Requests, Worker};
 use rustix::net::{
@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The first of the numbers that the exporting process writes.
 const EXPORTED: u32 = 0x5a4e_d001;
@@ -46,14 +46,14 @@ pub fn export(
         .map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
     let descriptor = dmabuf.as_raw_fd().to_string();
     let arguments = [("socket", "the other process".to_owned()), ("dmabuf", descriptor)];
-    let c = "send_descriptor(socket, dmabuf);".to_owned();
-    let (_, sent) = hsa
-        .recorder
-        .record("send", &arguments, Some(c), || (send_descriptor(&other, &dmabuf), None, vec![]));
+    let c_statement = "send_descriptor(socket, dmabuf);".to_owned();
+    let (_, sent) = hsa.recorder.record("send", &arguments, Some(c_statement), || {
+        (send_descriptor(&other, &dmabuf), None, vec![])
+    });
     sent.map_err(|error| hsa.recorder.fail(format!("cannot send the descriptor: {error}")))?;
-    let c = "wait_for(socket);".to_owned();
+    let c_statement = "wait_for(socket);".to_owned();
     let arguments = [("socket", "the other process".to_owned())];
-    let (_, end) = hsa.recorder.record("wait", &arguments, Some(c), || {
+    let (_, end) = hsa.recorder.record("wait", &arguments, Some(c_statement), || {
         let end = loop {
             match other.receive::<Record>(Duration::MAX) {
                 Received::Message(record) => hsa.recorder.send(&record),
@@ -65,12 +65,12 @@ pub fn export(
     });
     match end {
         End::Exited(0) => {
-            host.read_by(gpu, va, REPLY, &format!("{} of process 2", gpu.c))?;
+            host.read_by(gpu, va, REPLY, &format!("{} of process 2", gpu.c_expression))?;
             hsa.recorder.record_fact("written by this process, read and answered by another");
             Ok(())
         }
         // The other process has recorded the reason.
-        End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
+        End::Exited(code) if code == i32::from(crate::FAILED) => Err(AlreadyReported),
         end => Err(hsa.recorder.fail(format!("process 2: {end}"))),
     }
 }
@@ -125,8 +125,8 @@ pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
 /// memory.
 fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
     let arguments = [("socket", "the other process".to_owned())];
-    let c = "dmabuf = receive_descriptor(socket);".to_owned();
-    let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c), || {
+    let c_statement = "dmabuf = receive_descriptor(socket);".to_owned();
+    let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c_statement), || {
         let received = receive_descriptor(requests);
         let value = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
         (received, None, vec![Argument { name: "dmabuf".into(), value }])
@@ -140,7 +140,7 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
         if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
-            return Err(blame_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
+            return Err(attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
         }
         host.write_by(gpu, &va, REPLY)
     })?;
@@ -151,19 +151,19 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
 
 /// Records whether the export or the import returned other memory. To find out, the CPU reads the dma-buf without an
 /// import. If the CPU cannot read the dma-buf, the export is the cause, because the import only opens exported memory.
-fn blame_export_or_import(
+fn attribute_to_export_or_import(
     hsa: &Hsa<'_>,
     resources: &Resources,
     dmabuf: &OwnedFd,
     gpu: &Agent,
     difference: &Difference,
-) -> Result<Stopped> {
+) -> Result<AlreadyReported> {
     // If the CPU cannot access the whole memory, a read through a mapping may kill this process.
     let in_dmabuf = match hsa.can_access(&resources.cpu, &resources.pool)? {
         true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
         false => Err(io::Error::other("no large BAR")),
     };
-    let (writer, reader) = (format!("{} of process 1", gpu.c), hsa.describe_copier(gpu));
+    let (writer, reader) = (format!("{} of process 1", gpu.c_expression), hsa.describe_copier(gpu));
     let (call, message) = match in_dmabuf {
         Ok(Some(in_dmabuf)) => {
             let what = "the export, not the import, returned other memory: without an import, \
@@ -183,5 +183,5 @@ fn blame_export_or_import(
             (EXPORT, wrong_data(what, writer, reader, difference))
         }
     };
-    Ok(hsa.recorder.blame(call, message))
+    Ok(hsa.recorder.attribute_to(call, message))
 }

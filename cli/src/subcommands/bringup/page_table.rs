@@ -5,11 +5,11 @@
 
 use super::data::with_host;
 use super::hsa::{AddressSpace, Hsa, Named, REPLACE, wrong_data};
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys::driver as abi;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The first of the consecutive numbers in the memory.
 const FIRST: u32 = 0x0ff5_0001;
@@ -33,9 +33,9 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             let second = FIRST + (half.value / 4) as u32;
             if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
                 let copier = hsa.describe_copier(gpu);
-                let what = format!("{} does not read the second half", gpu.c);
+                let what = format!("{} does not read the second half", gpu.c_expression);
                 let message = wrong_data(what, &copier, &copier, &difference);
-                return Err(hsa.recorder.blame(REPLACE, message));
+                return Err(hsa.recorder.attribute_to(REPLACE, message));
             }
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;
@@ -65,8 +65,8 @@ pub fn check_permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.wait_for_page_tables()?;
         host.read_by(gpu, &va, FIRST, &hsa.describe_copier(gpu))?;
         if !host.write_faults(gpu, &va, FORBIDDEN)? {
-            let message = format!("{} writes memory without permission", gpu.c);
-            return Err(hsa.recorder.blame(REPLACE, message));
+            let message = format!("{} writes memory without permission", gpu.c_expression);
+            return Err(hsa.recorder.attribute_to(REPLACE, message));
         }
         hsa.recorder.record_fact("reads, and faults when it writes");
         // End the process, because the GPU's queue does not work after a fault.

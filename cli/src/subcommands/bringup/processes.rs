@@ -5,13 +5,13 @@ use super::data::with_host;
 use super::hsa::{Handle, Hsa, Named, Pool, wrong_data};
 use super::other_process::start_process;
 use super::record::Record;
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
 use hsa_vmm_conformance::worker::{End, Received, Worker};
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The number of processes of "pressure".
 const PROCESSES: u8 = 3;
@@ -39,7 +39,9 @@ pub fn check_pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         match end {
             Some(End::Exited(0)) => {}
             // The other process has recorded the reason.
-            Some(End::Exited(code)) if code == i32::from(crate::FAILED) => return Err(Stopped),
+            Some(End::Exited(code)) if code == i32::from(crate::FAILED) => {
+                return Err(AlreadyReported);
+            }
             Some(end) => {
                 return Err(hsa.recorder.fail(format!("one of the other processes: {end}")));
             }
@@ -100,7 +102,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     let copier = hsa.describe_copier(gpu);
                     let what = "data is lost while the memory is full";
                     let message = wrong_data(what, &copier, &copier, &difference);
-                    return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
+                    return Err(hsa.recorder.attribute_to("hsa_amd_vmem_handle_create", message));
                 }
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;
@@ -122,7 +124,7 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
             None if began.elapsed() < FREE_LIMIT => std::thread::sleep(Duration::from_millis(20)),
             None => {
                 let message = format!("no memory for {size} bytes within {FREE_LIMIT:?}");
-                return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
+                return Err(hsa.recorder.attribute_to("hsa_amd_vmem_handle_create", message));
             }
         }
     }
@@ -155,7 +157,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     while missing() > size / 2 {
         if began.elapsed() > FREE_LIMIT {
             let message = format!("{} bytes are missing after the process was killed", missing());
-            return Err(hsa.recorder.blame("kill", message));
+            return Err(hsa.recorder.attribute_to("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

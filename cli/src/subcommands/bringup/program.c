@@ -55,9 +55,9 @@ static UNUSED hsa_status_t add_agent(hsa_agent_t agent, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Takes the first pool that allows allocation. For a GPU's pool, sets `size` to a
+/* Selects the first pool that allows allocation. For a GPU's pool, sets `size` to a
  * multiple of the pool's granule. */
-static UNUSED hsa_status_t take_pool(hsa_amd_memory_pool_t found, void *into) {
+static UNUSED hsa_status_t select_pool(hsa_amd_memory_pool_t found, void *into) {
   hsa_amd_segment_t segment;
   bool allowed = false;
   CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment));

@@ -17,7 +17,7 @@ pub enum Record {
     Wrong(Option<CallId>, String),
     /// The level fails because of the last call of the function `call`, even if the call succeeded. A call of `task`
     /// is preferred. With `first`, only calls with this first argument count, such as copies to an address.
-    Blame { task: String, call: String, first: Option<String>, what: String },
+    Attributed { task: String, call: String, first: Option<String>, what: String },
     /// The level does not apply. Contains the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
@@ -53,7 +53,7 @@ pub struct Begin {
     pub call: String,
     pub arguments: Vec<Argument>,
     /// The statement for this call in the C program, if there is one.
-    pub c: Option<String>,
+    pub c_statement: Option<String>,
     pub logs: Logs,
 }
 

@@ -28,7 +28,7 @@ pub struct Recorder {
 
 /// The error of a level that cannot continue. The reason has been recorded.
 #[derive(Clone, Copy, Debug)]
-pub struct Stopped;
+pub struct AlreadyReported;
 
 impl Recorder {
     /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first.
@@ -53,7 +53,7 @@ impl Recorder {
         &self,
         call: &str,
         arguments: &[(&str, String)],
-        c: Option<String>,
+        c_statement: Option<String>,
         perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
     ) -> (CallId, T) {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Recorder {
                 .iter()
                 .map(|(name, value)| Argument { name: (*name).to_owned(), value: value.clone() })
                 .collect(),
-            c,
+            c_statement,
             logs: self.logs(),
         }));
         let began = Instant::now();
@@ -80,31 +80,36 @@ impl Recorder {
     }
 
     /// Records that the level fails because of a wrong result, although all calls succeeded.
-    pub fn fail(&self, message: impl Into<String>) -> Stopped {
+    pub fn fail(&self, message: impl Into<String>) -> AlreadyReported {
         self.send(&Record::Wrong(LAST_CALL.get(), message.into()));
-        Stopped
+        AlreadyReported
     }
 
     /// Records that the level fails because of the last call of a function, even if the call succeeded. Prefers a
     /// call of this thread.
-    pub fn blame(&self, call: &str, message: impl Into<String>) -> Stopped {
+    pub fn attribute_to(&self, call: &str, message: impl Into<String>) -> AlreadyReported {
         let (call, first) = (call.to_owned(), None);
-        self.send(&Record::Blame { task: task(), call, first, what: message.into() });
-        Stopped
+        self.send(&Record::Attributed { task: task(), call, first, what: message.into() });
+        AlreadyReported
     }
 
-    /// Does the same as [`Self::blame`], but considers only calls whose first argument is the C expression `first`. For
-    /// example, the last copy to an address is the cause, not the later copy from the address.
-    pub fn blame_call_on(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
+    /// Does the same as [`Self::attribute_to`], but considers only calls whose first argument is the C expression
+    /// `first`. For example, the last copy to an address is the cause, not the later copy from the address.
+    pub fn attribute_to_call_on(
+        &self,
+        call: &str,
+        first: &str,
+        message: impl Into<String>,
+    ) -> AlreadyReported {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
-        self.send(&Record::Blame { task: task(), call, first, what: message.into() });
-        Stopped
+        self.send(&Record::Attributed { task: task(), call, first, what: message.into() });
+        AlreadyReported
     }
 
     /// Records that the level does not apply.
-    pub fn skip(&self, why: impl Into<String>) -> Stopped {
+    pub fn skip(&self, why: impl Into<String>) -> AlreadyReported {
         self.send(&Record::Skip(why.into()));
-        Stopped
+        AlreadyReported
     }
 
     /// Records a fact for the report.

@@ -114,7 +114,8 @@ fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call
 
 /// Declares only the variables that the calls use, because compilers warn about unused variables.
 fn write_variables(text: &mut String, calls: &[&Call]) {
-    let statements: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
+    let statements: Vec<_> =
+        calls.iter().filter_map(|call| call.begin.c_statement.as_deref()).collect();
     let used = |word: &str| statements.iter().any(|statement| has_word(statement, word));
     for (name, declaration) in [
         ("value", "uint64_t value = 0;"),
@@ -143,7 +144,7 @@ fn has_word(text: &str, word: &str) -> bool {
 
 fn write_statements(text: &mut String, calls: &[&Call], indent: &str) {
     for call in calls {
-        if let Some(statement) = &call.begin.c {
+        if let Some(statement) = &call.begin.c_statement {
             let _ = writeln!(text, "{indent}{statement}");
         }
     }
@@ -168,14 +169,14 @@ mod tests {
     use std::time::Duration;
 
     fn calls(list: &[(u32, &str, &str)]) -> Vec<Call> {
-        let call = |(number, &(thread, call, c)): (usize, &(u32, &str, &str))| Call {
+        let call = |(number, &(thread, call, arguments)): (usize, &(u32, &str, &str))| Call {
             begin: Begin {
                 id: CallId { process: 0, number: number as u64 },
                 thread,
                 task: String::new(),
                 call: call.into(),
                 arguments: Vec::new(),
-                c: Some(format!("CHECK({call}({c}));")),
+                c_statement: Some(format!("CHECK({call}({arguments}));")),
                 logs: Logs::default(),
             },
             end: None,

@@ -2,10 +2,10 @@
 
 use super::data::with_host;
 use super::hsa::{Hsa, wrong_data};
-use super::recorder::Stopped;
+use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The first of the numbers in the memory that is unmapped. Later writes to the address must not change these numbers.
 const KEPT: u32 = 0x4e97_0001;
@@ -36,20 +36,24 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let copier = hsa.describe_copier(gpu);
             let what = "the second address of the memory refers to other memory";
-            return Err(hsa.recorder.blame(MAP, wrong_data(what, &copier, &copier, &difference)));
+            return Err(hsa
+                .recorder
+                .attribute_to(MAP, wrong_data(what, &copier, &copier, &difference)));
         }
         hsa.unmap(&va, size)?;
-        let blame_unmap = |_| {
+        let attribute_to_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
-            hsa.recorder.blame(UNMAP, message)
+            hsa.recorder.attribute_to(UNMAP, message)
         };
-        hsa.map(&va, size, &other).map_err(blame_unmap)?;
-        hsa.grant(&va, size, &[gpu]).map_err(blame_unmap)?;
+        hsa.map(&va, size, &other).map_err(attribute_to_unmap)?;
+        hsa.grant(&va, size, &[gpu]).map_err(attribute_to_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let what = "a GPU still accesses memory at an address that was unmapped";
             let copier = hsa.describe_copier(gpu);
-            return Err(hsa.recorder.blame(UNMAP, wrong_data(what, &copier, &copier, &difference)));
+            return Err(hsa
+                .recorder
+                .attribute_to(UNMAP, wrong_data(what, &copier, &copier, &difference)));
         }
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -85,7 +89,7 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     let what = "another handle has the same memory";
                     return Err(hsa
                         .recorder
-                        .blame(CREATE, wrong_data(what, &copier, &copier, &difference)));
+                        .attribute_to(CREATE, wrong_data(what, &copier, &copier, &difference)));
                 }
             }
             for (va, memory) in vas.iter().zip(&memories) {

@@ -5,7 +5,7 @@ use super::data::{self, GRANT, HostBuffer, with_host};
 use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo, wrong_data};
 use super::level::Level;
 use super::record::Record;
-use super::recorder::{Recorder, Stopped};
+use super::recorder::{AlreadyReported, Recorder};
 use super::{accounting, other_process, page_table, processes, reuse};
 use crate::Exit;
 use hsa_sys as sys;
@@ -13,7 +13,7 @@ use hsa_vmm::simulation::Simulation;
 use hsa_vmm_conformance::describe;
 use hsa_vmm_conformance::worker::Requests;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// The number of threads of "load".
 const THREADS: u32 = 4;
@@ -68,7 +68,7 @@ pub fn run_other_process(
     let Some(table) = load_runtime(args, recorder)? else { return Ok(Exit::Failure) };
     match other_process::run(&Hsa::new(table, recorder), level, requests) {
         Ok(()) => Ok(Exit::Success),
-        Err(Stopped) => Ok(Exit::Failure),
+        Err(AlreadyReported) => Ok(Exit::Failure),
     }
 }
 
@@ -124,7 +124,7 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
             let minor = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, name)?;
             if (major, minor) == (0, 0) {
                 let message = "the version of the runtime's extension is 0.0";
-                return Err(hsa.recorder.blame("hsa_system_get_info", message));
+                return Err(hsa.recorder.attribute_to("hsa_system_get_info", message));
             }
             hsa.recorder.record_fact(format!("extension {major}.{minor}"));
         }
@@ -202,21 +202,24 @@ pub fn find_resources(
     Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
 }
 
-/// Returns the first pool of an agent that allows allocation. `c` is the pool's variable in the C program.
-fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> {
-    for value in hsa.pools(agent, c)? {
-        let pool = Named::new(c, value);
+/// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the C program.
+fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c_variable: &str) -> Result<(Pool, PoolInfo)> {
+    for value in hsa.pools(agent, c_variable)? {
+        let pool = Named::new(c_variable, value);
         let info = hsa.pool_info(&pool)?;
         if info.segment != sys::HSA_AMD_SEGMENT_GLOBAL || !info.allocatable {
             continue;
         }
         if !info.granule.is_power_of_two() || info.granule < 4096 {
-            let message = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
+            let message = format!(
+                "the granule of a pool of {} is {} bytes",
+                agent.c_expression, info.granule
+            );
             return Err(hsa.recorder.fail(message));
         }
         return Ok((pool, info));
     }
-    Err(hsa.recorder.fail(format!("{} has no pool that allows allocation", agent.c)))
+    Err(hsa.recorder.fail(format!("{} has no pool that allows allocation", agent.c_expression)))
 }
 
 /// Runs a level that uses memory.
@@ -356,11 +359,11 @@ fn check_after_second_mapping(
     if let Some(difference) = host.difference(owner, va, first, 1)? {
         let what = format!(
             "{} no longer accesses its memory after this call mapped the memory for {}",
-            owner.c, peer.c
+            owner.c_expression, peer.c_expression
         );
         let copier = hsa.describe_copier(owner);
         let message = wrong_data(what, &copier, &copier, &difference);
-        return Err(hsa.recorder.blame(GRANT, message));
+        return Err(hsa.recorder.attribute_to(GRANT, message));
     }
     host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;
     hsa.unmap(&alias, size)?;
@@ -390,7 +393,7 @@ fn check_load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         threads.into_iter().all(|thread| thread.join().is_ok_and(|result| result.is_ok()))
     });
     if !succeeded {
-        return Err(Stopped);
+        return Err(AlreadyReported);
     }
     hsa.recorder.record_fact(format!("{THREADS} threads, {ROUNDS} rounds each"));
     Ok(())

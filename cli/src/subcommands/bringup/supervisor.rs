@@ -177,8 +177,8 @@ struct Records {
     failed: Option<CallId>,
     /// The first wrong result, and the last call before it.
     wrong: Option<(Option<CallId>, String)>,
-    /// The first [`Record::Blame`]: the index of the call that is the cause, and the description of the failure.
-    blamed: Option<(Option<usize>, String)>,
+    /// The first [`Record::Attributed`]: the index of the call that is the cause, and the description of the failure.
+    attributed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
 }
@@ -196,10 +196,10 @@ impl Records {
             // Keep the first failure, which may have caused the others.
             Record::Failed(id) => drop(self.failed.get_or_insert(id)),
             Record::Wrong(id, what) => drop(self.wrong.get_or_insert((id, what))),
-            Record::Blame { task, call, first, what } if self.blamed.is_none() => {
-                self.blamed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
+            Record::Attributed { task, call, first, what } if self.attributed.is_none() => {
+                self.attributed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
             }
-            Record::Blame { .. } => {}
+            Record::Attributed { .. } => {}
             Record::Skip(why) => self.skipped = Some(why),
             Record::Fact(fact) => self.facts.push(fact),
             Record::Runtime(path) => self.runtime = Some(path),
@@ -216,16 +216,16 @@ impl Records {
             let index = self.index(id)?;
             Some((index, self.calls[index].end.as_ref()?.status?))
         });
-        if let Some((blamed, what)) = &self.blamed {
+        if let Some((attributed, what)) = &self.attributed {
             // The call that failed shows the effect of the call that is the cause.
-            let what = match failed.filter(|(index, _)| Some(*index) != *blamed) {
+            let what = match failed.filter(|(index, _)| Some(*index) != *attributed) {
                 Some((index, status)) => {
                     let call = &self.calls[index].begin.call;
                     format!("{what}: {call} returned {}", status_name(status))
                 }
                 None => what.clone(),
             };
-            return Outcome::Failed(Cause::Wrong(*blamed, what));
+            return Outcome::Failed(Cause::Wrong(*attributed, what));
         }
         if let Some((index, status)) = failed {
             return Outcome::Failed(Cause::Status(index, status));

@@ -1,15 +1,15 @@
 //! `hsa-vmm conform`: runs the conformance cases.
 
 mod arguments;
+mod background_output;
 mod ktap;
 mod partial;
 mod show;
-mod usual;
 mod worker;
 
 pub use arguments::Conform;
 
-use crate::choice::print_info;
+use crate::choice::note_dimmed;
 use crate::driver_log::{DriverLog, driver_failures};
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
@@ -17,6 +17,7 @@ use crate::table::table;
 use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
 use anyhow::{Context, bail};
 use arguments::ReportFormat;
+use background_output::BackgroundOutput;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::{
@@ -29,7 +30,6 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
-use usual::Usual;
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -52,14 +52,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         bail!(BadUsage(format!("{problem}; `hsa-vmm conform --list` lists all cases")));
     }
     if let Some(seed) = options.shuffle {
-        print_info(&format!("order: --shuffle {seed}"));
+        note_dimmed(&format!("order: --shuffle {seed}"));
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
         PartialFile::open(&args.output, args.resume, &selected, args.typed_arguments())?
     {
         if args.resume {
-            print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
+            note_dimmed(&format!("{} of {} cases have a result", finished.len(), selected.len()));
         }
         options.finished = finished;
         writer.partial = Some(partial);
@@ -72,8 +72,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
     let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
-    let mut usual = Usual::default();
-    let mut report = match run_all(args, &options, &mut writer, &mut usual, interrupt.flag()) {
+    let mut background = BackgroundOutput::default();
+    let mut report = match run_all(args, &options, &mut writer, &mut background, interrupt.flag()) {
         Ok(report) => report,
         Err(NoReport { error, failed_requests }) => {
             let not_started = not_started(args, &error, failed_requests, selected_count);
@@ -83,7 +83,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
             return Err(error);
         }
     };
-    usual.remove_frequent_in_failures(&report);
+    background.remove_frequent_in_failures(&report);
     let interruption = report.interruption();
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
@@ -97,7 +97,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
                 // The table suggests a command with the path of the runtime.
                 out.clean_with(&args.privacy);
             }
-            write_report(out, args, &report, &usual)?;
+            write_report(out, args, &report, &background)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
@@ -253,7 +253,7 @@ fn write_report(
     out: &mut Screen<'_>,
     args: &Conform,
     report: &Report,
-    usual: &Usual,
+    background: &BackgroundOutput,
 ) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
         out.keep_utf8();
@@ -262,7 +262,7 @@ fn write_report(
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
             let bringup = args.common.runtime.bringup_command(is_simulation);
-            show::print_report(out, report, usual, args.failures_only, &bringup)?;
+            show::print_report(out, report, background, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -303,12 +303,12 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(()) % 1_000_000
 }
 
-/// Runs the cases in this process or in a worker. Adds to `usual` what was logged during cases that passed.
+/// Runs the cases in this process or in a worker. Adds to `background` what was logged during cases that passed.
 fn run_all(
     args: &Conform,
     options: &Options,
     writer: &mut ResultWriter,
-    usual: &mut Usual,
+    background: &mut BackgroundOutput,
     interrupted: &AtomicBool,
 ) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
@@ -323,7 +323,7 @@ fn run_all(
     };
     if args.in_process {
         let (runtime, note) = args.common.runtime.open_with_description()?;
-        print_info(&note);
+        note_dimmed(&note);
         let is_simulation = runtime.info().path.is_none();
         writer.describe(args, &note, Some(provenance::driver(is_simulation)));
         let report = run_cases(&runtime, options, &mut |progress| advance(progress, writer));
@@ -353,7 +353,7 @@ fn run_all(
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
         match event {
         Event::Started { note, driver } => {
-            bar.suspend(|| print_info(note));
+            bar.suspend(|| note_dimmed(note));
             writer.describe(args, note, driver);
             add_finished(writer);
         }
@@ -362,7 +362,7 @@ fn run_all(
         Event::Case(progress) => {
             if progress.case.status == Status::Pass {
                 let logged = last_lines.borrow();
-                usual.add(logged.iter().map(String::as_str).chain(output_of_case.lines()));
+                background.add(logged.iter().map(String::as_str).chain(output_of_case.lines()));
             }
             output_of_case.clear();
             advance(progress, writer);
@@ -374,13 +374,13 @@ fn run_all(
         Event::Output { .. } => {}
         // Print each cause at its first case: if many cases hang, the report is written much later.
         Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
-            bar.suspend(|| print_info(&format!("{case}: {lost}")));
+            bar.suspend(|| note_dimmed(&format!("{case}: {lost}")));
         }
         Event::Lost { .. } => {}
         Event::StoppedByHangs { cases } => writer.hangs = Some(cases),
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
-            print_info(&format!(
+            note_dimmed(&format!(
                 "several cases have hung in {function}: the time limit for cases in this call is now {limit} s"
             ));
         }),
@@ -392,7 +392,7 @@ fn run_all(
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
         add_finished(writer);
-        failed_requests.iter().for_each(|line| print_info(line));
+        failed_requests.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })
 }

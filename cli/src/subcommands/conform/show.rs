@@ -1,6 +1,6 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
-use super::usual::Usual;
+use super::background_output::BackgroundOutput;
 use crate::driver_log::{driver_failures, driver_line_failed, failed_driver_line};
 use crate::program::with_tool;
 use crate::provenance;
@@ -20,12 +20,12 @@ const NOT_TRIED: &str = "not tried: ";
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason share one line. `usual` contains what was logged during cases that passed.
+/// were not tried for the same reason share one line. `background` contains what was logged during cases that passed.
 /// `bringup` is the command to try next.
 pub fn print_report(
     out: &mut Screen<'_>,
     report: &Report,
-    usual: &Usual,
+    background: &BackgroundOutput,
     failures_only: bool,
     bringup: &str,
 ) -> io::Result<()> {
@@ -58,11 +58,11 @@ pub fn print_report(
     out.write_table(&results)?;
     for cause in &causes {
         writeln!(out)?;
-        show_cause(out, report, usual, cause)?;
+        show_cause(out, report, background, cause)?;
     }
     let is_simulation = report.runtime.path.is_none();
     let failed = report.cases.iter().filter(|case| case.status == Status::Fail);
-    if failed.into_iter().any(|case| bringup_repeats(case, usual, is_simulation)) {
+    if failed.into_iter().any(|case| bringup_repeats(case, background, is_simulation)) {
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
     }
     Ok(())
@@ -71,7 +71,7 @@ pub fn print_report(
 /// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which the
 /// driver returned an error. If the failure names no call, as for wrong data, returns `true` unless the case is about
 /// IPC. Levels also compare data, but no level uses IPC.
-fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> bool {
+fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
     let words = texts.iter().flat_map(|text| text.split(|letter| !is_part_of_name(letter)));
@@ -80,7 +80,7 @@ fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> boo
     if functions.peek().is_none() {
         return case.area() != "ipc";
     }
-    let (lines, _) = usual.split(case.output.as_deref().unwrap_or_default());
+    let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
     functions.any(|function| bringup::is_called(function, is_simulation))
         || lines.into_iter().any(|line| failed_driver_line(line).is_some_and(bringup::is_requested))
 }
@@ -117,7 +117,7 @@ fn others<'a>(cause: &Cause<'a>) -> Vec<(&'a str, &'a str)> {
 fn show_cause(
     out: &mut Screen<'_>,
     report: &Report,
-    usual: &Usual,
+    background: &BackgroundOutput,
     cause: &Cause<'_>,
 ) -> io::Result<()> {
     let Some((first, others)) = cause.cases.split_first() else { return Ok(()) };
@@ -141,7 +141,7 @@ fn show_cause(
         None => writeln!(out, "\n  {detail}")?,
     }
     if let Some(output) = &first.output {
-        print_output(out, output, usual)?;
+        print_output(out, output, background)?;
     }
     writeln!(out, "  expected by: {}", first.source)?;
     if !others.is_empty() {
@@ -155,8 +155,12 @@ fn show_cause(
 
 /// Prints the driver's failures and the beginning of the runtime's output during the case that failed. Then prints the
 /// short forms of lines that were also logged during cases that passed.
-fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
-    let (lines, short_forms) = usual.split(output);
+fn print_output(
+    out: &mut Screen<'_>,
+    output: &str,
+    background: &BackgroundOutput,
+) -> io::Result<()> {
+    let (lines, short_forms) = background.split(output);
     let failures = driver_failures(lines.iter().copied());
     let is_printed = |line: &&str| driver_line_failed(line).is_none();
     let printed: Vec<_> = lines.iter().copied().filter(is_printed).map(str::to_owned).collect();
@@ -246,10 +250,10 @@ mod tests {
             ("ipc.a", "1 of 4096 32-bit words differs", "", false),
         ] {
             let case = failed(name, detail, output);
-            let repeats = bringup_repeats(&case, &Usual::default(), true);
+            let repeats = bringup_repeats(&case, &BackgroundOutput::default(), true);
             assert_eq!(repeats, expected, "{name}: {detail}; {output}");
         }
         let pinned = failed("pool.a", "hsa_amd_memory_lock returned 0x1", "");
-        assert!(bringup_repeats(&pinned, &Usual::default(), false));
+        assert!(bringup_repeats(&pinned, &BackgroundOutput::default(), false));
     }
 }

@@ -5,7 +5,9 @@ use crate::executor::Executor;
 use crate::interrupt::Interrupt;
 use crate::program;
 use anyhow::Context;
-use hsa_vmm_conformance::fuzz::{Failure, Generator, Kind, Machine, Moment, Sequence, shrink};
+use hsa_vmm_conformance::fuzz::{
+    Failure, FailureKind, FailurePoint, Generator, Sequence, SequenceRuntime, shrink,
+};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -148,7 +150,7 @@ fn repeat(
         }
     }
     // Simulations share no state. A loaded library may depend on earlier sequences.
-    let earlier = if generator.machine == Machine::Loaded { number / step } else { 0 };
+    let earlier = if generator.runtime == SequenceRuntime::Loaded { number / step } else { 0 };
     let mut count = 0;
     while count < earlier && (count < MIN_EARLIER || Instant::now() < deadline) {
         count = (count * 4 + 1).min(earlier);
@@ -175,7 +177,7 @@ fn shrink_all(
     // Simulations share no state and are deterministic.
     let tries =
         if sequences.iter().any(|sequence| sequence.machine.is_none()) { MAX_TRIES } else { 1 };
-    if failure.kind == Kind::Hang {
+    if failure.kind == FailureKind::Hang {
         executor.time_limit = SHRINK_TIME_LIMIT.min(time_limit);
     }
     let original = (sequences.clone(), failure.clone());
@@ -206,7 +208,7 @@ fn shrink_all(
         }
     }
     if let Some(mut last) = sequences.pop() {
-        if let Moment::Operation(index) = original.1.moment {
+        if let FailurePoint::Operation(index) = original.1.point {
             last.operations.truncate(index + 1);
         }
         let with_earlier = |last: &Sequence| {
@@ -243,8 +245,8 @@ fn shrink_all(
 
 /// Returns the command that repeats the failure.
 fn replay_command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
-    let runtime = match &generator.machine {
-        Machine::Loaded => args.common.runtime.typed_arguments(),
+    let runtime = match &generator.runtime {
+        SequenceRuntime::Loaded => args.common.runtime.typed_arguments(),
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);

@@ -6,14 +6,14 @@ mod progress;
 mod workers;
 
 use crate::arguments::RunFormat;
-use crate::choice::{SelectedRuntime, print_info};
+use crate::choice::{SelectedRuntime, note_dimmed};
 use crate::interrupt::Interrupt;
 use crate::screen::note;
 use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
-use hsa_vmm_conformance::fuzz::{Generator, Machine};
+use hsa_vmm_conformance::fuzz::{Generator, SequenceRuntime};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use progress::Progress;
 use std::hash::{BuildHasher, RandomState};
@@ -29,28 +29,29 @@ const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
-    let runtime = args.common.runtime.select()?;
-    let runtime_note = format!("runtime: {runtime}");
-    let machine = match runtime {
+    let selected = args.common.runtime.select()?;
+    let runtime_note = format!("runtime: {selected}");
+    let runtime = match selected {
         SelectedRuntime::Simulation(simulated) => {
-            let machine = simulated.config.clone().map_or(Machine::Any, Machine::Simulated);
+            let runtime =
+                simulated.config.clone().map_or(SequenceRuntime::Any, SequenceRuntime::Simulated);
             // Start the simulation once to check its configuration.
-            match &machine {
-                Machine::Any => print_info(&format!(
+            match &runtime {
+                SequenceRuntime::Any => note_dimmed(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
                     simulated.reason_suffix()
                 )),
                 _ => drop(simulated.start()?),
             }
-            machine
+            runtime
         }
         SelectedRuntime::Library(_) if args.faults => bail!(
             "--faults is for the simulation only; for faults of the emulated driver use \
              `hsa-vmm emulate --fault PLAN -- hsa-vmm fuzz`"
         ),
-        SelectedRuntime::Library(_) => Machine::Loaded,
+        SelectedRuntime::Library(_) => SequenceRuntime::Loaded,
     };
-    if let Machine::Simulated(text) = &machine
+    if let SequenceRuntime::Simulated(text) = &runtime
         && args.faults
         && text.contains("faults=")
     {
@@ -61,7 +62,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
-    let generator = Generator { seed, max_operations: MAX_OPERATIONS, machine, faults, every };
+    let generator = Generator { seed, max_operations: MAX_OPERATIONS, runtime, faults, every };
     let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
@@ -72,8 +73,8 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         let mut ktap = Ktap::begin(args.output.private_stream(&args.privacy)?, 1)?;
         // Write the seed before the first sequence runs: the machine may hang.
         ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
-        let driver = provenance::driver(generator.machine != Machine::Loaded);
-        let config = simulation_config(&generator.machine);
+        let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
+        let config = simulation_config(&generator.runtime);
         let provenance = provenance::describe_run(Some(driver), config, String::new());
         let notes = provenance::ktap_notes(&runtime_note, provenance, &args.privacy);
         notes.iter().try_for_each(|line| ktap.write_note(line))?;
@@ -95,25 +96,25 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     if interrupt.arrived() {
         note!("interrupted");
     }
-    let planned = planned_faults::planned(simulation_config(&generator.machine));
+    let planned = planned_faults::planned(simulation_config(&generator.runtime));
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
                 "seed": seed,
                 "sequences": progress.sequences,
                 "operations": progress.operations,
-                "refused": progress.refused,
+                "refused": progress.rejected,
                 "seconds": progress.seconds(),
                 "interrupted": interrupt.arrived(),
                 "finding": finding.as_ref().map(Finding::to_json),
             });
-            let driver = provenance::driver(generator.machine != Machine::Loaded);
+            let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
             let arguments =
                 ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
             let faults_option = args.faults.then(|| "--faults".to_owned());
             let arguments =
                 arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults_option);
-            let config = simulation_config(&generator.machine);
+            let config = simulation_config(&generator.runtime);
             let provenance = provenance::describe_run(
                 Some(driver),
                 config,
@@ -141,7 +142,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             provenance::print_banner(out, &planned)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
-                if generator.machine == Machine::Loaded {
+                if generator.runtime == SequenceRuntime::Loaded {
                     let bringup = args.common.runtime.bringup_command(false);
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }
@@ -154,9 +155,9 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
 }
 
 /// Returns the simulation's configuration; `None` if sequences run on various simulations or on a library.
-fn simulation_config(machine: &Machine) -> Option<&str> {
-    match machine {
-        Machine::Simulated(text) => Some(text),
+fn simulation_config(runtime: &SequenceRuntime) -> Option<&str> {
+    match runtime {
+        SequenceRuntime::Simulated(text) => Some(text),
         _ => None,
     }
 }

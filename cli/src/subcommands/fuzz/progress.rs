@@ -22,7 +22,7 @@ pub struct Progress {
     pub sequences: u64,
     pub operations: u64,
     /// The number of operations that the library rejected.
-    pub refused: u64,
+    pub rejected: u64,
 }
 
 impl Progress {
@@ -42,7 +42,7 @@ impl Progress {
             time_limit,
             sequences: 0,
             operations: 0,
-            refused: 0,
+            rejected: 0,
         }
     }
 
@@ -80,10 +80,10 @@ impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds().max(0.001);
         let rate = |count: u64| (count as f64 / seconds) as u64;
-        let refused = (100 * self.refused).checked_div(self.operations).unwrap_or_default();
+        let rejected = (100 * self.rejected).checked_div(self.operations).unwrap_or_default();
         write!(
             f,
-            "{} sequences ({}/s), {} operations ({}/s), {refused} % refused, {seconds:.1} s",
+            "{} sequences ({}/s), {} operations ({}/s), {rejected} % rejected, {seconds:.1} s",
             self.sequences,
             rate(self.sequences),
             self.operations,

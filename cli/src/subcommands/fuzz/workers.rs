@@ -2,10 +2,10 @@
 
 use super::arguments::Fuzz;
 use super::progress::Progress;
-use crate::choice::print_info;
+use crate::choice::note_dimmed;
 use crate::executor::{Message, Task, exit_description, start_worker};
 use crate::interrupt::Interrupt;
-use hsa_vmm_conformance::fuzz::{Failure, Generator, Kind, Machine, Moment};
+use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Generator, SequenceRuntime};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl<'a> Workers<'a> {
             let last_message = Instant::now();
             workers.push(FuzzWorker { worker, number, last_message, ready: false, idle: false });
         }
-        let prints_runtime = generator.machine != Machine::Any;
+        let prints_runtime = generator.runtime != SequenceRuntime::Any;
         Ok(Self { args, prints_runtime, workers })
     }
 
@@ -92,13 +92,13 @@ impl<'a> Workers<'a> {
                 Received::Message(Message::Ready(runtime)) => {
                     worker.ready = true;
                     if std::mem::take(&mut self.prints_runtime) {
-                        print_info(&format!("runtime: {runtime}"));
+                        note_dimmed(&format!("runtime: {runtime}"));
                     }
                 }
                 Received::Message(Message::Done(counts)) => {
                     progress.sequences += 1;
                     progress.operations += counts.operations;
-                    progress.refused += counts.refused;
+                    progress.rejected += counts.rejected;
                     worker.number += step;
                 }
                 Received::Message(Message::Failed(failure)) => {
@@ -115,8 +115,11 @@ impl<'a> Workers<'a> {
                         anyhow::bail!("cannot load the runtime in a worker process: {exit}");
                     }
                     let description = format!("the process ended ({exit})");
-                    let failure =
-                        Failure { kind: Kind::Crash, moment: Moment::Unknown, description };
+                    let failure = Failure {
+                        kind: FailureKind::Crash,
+                        point: FailurePoint::Unknown,
+                        description,
+                    };
                     return Ok(Some(Outcome::Failed(worker.number, failure)));
                 }
             }
@@ -130,7 +133,8 @@ impl<'a> Workers<'a> {
         let is_hung = |worker: &&FuzzWorker| !worker.idle && worker.last_message.elapsed() > limit;
         let worker = self.workers.iter().find(is_hung)?;
         let description = format!("it did not end within {limit:?}");
-        let failure = Failure { kind: Kind::Hang, moment: Moment::Unknown, description };
+        let failure =
+            Failure { kind: FailureKind::Hang, point: FailurePoint::Unknown, description };
         Some(Outcome::Failed(worker.number, failure))
     }
 }

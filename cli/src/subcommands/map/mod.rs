@@ -6,9 +6,9 @@ use crate::output::Output;
 use crate::screen::{Screen, note};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
-use hsa_vmm_conformance::fuzz::perform_beginning;
+use hsa_vmm_conformance::fuzz::run_prefix;
 use hsa_vmm_conformance::picture;
-use hsa_vmm_conformance::replay::replay_beginning;
+use hsa_vmm_conformance::replay::replay_prefix;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
     let (name, vmm, performed, failure_note) = match recorded {
         Recorded::Trace(trace) => {
             let runtime = args.common.runtime.open()?;
-            let replayed = replay_beginning(&runtime, args.trace, &trace, operations)?;
+            let replayed = replay_prefix(&runtime, args.trace, &trace, operations)?;
             let failure_note = replayed.divergence.map(|divergence| {
                 format!("the verdict differs from the recorded one: {divergence}")
             });
@@ -92,8 +92,8 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
                 Some(simulation) => simulation,
                 None => args.common.runtime.open()?,
             };
-            let performed = perform_beginning(&runtime, &sequence, operations)
-                .map_err(|found| anyhow!("{found}"))?;
+            let performed =
+                run_prefix(&runtime, &sequence, operations).map_err(|found| anyhow!("{found}"))?;
             let failure_note =
                 performed.failure.map(|failure| format!("the sequence failed: {failure}"));
             let name = format!("sequence {} (seed {})", sequence.number, sequence.seed);

@@ -7,7 +7,9 @@ use crate::{BadUsage, Exit, output};
 use anyhow::{Context, anyhow};
 use hsa_sys as sys;
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::hsa_trace::steps::{Action, AgentRef, Memory, Place, Plan, PoolRef, plan};
+use hsa_vmm_conformance::hsa_trace::steps::{
+    Action, AddressRef, AgentRef, Memory, Plan, PoolRef, plan,
+};
 use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -189,10 +191,10 @@ impl Replayer {
         })
     }
 
-    fn address(&self, place: Place) -> Result<*mut c_void, Missing> {
-        match place {
-            Place::Fixed(address) => Ok(pointer(address)),
-            Place::Block { block, offset } => {
+    fn address(&self, address: AddressRef) -> Result<*mut c_void, Missing> {
+        match address {
+            AddressRef::Fixed(address) => Ok(pointer(address)),
+            AddressRef::Block { block, offset } => {
                 let start = self.blocks.get(block).copied().flatten().ok_or(Missing)?;
                 Ok(pointer(start + offset))
             }

@@ -3,7 +3,7 @@
 use super::Replay;
 use crate::Exit;
 use crate::arguments::Format;
-use crate::choice::{RuntimeChoice, print_info};
+use crate::choice::{RuntimeChoice, note_dimmed};
 use crate::executor::Executor;
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::Sequence;
@@ -39,9 +39,9 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     }
     if let Some(runtime) = &executor.runtime_description {
         match sequences.first().and_then(|sequence| sequence.machine.as_ref()) {
-            Some(machine) if machine.is_empty() => print_info("runtime: simulation"),
-            Some(machine) => print_info(&format!("runtime: simulation of {machine}")),
-            None => print_info(&format!("runtime: {}", runtime)),
+            Some(machine) if machine.is_empty() => note_dimmed("runtime: simulation"),
+            Some(machine) => note_dimmed(&format!("runtime: simulation of {machine}")),
+            None => note_dimmed(&format!("runtime: {}", runtime)),
         }
     }
     let mut out = args.output.stream()?;

@@ -47,7 +47,7 @@ impl DifferentialTest {
             return Ok(None);
         };
         let base = address.get();
-        self.model.record_reservation(base, size, alignment).map_err(Difference::Broken)?;
+        self.model.record_reservation(base, size, alignment).map_err(Difference::RuleViolation)?;
         if let Some(expected) = expected_base {
             expect_equal("address for a free and aligned hint", &expected, &base)?;
         }
@@ -104,14 +104,14 @@ impl DifferentialTest {
             return Ok(None);
         };
         self.record_returned(handle)?;
-        self.model.record_memory(handle, size, properties).map_err(Difference::Broken)?;
+        self.model.record_memory(handle, size, properties).map_err(Difference::RuleViolation)?;
         Ok(Some(handle))
     }
 
     /// Records a returned handle. Fails if the library has returned the handle before.
     fn record_returned(&mut self, handle: Handle) -> Result<(), Difference> {
         if self.returned_handles.contains(&handle) {
-            return Err(Difference::Broken(format!("handle {handle} was returned before")));
+            return Err(Difference::RuleViolation(format!("handle {handle} was returned before")));
         }
         self.returned_handles.push(handle);
         Ok(())
@@ -230,7 +230,7 @@ impl DifferentialTest {
             return Ok(false);
         };
         if !fcntl_getfd(&descriptor).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
-            return Err(Difference::Broken(
+            return Err(Difference::RuleViolation(
                 "an exported descriptor is not close-on-exec".to_owned(),
             ));
         }
@@ -271,8 +271,9 @@ impl DifferentialTest {
         };
         self.record_returned(handle)?;
         let properties = self.vmm.allocation_properties(handle);
-        let location = properties.map_err(|error| Difference::Broken(error.to_string()))?.location;
-        self.model.record_import(handle, &memory, location).map_err(Difference::Broken)?;
+        let location =
+            properties.map_err(|error| Difference::RuleViolation(error.to_string()))?.location;
+        self.model.record_import(handle, &memory, location).map_err(Difference::RuleViolation)?;
         Ok(true)
     }
 

@@ -18,7 +18,7 @@ type AccessList = Vec<(AgentId, Access)>;
 impl DifferentialTest {
     /// Compares the complete state with the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
-        self.vmm.check().map_err(|error| Difference::Broken(error.to_string()))?;
+        self.vmm.check().map_err(|error| Difference::RuleViolation(error.to_string()))?;
         if self.has_quarantine() {
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl DifferentialTest {
         }
         let quarantine = self.vmm.quarantined_ranges();
         if !quarantine.is_empty() {
-            return Err(Difference::Broken(quarantined(&quarantine)));
+            return Err(Difference::RuleViolation(quarantined(&quarantine)));
         }
         let (reservations, handles, mappings) = self.counts();
         expect_equal("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())

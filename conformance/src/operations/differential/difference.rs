@@ -40,7 +40,7 @@ pub enum Difference {
     },
     /// The library broke a rule that is checked without the model.
     #[error("{0}")]
-    Broken(String),
+    RuleViolation(String),
 }
 
 /// Returns a difference unless both values are equal.

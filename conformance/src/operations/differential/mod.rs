@@ -15,8 +15,8 @@ mod simulation;
 mod window;
 
 use super::{
-    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Region, Shift, Span,
-    Spot,
+    AgentSelector, Alignment, Amount, Descriptor, Edge, Extent, HandleSelector, Hint, Region,
+    Shift, Span, Spot,
 };
 use super::{ObjectCounts, Operation};
 use crate::descriptors;
@@ -75,7 +75,7 @@ impl DifferentialTest {
     /// Opens the library on a runtime.
     ///
     /// # Errors
-    /// [`Difference::Broken`] if the library cannot be opened or used at all.
+    /// [`Difference::RuleViolation`] if the library cannot be opened or used at all.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
         Self::open_with(runtime, VmmOptions::new(), Comparisons::EachOperation)
     }
@@ -83,7 +83,7 @@ impl DifferentialTest {
     /// Opens the library on a runtime, with options and a frequency of comparisons.
     ///
     /// # Errors
-    /// [`Difference::Broken`] if the library cannot be opened or used at all.
+    /// [`Difference::RuleViolation`] if the library cannot be opened or used at all.
     pub fn open_with(
         runtime: &Runtime,
         options: VmmOptions,
@@ -242,5 +242,5 @@ impl DifferentialTest {
 }
 
 fn open(runtime: &Runtime, options: VmmOptions) -> Result<Vmm, Difference> {
-    Vmm::open_with(runtime, options).map_err(|error| Difference::Broken(error.to_string()))
+    Vmm::open_with(runtime, options).map_err(|error| Difference::RuleViolation(error.to_string()))
 }

@@ -1,8 +1,8 @@
-//! Performs operations: resolves the names of objects, and makes the call on library and model.
+//! Performs operations: resolves the selectors of objects, and makes the call on library and model.
 
 use super::calls::{CallResult, ImportedDescriptor};
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
-use crate::operations::HandleName;
+use crate::operations::HandleSelector;
 use hsa_vmm::Access;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -84,7 +84,7 @@ impl DifferentialTest {
     /// Returns the address and size of a mapping to create.
     fn map_range(
         &self,
-        handle: HandleName,
+        handle: HandleSelector,
         offset: usize,
         span: Span,
         extent: Extent,
@@ -108,7 +108,7 @@ impl DifferentialTest {
     /// Imports a descriptor, which may not be memory.
     fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> CallResult<bool> {
         let kind = Self::handle_type(handle_type);
-        let failed = |error: std::io::Error| Difference::Broken(error.to_string());
+        let failed = |error: std::io::Error| Difference::RuleViolation(error.to_string());
         let not_memory: OwnedFd = match descriptor {
             Descriptor::Exported(index) if !self.exported.is_empty() => {
                 let index = usize::from(index) % self.exported.len();

@@ -1,8 +1,8 @@
-//! Resolves the names in operations to addresses, handles and agents.
+//! Resolves the selectors in operations to addresses, handles and agents.
 
 use super::{
-    AgentName, Alignment, Amount, DifferentialTest, Edge, HandleName, Hint, Region, Shift, Span,
-    Spot,
+    AgentSelector, Alignment, Amount, DifferentialTest, Edge, HandleSelector, Hint, Region, Shift,
+    Span, Spot,
 };
 use crate::model::{Mapping, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
@@ -42,7 +42,7 @@ impl DifferentialTest {
         }
     }
 
-    pub(super) fn handle(&self, name: HandleName) -> Handle {
+    pub(super) fn handle(&self, selector: HandleSelector) -> Handle {
         let live: Vec<_> = self
             .model
             .handles()
@@ -50,27 +50,29 @@ impl DifferentialTest {
             .map(|state| state.handle)
             .filter(|&handle| self.window.is_none_or(|window| window.handle != handle))
             .collect();
-        match name {
-            HandleName::Live(index) => nth(&live, index).or_else(|| self.returned_handle(index)),
-            HandleName::Past(index) => self.returned_handle(index),
-            HandleName::Invented(bits) => Some(Handle::from_bits(bits)),
+        match selector {
+            HandleSelector::Live(index) => {
+                nth(&live, index).or_else(|| self.returned_handle(index))
+            }
+            HandleSelector::Past(index) => self.returned_handle(index),
+            HandleSelector::Invented(bits) => Some(Handle::from_bits(bits)),
         }
         .unwrap_or(Handle::from_bits(0))
     }
 
-    pub(super) fn agent(&self, name: AgentName) -> AgentId {
+    pub(super) fn agent(&self, selector: AgentSelector) -> AgentId {
         let machine = self.model.machine();
         let agents: Vec<_> = machine.agents.iter().map(|agent| agent.id).collect();
         let gpus: Vec<_> = machine.gpus().map(|gpu| agents[gpu]).collect();
         let first = agents.first().map_or(0, |id| id.to_bits());
         let first_agent = AgentId::from_bits(first);
-        match name {
-            AgentName::Agent(index) => nth(&agents, index),
-            AgentName::Gpu(index) => nth(&gpus, index),
-            AgentName::Invented(number) => {
+        match selector {
+            AgentSelector::Agent(index) => nth(&agents, index),
+            AgentSelector::Gpu(index) => nth(&gpus, index),
+            AgentSelector::Invented(number) => {
                 Some(AgentId::from_bits(first | NO_SUCH_AGENT | u64::from(number)))
             }
-            AgentName::Foreign(number) => {
+            AgentSelector::Foreign(number) => {
                 Some(AgentId::from_bits(first ^ (1 + u64::from(number)) << 48))
             }
         }
@@ -118,7 +120,7 @@ impl DifferentialTest {
         let invalid = (0, self.granule());
         let mappings = || self.mappings_except_window();
         match region {
-            Region::Run(first, count) => run(&mappings(), first, count).unwrap_or(invalid),
+            Region::Adjacent(first, count) => run(&mappings(), first, count).unwrap_or(invalid),
             Region::Writable(first, count) => {
                 let writable = |it: &Mapping| it.access.contains(&Access::ReadWrite);
                 let mappings: Vec<_> = mappings().into_iter().filter(writable).collect();

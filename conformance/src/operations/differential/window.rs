@@ -81,6 +81,9 @@ impl DifferentialTest {
         if self.has_planned_faults() {
             return Ok(());
         }
-        Err(Difference::Broken(format!("the window at {:#x} is not accessible", window.address)))
+        Err(Difference::RuleViolation(format!(
+            "the window at {:#x} is not accessible",
+            window.address
+        )))
     }
 }

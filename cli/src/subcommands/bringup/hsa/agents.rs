@@ -59,7 +59,7 @@ impl Hsa<'_> {
     pub fn agent_attribute(&self, agent: &Agent, attribute: u32, name: &str) -> Result<u32> {
         let mut value = 0_u32;
         let arguments = [
-            (agent.c.as_str(), hex(agent.value.handle)),
+            (agent.c_expression.as_str(), hex(agent.value.handle)),
             (name, hex(attribute)),
             ("&value", "out".into()),
         ];
@@ -78,13 +78,13 @@ impl Hsa<'_> {
     pub fn available_memory(&self, agent: &Agent) -> Option<u64> {
         let mut value = 0_u64;
         let arguments = [
-            (agent.c.as_str(), hex(agent.value.handle)),
+            (agent.c_expression.as_str(), hex(agent.value.handle)),
             ("HSA_AMD_AGENT_INFO_MEMORY_AVAIL", "0".to_owned()),
             ("&available", "out".into()),
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
-        let (_, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c), || {
+        let c_statement = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
+        let (_, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c_statement), || {
             // SAFETY: `value` is writable, and as large as the attribute: eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
@@ -100,7 +100,7 @@ impl Hsa<'_> {
         let mut text = [0_u8; 64];
         let mut name = String::new();
         let arguments = [
-            (agent.c.as_str(), hex(agent.value.handle)),
+            (agent.c_expression.as_str(), hex(agent.value.handle)),
             ("HSA_AGENT_INFO_NAME", "0".to_owned()),
             ("name", "out".into()),
         ];
@@ -117,8 +117,12 @@ impl Hsa<'_> {
         Ok(name)
     }
 
-    /// Returns all pools of an agent. `c` is the variable in the C program for the selected pool.
-    pub fn pools(&self, agent: &Agent, c: &str) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
+    /// Returns all pools of an agent. `c_variable` is the variable in the C program for the selected pool.
+    pub fn pools(
+        &self,
+        agent: &Agent,
+        c_variable: &str,
+    ) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
         unsafe extern "C" fn add(
             pool: sys::hsa_amd_memory_pool_t,
             data: *mut c_void,
@@ -128,10 +132,10 @@ impl Hsa<'_> {
             sys::HSA_STATUS_SUCCESS
         }
         let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
-        let variable = format!("&{c}");
+        let variable = format!("&{c_variable}");
         let arguments = [
-            (agent.c.as_str(), hex(agent.value.handle)),
-            ("take_pool", "callback".into()),
+            (agent.c_expression.as_str(), hex(agent.value.handle)),
+            ("select_pool", "callback".into()),
             (variable.as_str(), "out".into()),
         ];
         self.call("hsa_amd_agent_iterate_memory_pools", &arguments, true, || {
@@ -172,7 +176,7 @@ impl Hsa<'_> {
         // The array is large enough for any attribute of a pool.
         let mut value = [T::default(); 8];
         let arguments = [
-            (pool.c.as_str(), hex(pool.value.handle)),
+            (pool.c_expression.as_str(), hex(pool.value.handle)),
             (name, attribute.to_string()),
             ("&value", "out".into()),
         ];
@@ -191,8 +195,8 @@ impl Hsa<'_> {
     pub fn can_access(&self, agent: &Agent, pool: &Pool) -> Result<bool> {
         let mut access = [0_u32; 4];
         let arguments = [
-            (agent.c.as_str(), hex(agent.value.handle)),
-            (pool.c.as_str(), hex(pool.value.handle)),
+            (agent.c_expression.as_str(), hex(agent.value.handle)),
+            (pool.c_expression.as_str(), hex(pool.value.handle)),
             ("HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS", "0".to_owned()),
             ("&access", "out".into()),
         ];

@@ -24,7 +24,7 @@ impl Hsa<'_> {
             _ => None,
         });
         let engine = engine.unwrap_or("SDMA or a blit shader");
-        format!("{} ({engine}){}", gpu.c, self.recorder.process_suffix())
+        format!("{} ({engine}){}", gpu.c_expression, self.recorder.process_suffix())
     }
 
     /// Creates a signal with the value 1.
@@ -51,7 +51,7 @@ impl Hsa<'_> {
     }
 
     pub fn destroy_signal(&self, signal: &Named<sys::hsa_signal_t>) -> Result<()> {
-        let arguments = [(signal.c.as_str(), hex(signal.value.handle))];
+        let arguments = [(signal.c_expression.as_str(), hex(signal.value.handle))];
         self.call_optional(
             self.table.core.hsa_signal_destroy,
             "hsa_signal_destroy",
@@ -75,9 +75,10 @@ impl Hsa<'_> {
     ) -> Result<()> {
         let core = &self.table.core;
         let store = core.hsa_signal_store_screlease;
-        let arguments = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
-        let c = format!("hsa_signal_store_screlease({}, 1);", signal.c);
-        self.recorder.record("hsa_signal_store_screlease", &arguments, Some(c), || {
+        let arguments =
+            [(signal.c_expression.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
+        let c_statement = format!("hsa_signal_store_screlease({}, 1);", signal.c_expression);
+        self.recorder.record("hsa_signal_store_screlease", &arguments, Some(c_statement), || {
             if let Some(store) = store {
                 // SAFETY: the signal was not destroyed.
                 unsafe { store(signal.value, 1) };
@@ -85,14 +86,14 @@ impl Hsa<'_> {
             ((), None, vec![])
         });
         let arguments = [
-            (to.c.as_str(), hex(to.value)),
-            (gpu.c.as_str(), hex(gpu.value.handle)),
-            (from.c.as_str(), hex(from.value)),
-            (gpu.c.as_str(), hex(gpu.value.handle)),
-            (size.c.as_str(), hex(size.value)),
+            (to.c_expression.as_str(), hex(to.value)),
+            (gpu.c_expression.as_str(), hex(gpu.value.handle)),
+            (from.c_expression.as_str(), hex(from.value)),
+            (gpu.c_expression.as_str(), hex(gpu.value.handle)),
+            (size.c_expression.as_str(), hex(size.value)),
             ("0", "dependencies".into()),
             ("NULL", "0".into()),
-            (signal.c.as_str(), hex(signal.value.handle)),
+            (signal.c_expression.as_str(), hex(signal.value.handle)),
         ];
         self.call_optional(core.hsa_amd_memory_async_copy, COPY, &arguments, true, |copy| {
             // SAFETY: both ranges belong to this process and have `size` bytes; nothing else uses them until the signal
@@ -132,16 +133,19 @@ impl Hsa<'_> {
             return Err(self.recorder.fail("the library has no hsa_signal_wait_scacquire"));
         };
         let arguments = [
-            (signal.c.as_str(), hex(signal.value.handle)),
+            (signal.c_expression.as_str(), hex(signal.value.handle)),
             ("HSA_SIGNAL_CONDITION_LT", "2".to_owned()),
             ("1", "value".into()),
             ("UINT64_MAX", "no limit".into()),
             ("HSA_WAIT_STATE_BLOCKED", "0".into()),
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
-        let (_, value) =
-            self.recorder.record("hsa_signal_wait_scacquire", &arguments, Some(c), || {
+        let c_statement = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
+        let (_, value) = self.recorder.record(
+            "hsa_signal_wait_scacquire",
+            &arguments,
+            Some(c_statement),
+            || {
                 // HSA allows a wait to return before the condition holds, so check the value.
                 let value = loop {
                     // SAFETY: the signal is destroyed only after the wait.
@@ -154,11 +158,12 @@ impl Hsa<'_> {
                     }
                 };
                 (value, None, output("value", value.to_string()))
-            });
+            },
+        );
         if value != 0 {
-            return Err(self.recorder.blame(
+            return Err(self.recorder.attribute_to(
                 COPY,
-                format!("the copy by {} failed: its signal is {value}, not 0", gpu.c),
+                format!("the copy by {} failed: its signal is {value}, not 0", gpu.c_expression),
             ));
         }
         Ok(())
@@ -168,7 +173,7 @@ impl Hsa<'_> {
     pub fn fill_by_gpu(&self, address: &Address, size: usize, number: u32) -> Result<()> {
         let literal = hex(number);
         let arguments = [
-            (address.c.as_str(), hex(address.value)),
+            (address.c_expression.as_str(), hex(address.value)),
             (literal.as_str(), "number".to_owned()),
             ("size / 4", hex(size / 4)),
         ];

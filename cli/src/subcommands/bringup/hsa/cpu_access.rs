@@ -111,10 +111,13 @@ impl Hsa<'_> {
 
     /// Writes consecutive numbers from `first`.
     pub fn fill(&self, address: &Address, size: usize, first: u32) {
-        let arguments =
-            [(address.c.as_str(), hex(address.value)), ("size", hex(size)), ("first", hex(first))];
-        let c = format!("fill({}, size, {first:#x});", address.c);
-        self.recorder.record("fill", &arguments, Some(c), || {
+        let arguments = [
+            (address.c_expression.as_str(), hex(address.value)),
+            ("size", hex(size)),
+            ("first", hex(first)),
+        ];
+        let c_statement = format!("fill({}, size, {first:#x});", address.c_expression);
+        self.recorder.record("fill", &arguments, Some(c_statement), || {
             let words = address.value as *mut u32;
             for index in 0..size / 4 {
                 // SAFETY: the runtime reported the range as mapped and writable. If the report is
@@ -145,16 +148,20 @@ impl Hsa<'_> {
         first: u32,
         step: u32,
     ) -> Option<Difference> {
-        let arguments =
-            [(address.c.as_str(), hex(address.value)), ("size", hex(size)), ("first", hex(first))];
-        let c = format!("compare({}, size, {first:#x}, {step});", address.c);
-        let (_, difference) = self.recorder.record("compare", &arguments, Some(c), || {
-            let words = address.value as *const u32;
-            // SAFETY: the runtime reported the range as mapped and readable. If the report is wrong, this worker
-            // process crashes, and the parent reports the crash.
-            let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
-            (Difference::of(found, first, step), None, vec![])
-        });
+        let arguments = [
+            (address.c_expression.as_str(), hex(address.value)),
+            ("size", hex(size)),
+            ("first", hex(first)),
+        ];
+        let c_statement = format!("compare({}, size, {first:#x}, {step});", address.c_expression);
+        let (_, difference) =
+            self.recorder.record("compare", &arguments, Some(c_statement), || {
+                let words = address.value as *const u32;
+                // SAFETY: the runtime reported the range as mapped and readable. If the report is wrong, this worker
+                // process crashes, and the parent reports the crash.
+                let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
+                (Difference::of(found, first, step), None, vec![])
+            });
         difference
     }
 }

@@ -15,22 +15,22 @@ pub use cpu_access::{Difference, wrong_data};
 pub use page_table::{AddressSpace, REPLACE};
 
 use super::record::{Argument, Record};
-use super::recorder::{Recorder, Stopped};
+use super::recorder::{AlreadyReported, Recorder};
 use hsa_sys as sys;
 use std::fmt;
 
-type Result<T> = std::result::Result<T, Stopped>;
+type Result<T> = std::result::Result<T, AlreadyReported>;
 
 /// A value and its expression in the C program.
 #[derive(Clone, Debug)]
 pub struct Named<T> {
-    pub c: String,
+    pub c_expression: String,
     pub value: T,
 }
 
 impl<T> Named<T> {
-    pub fn new(c: impl Into<String>, value: T) -> Self {
-        Self { c: c.into(), value }
+    pub fn new(c_expression: impl Into<String>, value: T) -> Self {
+        Self { c_expression: c_expression.into(), value }
     }
 }
 
@@ -87,8 +87,8 @@ impl<'a> Hsa<'a> {
         perform: impl FnOnce() -> (u32, Vec<Argument>),
     ) -> Result<()> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
-        let (id, status) = self.recorder.record(name, arguments, c, || {
+        let c_statement = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
+        let (id, status) = self.recorder.record(name, arguments, c_statement, || {
             let (status, outputs) = perform();
             (status, Some(status), outputs)
         });
@@ -96,7 +96,7 @@ impl<'a> Hsa<'a> {
             sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
             _ => {
                 self.recorder.send(&Record::Failed(id));
-                Err(Stopped)
+                Err(AlreadyReported)
             }
         }
     }

@@ -70,8 +70,8 @@ impl<'a> AddressSpace<'a> {
         let mut space = Self { hsa, library, device: null_mut(), all_permissions };
         let (mut major, mut minor) = (0, 0);
         let arguments = [("file", file.as_raw_fd().to_string()), ("&device", "out".to_owned())];
-        let c = format!("open_address_space({});", gpu.c);
-        space.call("amdgpu_device_initialize", &arguments, Some(c), |space| {
+        let c_statement = format!("open_address_space({});", gpu.c_expression);
+        space.call("amdgpu_device_initialize", &arguments, Some(c_statement), |space| {
             // SAFETY: the type is that of libdrm's header, the descriptor is open, and the results are writable.
             unsafe {
                 let initialize: abi::amdgpu_device_initialize_fn =
@@ -101,15 +101,15 @@ impl<'a> AddressSpace<'a> {
     ) -> Result<()> {
         let arguments = [
             ("dmabuf", dmabuf.as_raw_fd().to_string()),
-            (va.c.as_str(), hex(va.value)),
-            (size.c.as_str(), hex(size.value)),
-            (offset.c.as_str(), hex(offset.value)),
-            (permissions.c.as_str(), hex(permissions.value)),
+            (va.c_expression.as_str(), hex(va.value)),
+            (size.c_expression.as_str(), hex(size.value)),
+            (offset.c_expression.as_str(), hex(offset.value)),
+            (permissions.c_expression.as_str(), hex(permissions.value)),
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c = Some(format!("replace({});", names.join(", ")));
+        let c_statement = Some(format!("replace({});", names.join(", ")));
         let mut space = Self { all_permissions: self.all_permissions.clone(), ..*self };
-        space.call(REPLACE, &arguments, c, |space| {
+        space.call(REPLACE, &arguments, c_statement, |space| {
             let mut buffer = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
             // SAFETY: the types are those of libdrm's header; the range is a mapping of this memory, which no GPU uses.
             unsafe {
@@ -138,11 +138,12 @@ impl<'a> AddressSpace<'a> {
         &mut self,
         name: &str,
         arguments: &[(&str, String)],
-        c: Option<String>,
+        c_statement: Option<String>,
         perform: impl FnOnce(&mut Self) -> Option<c_int>,
     ) -> Result<()> {
         let hsa = self.hsa;
-        let (_, result) = hsa.recorder.record(name, arguments, c, || (perform(self), None, vec![]));
+        let (_, result) =
+            hsa.recorder.record(name, arguments, c_statement, || (perform(self), None, vec![]));
         match result {
             Some(0) => Ok(()),
             Some(error) => {
@@ -150,7 +151,7 @@ impl<'a> AddressSpace<'a> {
                     -1 => std::io::Error::last_os_error(),
                     number => std::io::Error::from_raw_os_error(-number),
                 };
-                Err(hsa.recorder.blame(name, format!("{name} failed: {error}")))
+                Err(hsa.recorder.attribute_to(name, format!("{name} failed: {error}")))
             }
             None => Err(hsa.recorder.skip(format!("libdrm_amdgpu has no {name}"))),
         }
@@ -222,34 +223,35 @@ impl Hsa<'_> {
 
     /// Waits until a copy ends or a GPU faults. Returns whether a GPU has faulted. Fails after [`TIME_LIMIT`].
     pub(super) fn wait_for_fault(&self, signal: &Named<sys::hsa_signal_t>) -> Result<bool> {
-        let arguments = [(signal.c.as_str(), hex(signal.value.handle))];
+        let arguments = [(signal.c_expression.as_str(), hex(signal.value.handle))];
         let load = self.table.core.hsa_signal_load_scacquire;
-        let c = Some(format!("expect_fault({});", signal.c));
-        let (_, faulted) = self.recorder.record("hsa_signal_load_scacquire", &arguments, c, || {
-            let began = Instant::now();
-            let result = loop {
-                if FAULTED.load(Ordering::SeqCst) {
-                    break Some(true);
-                }
-                // SAFETY: the signal was not destroyed.
-                match load.map(|load| unsafe { load(signal.value) }) {
-                    Some(value) if value < 1 => break Some(false),
-                    Some(_) if began.elapsed() < TIME_LIMIT => {
-                        std::thread::sleep(Duration::from_millis(1))
+        let c_statement = Some(format!("expect_fault({});", signal.c_expression));
+        let (_, faulted) =
+            self.recorder.record("hsa_signal_load_scacquire", &arguments, c_statement, || {
+                let began = Instant::now();
+                let result = loop {
+                    if FAULTED.load(Ordering::SeqCst) {
+                        break Some(true);
                     }
-                    _ => break None,
-                }
-            };
-            (result, None, vec![])
-        });
+                    // SAFETY: the signal was not destroyed.
+                    match load.map(|load| unsafe { load(signal.value) }) {
+                        Some(value) if value < 1 => break Some(false),
+                        Some(_) if began.elapsed() < TIME_LIMIT => {
+                            std::thread::sleep(Duration::from_millis(1))
+                        }
+                        _ => break None,
+                    }
+                };
+                (result, None, vec![])
+            });
         faulted.ok_or_else(|| self.recorder.fail("the copy neither ended nor faulted"))
     }
 
     /// Closes an exported descriptor.
     pub fn close(&self, dmabuf: OwnedFd) -> Result<()> {
         let arguments = [("dmabuf", dmabuf.as_raw_fd().to_string())];
-        let c = Some("close(dmabuf);".to_owned());
-        self.recorder.record("close", &arguments, c, || {
+        let c_statement = Some("close(dmabuf);".to_owned());
+        self.recorder.record("close", &arguments, c_statement, || {
             drop(dmabuf);
             ((), None, vec![])
         });

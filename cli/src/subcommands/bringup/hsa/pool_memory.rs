@@ -5,12 +5,12 @@ use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
 impl Hsa<'_> {
-    /// Allocates memory of a pool. `c` is the variable in the C program for the memory's address.
-    pub fn allocate(&self, pool: &Pool, size: usize, c: &str) -> Result<Address> {
+    /// Allocates memory of a pool. `c_variable` is the variable in the C program for the memory's address.
+    pub fn allocate(&self, pool: &Pool, size: usize, c_variable: &str) -> Result<Address> {
         let mut address = null_mut();
-        let variable = format!("(void **)&{c}");
+        let variable = format!("(void **)&{c_variable}");
         let arguments = [
-            (pool.c.as_str(), hex(pool.value.handle)),
+            (pool.c_expression.as_str(), hex(pool.value.handle)),
             ("size", hex(size)),
             ("0", "flags".to_owned()),
             (variable.as_str(), "out".into()),
@@ -23,14 +23,14 @@ impl Hsa<'_> {
             |allocate| {
                 // SAFETY: the runtime returned the pool; `address` is writable.
                 let status = unsafe { allocate(pool.value, size, 0, &mut address) };
-                (status, output(c, hex(address as usize)))
+                (status, output(c_variable, hex(address as usize)))
             },
         )?;
-        Ok(Named::new(c, address as usize))
+        Ok(Named::new(c_variable, address as usize))
     }
 
     pub fn pool_free(&self, address: &Address) -> Result<()> {
-        let arguments = [(address.c.as_str(), hex(address.value))];
+        let arguments = [(address.c_expression.as_str(), hex(address.value))];
         self.call_optional(
             self.table.core.hsa_amd_memory_pool_free,
             "hsa_amd_memory_pool_free",
@@ -45,7 +45,7 @@ impl Hsa<'_> {
 
     /// Grants agents access to memory of a pool.
     pub fn allow_access(&self, address: &Address, agents: &[&Agent]) -> Result<()> {
-        let list: Vec<_> = agents.iter().map(|agent| agent.c.as_str()).collect();
+        let list: Vec<_> = agents.iter().map(|agent| agent.c_expression.as_str()).collect();
         let names = list.join(", ");
         let list = format!("(hsa_agent_t[]){{{names}}}");
         let values: Vec<_> = agents.iter().map(|agent| agent.value).collect();
@@ -54,7 +54,7 @@ impl Hsa<'_> {
             (count.as_str(), "agents".to_owned()),
             (list.as_str(), names),
             ("NULL", "flags".into()),
-            (address.c.as_str(), hex(address.value)),
+            (address.c_expression.as_str(), hex(address.value)),
         ];
         self.call_optional(
             self.table.core.hsa_amd_agents_allow_access,

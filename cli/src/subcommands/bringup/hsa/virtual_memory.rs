@@ -1,8 +1,8 @@
-//! The virtual memory functions: `hsa_amd_vmem_*`. A parameter `c` is the name of a variable in the C program that
-//! `bringup --program` writes.
+//! The virtual memory functions: `hsa_amd_vmem_*`. A parameter `c_variable` is the name of a variable in the C program
+//! that `bringup --program` writes.
 
 use super::{
-    Address, Agent, Handle, Hsa, MISSING, Named, Pool, Record, Result, Stopped, hex, output,
+    Address, Agent, AlreadyReported, Handle, Hsa, MISSING, Named, Pool, Record, Result, hex, output,
 };
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -10,10 +10,10 @@ use hsa_sys as sys;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 impl Hsa<'_> {
-    /// Reserves addresses. `c` is the variable that holds the first address in the C program.
-    pub fn reserve(&self, size: usize, c: &str) -> Result<Address> {
+    /// Reserves addresses. `c_variable` is the variable that holds the first address in the C program.
+    pub fn reserve(&self, size: usize, c_variable: &str) -> Result<Address> {
         let mut address = null_mut();
-        let variable = format!("&{c}");
+        let variable = format!("&{c_variable}");
         let arguments = [
             (variable.as_str(), "out".to_owned()),
             ("size", hex(size)),
@@ -23,25 +23,25 @@ impl Hsa<'_> {
         self.vmem("hsa_amd_vmem_address_reserve", &arguments, |vmem| {
             // SAFETY: `address` is writable.
             let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
-            (status, output(c, hex(address as usize)))
+            (status, output(c_variable, hex(address as usize)))
         })?;
-        Ok(Named::new(c, address as usize))
+        Ok(Named::new(c_variable, address as usize))
     }
 
     pub fn free(&self, va: &Address, size: usize) -> Result<()> {
-        let arguments = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        let arguments = [(va.c_expression.as_str(), hex(va.value)), ("size", hex(size))];
         self.vmem("hsa_amd_vmem_address_free", &arguments, |vmem| {
             // SAFETY: the range was reserved, and nothing uses it any more.
             (unsafe { (vmem.hsa_amd_vmem_address_free)(va.value as *mut c_void, size) }, vec![])
         })
     }
 
-    /// Allocates physical memory. `c` is the variable that holds the handle in the C program.
-    pub fn create(&self, pool: &Pool, size: usize, c: &str) -> Result<Handle> {
-        let variable = format!("&{c}");
+    /// Allocates physical memory. `c_variable` is the variable that holds the handle in the C program.
+    pub fn create(&self, pool: &Pool, size: usize, c_variable: &str) -> Result<Handle> {
+        let variable = format!("&{c_variable}");
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let arguments = [
-            (pool.c.as_str(), hex(pool.value.handle)),
+            (pool.c_expression.as_str(), hex(pool.value.handle)),
             ("size", hex(size)),
             ("MEMORY_TYPE_NONE", "0".to_owned()),
             ("0", "flags".into()),
@@ -53,9 +53,9 @@ impl Hsa<'_> {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 create(pool.value, size, sys::MEMORY_TYPE_NONE, 0, &mut handle)
             };
-            (status, output(c, hex(handle.handle)))
+            (status, output(c_variable, hex(handle.handle)))
         })?;
-        Ok(Named::new(c, handle))
+        Ok(Named::new(c_variable, handle))
     }
 
     /// Allocates physical memory; returns `None` if no memory is left. The C program does not contain this call, so all
@@ -64,8 +64,8 @@ impl Hsa<'_> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let name = "hsa_amd_vmem_handle_create";
         let arguments = [
-            (pool.c.as_str(), hex(pool.value.handle)),
-            (size.c.as_str(), hex(size.value)),
+            (pool.c_expression.as_str(), hex(pool.value.handle)),
+            (size.c_expression.as_str(), hex(size.value)),
             ("MEMORY_TYPE_NONE", "0".to_owned()),
             ("0", "flags".into()),
             ("&memory3", "out".into()),
@@ -85,13 +85,13 @@ impl Hsa<'_> {
             sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
             _ => {
                 self.recorder.send(&Record::Failed(id));
-                Err(Stopped)
+                Err(AlreadyReported)
             }
         }
     }
 
     pub fn release(&self, memory: &Handle) -> Result<()> {
-        let arguments = [(memory.c.as_str(), hex(memory.value.handle))];
+        let arguments = [(memory.c_expression.as_str(), hex(memory.value.handle))];
         self.vmem("hsa_amd_vmem_handle_release", &arguments, |vmem| {
             // SAFETY: the runtime returned the handle, which is not used any more.
             (unsafe { (vmem.hsa_amd_vmem_handle_release)(memory.value) }, vec![])
@@ -100,10 +100,10 @@ impl Hsa<'_> {
 
     pub fn map(&self, va: &Address, size: usize, memory: &Handle) -> Result<()> {
         let arguments = [
-            (va.c.as_str(), hex(va.value)),
+            (va.c_expression.as_str(), hex(va.value)),
             ("size", hex(size)),
             ("0", "offset".to_owned()),
-            (memory.c.as_str(), hex(memory.value.handle)),
+            (memory.c_expression.as_str(), hex(memory.value.handle)),
             ("0", "flags".into()),
         ];
         self.vmem("hsa_amd_vmem_map", &arguments, |vmem| {
@@ -116,7 +116,7 @@ impl Hsa<'_> {
     }
 
     pub fn unmap(&self, va: &Address, size: usize) -> Result<()> {
-        let arguments = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        let arguments = [(va.c_expression.as_str(), hex(va.value)), ("size", hex(size))];
         self.vmem("hsa_amd_vmem_unmap", &arguments, |vmem| {
             // SAFETY: the range was mapped as a whole, and nothing uses it any more.
             (unsafe { (vmem.hsa_amd_vmem_unmap)(va.value as *mut c_void, size) }, vec![])
@@ -132,14 +132,17 @@ impl Hsa<'_> {
                 agent_handle: agent.value,
             })
             .collect();
-        let descriptor = |agent: &&Agent| format!("{{HSA_ACCESS_PERMISSION_RW, {}}}", agent.c);
+        let descriptor =
+            |agent: &&Agent| format!("{{HSA_ACCESS_PERMISSION_RW, {}}}", agent.c_expression);
         let list: Vec<_> = agents.iter().map(descriptor).collect();
         let list = format!("(hsa_amd_memory_access_desc_t[]){{{}}}", list.join(", "));
-        let shown: Vec<_> =
-            agents.iter().map(|agent| format!("{}={:#x}", agent.c, agent.value.handle)).collect();
+        let shown: Vec<_> = agents
+            .iter()
+            .map(|agent| format!("{}={:#x}", agent.c_expression, agent.value.handle))
+            .collect();
         let count = agents.len().to_string();
         let arguments = [
-            (va.c.as_str(), hex(va.value)),
+            (va.c_expression.as_str(), hex(va.value)),
             ("size", hex(size)),
             (list.as_str(), format!("RW for {}", shown.join(", "))),
             (count.as_str(), "descriptors".into()),
@@ -158,7 +161,7 @@ impl Hsa<'_> {
         let mut dmabuf = -1;
         let arguments = [
             ("&dmabuf", "out".to_owned()),
-            (memory.c.as_str(), hex(memory.value.handle)),
+            (memory.c_expression.as_str(), hex(memory.value.handle)),
             ("0", "flags".into()),
         ];
         self.vmem("hsa_amd_vmem_export_shareable_handle", &arguments, |vmem| {

@@ -11,12 +11,12 @@ const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."
 
 /// What was logged during cases that passed.
 #[derive(Debug, Default)]
-pub struct Usual {
+pub struct BackgroundOutput {
     /// For each failed request, or line without numbers, the number of passed cases in which it was logged.
     passed: BTreeMap<String, usize>,
 }
 
-impl Usual {
+impl BackgroundOutput {
     /// Adds the lines of the logs and of the runtime's output during a case that passed.
     pub fn add<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
         for key in keys(lines) {
@@ -41,9 +41,9 @@ impl Usual {
 
     /// Returns the short form of a line, such as `kfd GET_DMABUF_INFO EINVAL`, if a similar line was logged during a case
     /// that passed.
-    pub fn short_form_if_usual(&self, line: &str) -> Option<String> {
-        let is_usual = key(line).is_some_and(|key| self.passed.contains_key(&key));
-        is_usual.then(|| short_form(line))
+    pub fn background_short_form(&self, line: &str) -> Option<String> {
+        let is_background = key(line).is_some_and(|key| self.passed.contains_key(&key));
+        is_background.then(|| short_form(line))
     }
 
     /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual
@@ -53,16 +53,16 @@ impl Usual {
             let key = key(line);
             key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
         };
-        let (usual, rest): (Vec<_>, Vec<_>) =
-            output.lines().partition(|line| self.short_form_if_usual(line).is_some());
+        let (background, rest): (Vec<_>, Vec<_>) =
+            output.lines().partition(|line| self.background_short_form(line).is_some());
         let (always_logged, others): (Vec<_>, Vec<_>) =
             rest.iter().copied().partition(|line| in_every_run(line));
-        let mut usual: BTreeSet<_> = usual.into_iter().map(short_form).collect();
+        let mut background: BTreeSet<_> = background.into_iter().map(short_form).collect();
         if !others.iter().any(|line| driver_line_failed(line) == Some(true)) {
-            return (rest, usual);
+            return (rest, background);
         }
-        usual.extend(always_logged.into_iter().map(short_form));
-        (others, usual)
+        background.extend(always_logged.into_iter().map(short_form));
+        (others, background)
     }
 }
 
@@ -103,30 +103,30 @@ mod tests {
 
     #[test]
     fn lines_of_passing_cases_are_usual() {
-        let mut usual = Usual::default();
-        usual.add(
+        let mut background = BackgroundOutput::default();
+        background.add(
             [request("= EINVAL").as_str(), &request("-> ok"), "4 Signals leaked."].into_iter(),
         );
-        let short = usual.short_form_if_usual(&request("= EINVAL"));
+        let short = background.background_short_form(&request("= EINVAL"));
         assert_eq!(short.as_deref(), Some("kfd GET_DMABUF_INFO EINVAL"));
         assert_eq!(
-            usual.short_form_if_usual("12 Signals leaked.").as_deref(),
+            background.background_short_form("12 Signals leaked.").as_deref(),
             Some("12 Signals leaked.")
         );
         for line in [&request("= EIO"), &request("-> ok"), "HSA exception: BadAlloc", ""] {
-            assert_eq!(usual.short_form_if_usual(line), None, "{line}");
+            assert_eq!(background.background_short_form(line), None, "{line}");
         }
     }
 
     #[test]
     fn usual_request_is_cause_if_no_other_request_fails() {
-        let (usual, einval) = (Usual::default(), request("= EINVAL"));
+        let (background, einval) = (BackgroundOutput::default(), request("= EINVAL"));
         let output = format!("{einval}\n4 Signals leaked.\n");
-        let (causes, in_short) = usual.split(&output);
+        let (causes, in_short) = background.split(&output);
         assert_eq!((causes, in_short.len()), (vec![einval.as_str(), "4 Signals leaked."], 0));
         let hang = "driver: 1:2 0.5 engine COPY length=0x1000 = ? (has not returned)";
         let output = format!("{output}{hang}\n");
-        let (causes, in_short) = usual.split(&output);
+        let (causes, in_short) = background.split(&output);
         let in_short: Vec<_> = in_short.into_iter().collect();
         assert_eq!(causes, [hang]);
         assert_eq!(in_short, ["4 Signals leaked.", "kfd GET_DMABUF_INFO EINVAL"]);
@@ -145,12 +145,12 @@ mod tests {
             ..CaseReport::new("a", "", Status::Fail)
         };
         report.cases = vec![failed("= EINVAL"), failed("= EINVAL"), failed("= EIO")];
-        let mut usual = Usual::default();
+        let mut background = BackgroundOutput::default();
         for error in ["= EINVAL", "= EIO", "= EIO"] {
-            usual.add([request(error).as_str()].into_iter());
+            background.add([request(error).as_str()].into_iter());
         }
-        usual.remove_frequent_in_failures(&report);
-        assert_eq!(usual.short_form_if_usual(&request("= EINVAL")), None);
-        assert!(usual.short_form_if_usual(&request("= EIO")).is_some());
+        background.remove_frequent_in_failures(&report);
+        assert_eq!(background.background_short_form(&request("= EINVAL")), None);
+        assert!(background.background_short_form(&request("= EIO")).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The names of objects in operations: mostly indexes of existing objects.
+//! Selectors of the objects of operations: mostly indexes of existing objects.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,10 @@ pub enum Amount {
     Huge,
 }
 
-/// A handle.
+/// Selects a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HandleName {
+pub enum HandleSelector {
     /// A valid handle, by index.
     Live(u8),
     /// Any handle ever returned, by index from the newest.
@@ -27,10 +27,10 @@ pub enum HandleName {
     Invented(u64),
 }
 
-/// An agent.
+/// Selects an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AgentName {
+pub enum AgentSelector {
     /// An agent of this runtime, by index.
     Agent(u8),
     /// A GPU of this runtime, by index.
@@ -66,7 +66,8 @@ impl Span {
 #[serde(rename_all = "snake_case")]
 pub enum Region {
     /// Adjacent mappings: the index of the first, and their number.
-    Run(u8, u8),
+    #[serde(rename = "run")]
+    Adjacent(u8, u8),
     /// Adjacent mappings that an agent can write: the index of the first, and their number.
     Writable(u8, u8),
     /// Mappings and the holes between them: the index of the first mapping, and the number of mappings.

@@ -1,4 +1,4 @@
-//! Replays the beginning of a trace.
+//! Replays a prefix of a trace.
 
 use super::state::{ReplayOutcome, State};
 use super::{Divergence, ReplayError, check_fits};
@@ -8,7 +8,7 @@ use hsa_vmm::{Runtime, Vmm};
 
 /// The state after the first operations of a trace. Dropping `vmm` releases all objects.
 #[derive(Clone, Debug)]
-pub struct Beginning {
+pub struct PartialReplay {
     /// The library with all objects of the trace, which are named after their slots (`r1`, `h2`).
     pub vmm: Vmm,
     /// The number of operations performed.
@@ -21,12 +21,12 @@ pub struct Beginning {
 ///
 /// # Errors
 /// [`ReplayError`] if the trace does not fit this runtime.
-pub fn replay_beginning(
+pub fn replay_prefix(
     runtime: &Runtime,
     index: usize,
     trace: &Trace,
     operations: usize,
-) -> Result<Beginning, ReplayError> {
+) -> Result<PartialReplay, ReplayError> {
     check_fits(runtime, index, trace)?;
     let mut state = State::open(runtime, VmmOptions::new(), trace)?;
     let mut performed = 0;
@@ -42,5 +42,5 @@ pub fn replay_beginning(
         }
         state.name_object(&operation.call)?;
     }
-    Ok(Beginning { vmm: state.vmm().clone(), operations: performed, divergence })
+    Ok(PartialReplay { vmm: state.vmm().clone(), operations: performed, divergence })
 }
