@@ -108,6 +108,7 @@ impl<'a> Screen<'a> {
         self.privacy = Some(privacy.clone());
     }
 
+    /// Writes text in a style.
     pub fn write_styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
         if !self.writes_styles {
             return write!(self, "{text}");

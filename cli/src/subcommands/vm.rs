@@ -344,8 +344,8 @@ fn needs_runtime(program: &OsStr) -> bool {
         && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
-/// Returns `vm` and the options that describe the machine, including defaults and the release that was chosen. Omits output files, `--results`,
-/// `--keep` and `--time-limit`.
+/// Returns `vm` and the options that describe the machine, including defaults and the release that was chosen. Omits
+/// output files, `--results`, `--keep` and `--time-limit`.
 fn machine_arguments(args: &VmRun, release: Option<Release>) -> Vec<String> {
     let mut arguments = vec!["vm".to_owned()];
     let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
