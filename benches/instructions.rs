@@ -5,8 +5,8 @@
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! The program prints the number of calls. A number after the name of the operation adds calls that are counted but not
-//! printed, to test `.ci/instructions`.
+//! The program prints the number of calls. A number after the name of the operation adds calls that the printed number
+//! does not include, to test that `.ci/instructions` detects an increase.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -78,7 +78,7 @@ impl Workload {
 
     /// Makes the calls of an operation. Returns `false` if no operation has this name.
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
-        // Consecutive holes, and consecutive live mappings, are far apart.
+        // Successive calls use holes, or live mappings, that are far apart.
         let calls = self.calls;
         let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
         let live = || holes().map(|hole| hole - 1);

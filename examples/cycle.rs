@@ -38,7 +38,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     mapping.read(0, &mut bytes)?;
     println!("the GPU wrote {bytes:x?}, the CPU reads it");
 
-    // The CPU's permissions are enforced. An invalid access is an error, not a fault.
+    // The CPU's permissions are enforced. `write` returns an error; a direct store would fault.
     mapping.grant(&[host.id()], Access::Read)?;
     match mapping.write(0, b"no") {
         Err(error) => println!("rejected: {error}"),

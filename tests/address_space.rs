@@ -448,7 +448,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
 }
 
 #[test]
-fn unneeded_hole_quirk_quarantines() {
+fn unneeded_hole_workaround_quarantines() {
     if process::rerun_in_own_process() {
         return;
     }

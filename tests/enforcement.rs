@@ -95,7 +95,7 @@ fn revoking_from_the_cpu_does_not_unmap() {
 }
 
 #[test]
-fn process_has_the_most_access_of_any_cpu() {
+fn process_has_the_highest_access_of_all_cpus() {
     if process::rerun_in_own_process() {
         return;
     }

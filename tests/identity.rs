@@ -155,7 +155,7 @@ fn file_of_another_version_is_unknown() {
 }
 
 #[test]
-fn false_version_enables_no_quirks() {
+fn false_version_enables_no_workarounds() {
     // This library behaves as ROCm 6.4, but reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
     let runtime = fake.load();
@@ -167,7 +167,7 @@ fn false_version_enables_no_quirks() {
 }
 
 #[test]
-fn unknown_runtime_has_no_quirks_of_rocr() {
+fn unknown_runtime_gets_no_rocr_workarounds() {
     for build in ["\"\"", "\"a vendor's runtime\""] {
         let fake = FakeLibrary::new("unknown", &[&format!("-DBUILD={build}")]);
         let runtime = fake.load();

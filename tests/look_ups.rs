@@ -1,4 +1,4 @@
-//! Look-ups and rejected calls allocate no memory.
+//! Look-ups and rejected calls make no heap allocation.
 
 mod allocations;
 mod machine;

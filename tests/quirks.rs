@@ -195,7 +195,7 @@ fn every_quirk_has_a_failure() {
 }
 
 #[test]
-fn releases_fail_only_without_their_quirks() {
+fn releases_fail_only_without_workarounds() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -216,7 +216,7 @@ fn releases_fail_only_without_their_quirks() {
 }
 
 #[test]
-fn unneeded_quirks_do_no_harm() {
+fn unneeded_workarounds_do_no_harm() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -271,7 +271,7 @@ fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
 }
 
 #[test]
-fn unlocked_calls_race_without_the_quirk() {
+fn unlocked_calls_race_without_the_workaround() {
     process::within(std::time::Duration::from_secs(60), || {
         assert_eq!(count_races(Quirks::of_runtime), 0);
         let without = |info: &RuntimeInfo| {

@@ -1,7 +1,7 @@
 //! HIP's functions for IPC.
 
 use crate::devices::current;
-use crate::memory::Opened;
+use crate::memory::OpenedEntry;
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::status::{Failure, run};
@@ -48,7 +48,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let memory = OpenedMemory::open(ipc, &handle)
             .map_err(|error| describe_open_error(error, &handle))?;
         let at = memory.address();
-        let empty = || Opened { device, memory: Vec::new() };
+        let empty = || OpenedEntry { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
@@ -90,7 +90,7 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         // A running copy of another thread keeps the memory open until the copy ends.
         match last.map(Arc::try_unwrap) {
             Some(Ok(memory)) => memory.close().map_err(|Rejected { value: memory, error }| {
-                let empty = || Opened { device, memory: Vec::new() };
+                let empty = || OpenedEntry { device, memory: Vec::new() };
                 opened.entry(at).or_insert_with(empty).memory.push(Arc::new(memory));
                 Failure::from(error)
             }),

@@ -34,14 +34,14 @@ pub enum Kind {
 
 /// Memory of another process, which this process has opened.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedEntry {
     /// The device that opened the memory first.
     pub device: c_int,
     /// One value for each call that opened the memory; never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
-impl Opened {
+impl OpenedEntry {
     /// Returns the size in bytes, to the end of the allocation.
     pub fn size(&self) -> usize {
         self.memory.first().map_or(0, |memory| memory.size())
@@ -52,7 +52,7 @@ impl Opened {
 #[derive(Debug, Default)]
 pub struct Allocations {
     allocated: Mutex<BTreeMap<usize, Arc<Allocation>>>,
-    opened: Mutex<BTreeMap<usize, Opened>>,
+    opened: Mutex<BTreeMap<usize, OpenedEntry>>,
     /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
@@ -81,12 +81,12 @@ impl Allocations {
 
     /// Finds the opened memory that contains an address. Also returns the device that opened the memory first.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
-        let (_, opened) = entry_at(&lock(&self.opened), at.get(), Opened::size)?;
+        let (_, opened) = entry_at(&lock(&self.opened), at.get(), OpenedEntry::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
     }
 
     /// Locks the opened memory.
-    pub fn opened(&self) -> MutexGuard<'_, BTreeMap<usize, Opened>> {
+    pub fn opened(&self) -> MutexGuard<'_, BTreeMap<usize, OpenedEntry>> {
         lock(&self.opened)
     }
 

@@ -31,7 +31,7 @@ pub struct MappedByArea {
 
 /// The position of an address in the memory of an area.
 #[derive(Clone, Debug)]
-pub struct InArea {
+pub struct AreaPosition {
     pub area: Arc<OpenArea>,
     /// The key of the memory in [`MappedByArea::memory`].
     pub start: usize,
@@ -41,7 +41,7 @@ pub struct InArea {
     pub size: usize,
     /// Whether the address is a host address in existing memory of the program. Such memory may continue before and
     /// after the mapped range.
-    pub is_own: bool,
+    pub is_program_memory: bool,
 }
 
 impl OpenArea {
@@ -65,18 +65,18 @@ impl OpenArea {
     }
 
     /// Finds the memory that contains an address of the host or of the device.
-    fn find(self: &Arc<Self>, at: Address) -> Option<InArea> {
+    fn find(self: &Arc<Self>, at: Address) -> Option<AreaPosition> {
         let mapped = self.mapped();
         let maps_existing = self.area.flags().maps_existing_memory();
-        let position = |first: Address, start, memory: &AreaMemory<'_>, is_own| {
+        let position = |first: Address, start, memory: &AreaMemory<'_>, is_program_memory| {
             let offset = at.get().checked_sub(first.get())?;
             let (area, size) = (self.clone(), memory.size());
-            (offset < memory.allocated_size()).then_some(InArea {
+            (offset < memory.allocated_size()).then_some(AreaPosition {
                 area,
                 start,
                 offset,
                 size,
-                is_own,
+                is_program_memory,
             })
         };
         let nearest = mapped.memory.range(..=at.get()).next_back();
@@ -141,7 +141,7 @@ impl Objects {
     }
 
     /// Finds the area whose memory contains an address of the host or of a device.
-    pub fn area_at(&self, at: Address) -> Option<InArea> {
+    pub fn area_at(&self, at: Address) -> Option<AreaPosition> {
         // `by_number` is unlocked before an area is locked, because `hsavmm_area_destroy` locks the area first.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()

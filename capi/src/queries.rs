@@ -17,7 +17,7 @@ use hsa_vmm::vmm::Location;
 use std::sync::Arc;
 
 /// The memory at an address.
-enum Found {
+enum MemoryAtAddress {
     Allocation(Arc<Allocation>),
     Opened(c_int, Arc<OpenedMemory>),
     Registered(RegisteredMemory),
@@ -26,15 +26,15 @@ enum Found {
 }
 
 impl Process {
-    fn find(&self, at: Address) -> Option<Found> {
+    fn find(&self, at: Address) -> Option<MemoryAtAddress> {
         if let Some(allocation) = self.allocations.at(at) {
-            return Some(Found::Allocation(allocation));
+            return Some(MemoryAtAddress::Allocation(allocation));
         }
         if let Some((device, opened)) = self.allocations.opened_at(at) {
-            return Some(Found::Opened(device, opened));
+            return Some(MemoryAtAddress::Opened(device, opened));
         }
         if let Some(found) = self.registered.at(at) {
-            return Some(Found::Registered(found));
+            return Some(MemoryAtAddress::Registered(found));
         }
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;
@@ -42,11 +42,11 @@ impl Process {
             Some(Location::Agent(agent)) => self.devices.number(agent),
             _ => -1,
         };
-        Some(Found::Mapped(start, size, device))
+        Some(MemoryAtAddress::Mapped(start, size, device))
     }
 }
 
-impl Found {
+impl MemoryAtAddress {
     /// Returns the start and the size of the memory.
     fn range(&self) -> (Address, usize) {
         match self {

@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::memory::{Allocation, Kind};
-use crate::objects::{InArea, OpenArea};
+use crate::objects::{AreaPosition, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
@@ -48,7 +48,7 @@ enum Endpoint {
     /// Addresses in a reservation.
     Mapped(Address),
     /// The program's own memory: its address.
-    Own(usize),
+    Program(usize),
 }
 
 impl Endpoint {
@@ -61,14 +61,18 @@ impl Endpoint {
             if total - offset >= size { Ok(offset) } else { Err(exceeds_memory()) }
         };
         let end = at.get().checked_add(size).ok_or_else(exceeds_memory)?;
-        if let Some(InArea { area, start, offset, size: total, is_own }) =
+        if let Some(AreaPosition { area, start, offset, size: total, is_program_memory }) =
             process.objects.area_at(at)
         {
             // The offset may be past the size: memory is mapped in whole granules.
             if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
-            return if is_own { Ok(Self::Own(at.get())) } else { Err(exceeds_memory()) };
+            return if is_program_memory {
+                Ok(Self::Program(at.get()))
+            } else {
+                Err(exceeds_memory())
+            };
         }
         if let Some(allocation) = process.allocations.at(at) {
             let offset = offset_in(allocation.memory.address(), allocation.memory.size())?;
@@ -85,7 +89,7 @@ impl Endpoint {
             return Ok(Self::Mapped(at));
         }
         let allocations = &process.allocations;
-        let in_area = process.objects.area_at(last).is_some_and(|found| !found.is_own);
+        let in_area = process.objects.area_at(last).is_some_and(|found| !found.is_program_memory);
         if in_area
             || is_reserved(last)
             || allocations.at(last).is_some()
@@ -93,7 +97,7 @@ impl Endpoint {
         {
             return Err(exceeds_memory());
         }
-        Ok(Self::Own(at.get()))
+        Ok(Self::Program(at.get()))
     }
 
     /// Returns whether a copy's kind may declare this memory as device memory (`as_device`) or as host
@@ -103,7 +107,7 @@ impl Endpoint {
             Self::Area(area, ..) => area.is_shared_with_host() || as_device,
             Self::Allocation(allocation, _) => allocation.kind != Kind::Device || as_device,
             Self::Opened(..) | Self::Mapped(_) => as_device,
-            Self::Own(_) => !as_device,
+            Self::Program(_) => !as_device,
         }
     }
 
@@ -114,7 +118,7 @@ impl Endpoint {
         }
         Err(match self {
             // Freed memory is unknown to the library, like memory of the program.
-            Self::Own(_) => Failure::invalid_argument(
+            Self::Program(_) => Failure::invalid_argument(
                 argument,
                 "contradicts `kind`: it is not device memory (not allocated, or freed already)",
             ),
@@ -160,7 +164,7 @@ impl Endpoint {
                 };
                 for_each_mapping(process.vmm()?, Access::Read, range, copy_part)
             }
-            Self::Own(start) => {
+            Self::Program(start) => {
                 let source = (start + offset) as *const u8;
                 // SAFETY: the caller guarantees that the memory is readable. `bytes` is this library's buffer, so the
                 // ranges do not overlap.
@@ -194,7 +198,7 @@ impl Endpoint {
                 };
                 for_each_mapping(process.vmm()?, Access::ReadWrite, range, copy_part)
             }
-            Self::Own(start) => {
+            Self::Program(start) => {
                 let destination = (start + offset) as *mut u8;
                 // SAFETY: the caller guarantees that the memory is writable. `bytes` is this library's buffer, so the
                 // ranges do not overlap.

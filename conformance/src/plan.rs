@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// A part of all cases, for runs on several machines: `2/5` is the second of five parts.
+/// A part of the selected cases, for runs on several machines: `2/5` is the second of five parts.
 ///
 /// ```
 /// let shard: hsa_vmm_conformance::Shard = "2/5".parse().unwrap();
@@ -21,7 +21,7 @@ pub struct Shard {
 
 /// The error of parsing a [`Shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid part; write NUMBER/COUNT, such as 2/5 for the second of five parts")]
+#[error("invalid shard; write NUMBER/COUNT, such as 2/5 for the second of five parts")]
 pub struct ShardError;
 
 impl FromStr for Shard {

@@ -58,11 +58,11 @@ fn lint_finds_mistakes() {
     let unmap_half = UNMAP.replace("4096", "2048") + ",\"status\":4097";
     let free_half = FREE.replace("8192", "4096") + ",\"status\":4097";
     let other_reserve = RESERVE.replace("0x10000", "0x30000");
-    /// Calls, and the mistakes with their lines.
+    /// Calls, and the mistakes with their lines. The first call is in line 2, after the header.
     type Row<'a> = (&'a [&'a str], &'a [(Mistake, u64)]);
     let rows: &[Row<'_>] = &[
         (&[RESERVE, CREATE, MAP, GRANT, FILL, COPY, UNMAP, RELEASE, FREE], &[]),
-        // A handle may be released while it is mapped, and retained.
+        // A handle may be released while its memory is mapped, and then be retained again.
         (&[RESERVE, CREATE, MAP, GRANT, RELEASE, RETAIN, RELEASE, UNMAP, FREE], &[]),
         // The runtime reuses values of handles and addresses.
         (&[CREATE, RELEASE, CREATE, RELEASE], &[]),
@@ -138,13 +138,13 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
     let inside = AddressRef::Block { block: 0, offset: 0x800 };
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
-    // The descriptor comes from another process. Its memory stays mapped until the call of `unmap`.
+    // The descriptor comes from another process. The import, the mapping of the imported memory and its unmap are skipped.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
     assert_eq!(actions[9], Err(Skipped::Contents));
     assert_eq!(plan.steps[9].line, 11);
 }
 
-/// AMD's runtime reads memory through the handles of agents and pools.
+/// AMD's runtime dereferences the handles of agents and pools. Therefore, invalid handles become null.
 #[test]
 fn invalid_agents_and_pools_become_null() {
     let create =

@@ -1,7 +1,6 @@
 //! Reports what is reserved, mapped and allocated, as text and as data.
 //!
-//! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
-//! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The function
+//! [`Vmm::report`] lists everything that a [`Vmm`] holds. The [`Report`] is plain data that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The function
 //! `picture::draw` of the crate `hsa-vmm-conformance` draws it as SVG. The command `hsa-vmm map` reports on recorded
 //! traces only, not on a running program.
 //!
@@ -109,7 +108,7 @@ pub struct MappingRun<'a> {
 pub enum IdleItem<'a> {
     /// A reservation in which nothing is mapped.
     Reservation(&'a ReservationEntry),
-    /// A mapping that no agent has access to.
+    /// A mapping for which the caller requested no access. A GPU can still have access ([`AccessEntry::can_do_more`]).
     Mapping(&'a MappingEntry),
     /// Memory that is not mapped.
     Memory(&'a MemoryEntry),
@@ -147,7 +146,7 @@ impl Report {
             && self.quarantine.is_empty()
     }
 
-    /// Lists what is allocated and not in use.
+    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their mappings.
     pub fn idle(&self) -> Vec<IdleItem<'_>> {
         let usable = self.reservations.iter().filter(|it| !it.quarantined);
         let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(IdleItem::Reservation);

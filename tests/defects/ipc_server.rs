@@ -130,9 +130,9 @@ fn server_outlives_the_stop_on_the_runtime() {
 }
 
 #[test]
-fn runtime_crashes_without_the_quirk() {
+fn runtime_crashes_without_the_workaround() {
     IPC_SERVER_OUTLIVES_STOP.check_on_each_release(
-        "ipc_server::runtime_crashes_without_the_quirk",
+        "ipc_server::runtime_crashes_without_the_workaround",
         |fixture| {
             request_sharing_by_dma_buf();
             any_process_crashes(|| share_and_stop(fixture, Some(Quirks::default())))
@@ -141,8 +141,8 @@ fn runtime_crashes_without_the_quirk() {
 }
 
 #[test]
-fn runtime_keeps_running_with_the_quirk() {
-    on_each("ipc_server::runtime_keeps_running_with_the_quirk", |fixture| {
+fn runtime_keeps_running_with_the_workaround() {
+    on_each("ipc_server::runtime_keeps_running_with_the_workaround", |fixture| {
         request_sharing_by_dma_buf();
         assert!(!any_process_crashes(|| share_and_stop(fixture, None)));
     });

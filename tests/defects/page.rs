@@ -15,9 +15,9 @@ This page is generated from [`tests/defects/table.rs`](../tests/defects/table.rs
 
 ## Defects
 
-One test shows each row on each release of AMD's own runtime, unmodified, over the emulated kernel
-driver. Another test shows that the defect does not occur through the library, where the library can
-prevent it. To run them all: `cargo test -p hsa-vmm --test defects`. A source such as \"runtime.cpp\" is
+Each row has a test that shows on each release of AMD's own, unmodified runtime, over the emulated kernel
+driver, whether the defect is present. Another test shows that the defect does not occur through the
+library, where the library can prevent it. To run them all: `cargo test -p hsa-vmm --test defects`. A source such as \"runtime.cpp\" is
 ROCr's `core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
 
 | what goes wrong | 6.1.2 | 6.4.3 | 7.2.4 | through the library | source |
@@ -34,16 +34,16 @@ Five defects of amdgpu affect programs on AMD's runtime. For each, there is a C 
 developers. It makes few calls and links only libc; its first comment names the kernel function. The emulated driver
 models the first three defects with the setting of `HSA_KFD` in the table. A test runs their programs with and without
 the setting on AMD's runtime. Each program also showed its defect on AMD's own amdgpu (Debian's 6.12.117) in the virtual
-machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for `early_return` with
+machine, with ROCr 6.4.3. The command was `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`; `early_return` also needs
 `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress` found the last two
-defects there. Their programs showed them with 6.1.2, 6.4.3 and 7.2.4; with 6.1.2, the last program showed only that
-memory of another process cannot be mapped.
+defects there. `shared_gem_handle` showed its defect also with 6.1.2 and 7.2.4, `foreign_gem_handle` also with 7.2.4.
+With 6.1.2, `foreign_gem_handle` showed only that memory of another process can no longer be mapped.
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
 | after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
 | after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
-| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | the library leaves no part of a mapping replaced or removed |
+| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: the library replaces and removes only whole mappings |
 | after imported memory was released, memory that is allocated later cannot be exported or mapped, in any process | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
 | after two processes have shared memory, one can read memory of the other that was not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
@@ -56,20 +56,21 @@ of its AMD extension counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's 
 
 The last column says what is done if the runtime is neither ROCr nor rocddi:
 
-* \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
-  20 calls on memory of its own, once for each runtime, and copies nothing. Results that differ from what the version
+* \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. The
+  probes make at most 20 calls, once for each runtime, on memory that they allocate, and copy nothing. Results that differ from what the version
   suggests are logged, and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing`
   can switch probing off.
   The probe for `peer_after_owner_fails` can find the defect, but cannot exclude it: a grant that succeeds may still
   corrupt the mapping. If the probe finds nothing, the version decides. Whether exported descriptors are close-on-exec is
   not probed, because the library always makes them so.
-* \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
-* \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. On
-  a runtime like ROCm 10, which has only that quirk, the workaround of `memory_returns_with_addresses` is not needed:
-  `PausableBuffer::pause` can then lose its addresses to another thread, and reports the loss. `PagedBuffer` keeps
-  the memory of unmapped pages until the buffer is dropped.
+* \"on\": the library always uses the workaround, because a probe could crash the process, and the workaround is
+  harmless on a correct runtime.
+* \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. ROCm
+  10 has that quirk, but does not need the workaround of `memory_returns_with_addresses`. An unknown runtime of this kind
+  gets the workaround, at a cost: `PausableBuffer::pause` can lose its addresses to another thread, and reports the loss;
+  `PagedBuffer` keeps the memory of unmapped pages until the buffer is dropped.
 
-A program can switch on more quirks, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
+A program can switch on more workarounds, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
 `Vmm::open_with`, and `Ipc::with_quirks`.
 
 | quirk | ROCr | rocddi | what goes wrong, and what is done | public as | if unknown |

@@ -64,21 +64,21 @@ impl Executor {
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 Ok(String::new())
             }
-            "usurp" => {
-                impostor::usurp(number(1) as i32, &handle(2));
+            "replace_server" => {
+                impostor::replace_server(number(1) as i32, &handle(2));
                 Ok(String::new())
             }
-            "squat" => {
-                impostor::squat(number(1) as i32);
+            "bind_relay_names" => {
+                impostor::bind_relay_names(number(1) as i32);
                 Ok(String::new())
             }
-            "flood" => {
-                impostor::flood();
+            "connect_to_relays" => {
+                impostor::connect_to_relays();
                 Ok(String::new())
             }
             "flood_count" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
-            "serve_and_hang_up" => {
-                impostor::serve_and_hang_up();
+            "send_invalid_descriptor" => {
+                impostor::send_invalid_descriptor();
                 Ok(String::new())
             }
             "open_concurrently" => {

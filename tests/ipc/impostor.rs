@@ -92,7 +92,7 @@ fn bind_name(process: i32) -> UnixListener {
 
 /// Ends another process's server and binds the server's name. From then on, sends the memory of the handle `own` to
 /// every client.
-pub fn usurp(process: i32, own: &IpcHandle) {
+pub fn replace_server(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
     stream.write_all(&request(END_REQUEST)).expect("the server reads");
     drop(stream);
@@ -112,17 +112,17 @@ pub fn usurp(process: i32, own: &IpcHandle) {
 
 /// Binds the names that the relays of a process would have if they were not random. A relay is a server in the
 /// importer's process, which `src/ipc/server_client.rs` starts for one call.
-pub fn squat(process: i32) {
+pub fn bind_relay_names(process: i32) {
     let names = (0..128)
         .map(|attempt| bind_name((1 << 30) | (attempt * PROCESS_NUMBER_LIMIT as i32) | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
-/// The sum, over all rounds, of the connections that `flood` holds. It is not zero after the first connection.
+/// The sum, over all rounds, of the connections that `connect_to_relays` holds. Not zero after the first connection.
 pub static FLOODED: AtomicUsize = AtomicUsize::new(0);
 
 /// Connects to all relays of other processes repeatedly, until this process ends.
-pub fn flood() {
+pub fn connect_to_relays() {
     std::thread::spawn(|| {
         let mut connected = Vec::new();
         loop {
@@ -146,7 +146,7 @@ pub fn flood() {
 
 /// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. The server ends if
 /// a client disconnects after the reply was sent. This function then returns early.
-pub fn hang_up(handle: &IpcHandle, times: usize) {
+pub fn disconnect_before_reply(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };
         // The server may have ended meanwhile, with the connection in its queue.
@@ -155,7 +155,7 @@ pub fn hang_up(handle: &IpcHandle, times: usize) {
 }
 
 /// Listens at this process's socket, sends a descriptor that is not memory, and disconnects at once.
-pub fn serve_and_hang_up() {
+pub fn send_invalid_descriptor() {
     let listener = bind_name(std::process::id() as i32);
     std::thread::spawn(move || {
         let null = std::fs::File::open("/dev/null").expect("/dev/null exists");

@@ -96,7 +96,7 @@ on_all_fixtures! {
         exporter.write(address, "there");
         let handle = exporter.get_handle(address);
         let mut squatter = setup.peer_without_runtime();
-        squatter.run(&format!("squat {}", importer.process));
+        squatter.run(&format!("bind_relay_names {}", importer.process));
         let opened = within(20, || importer.open(&handle));
         importer.assert_contains(opened, "there");
     }
@@ -107,7 +107,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
         let mut flooder = setup.peer_without_runtime();
-        flooder.run("flood");
+        flooder.run("connect_to_relays");
         let rounds = format!("rounds {} 50", executor::to_hex(&handle.to_bytes()));
         let connected = |flooder: &mut Peer| flooder.run("flood_count") != "0";
         within(60, || {
@@ -130,7 +130,7 @@ on_all_fixtures! {
         exporter.write(address, "there");
         let handle = exporter.get_handle(address);
         for _ in 0..10 {
-            impostor::hang_up(&handle, 50);
+            impostor::disconnect_before_reply(&handle, 50);
             // Exporting again starts another server.
             assert_eq!(exporter.get_handle(address), handle);
         }
@@ -149,7 +149,7 @@ on_all_fixtures! {
         importer.run("sigpipe");
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get_handle(address);
-        server.run("serve_and_hang_up");
+        server.run("send_invalid_descriptor");
         let mut bytes = to_hip_handle(&genuine).to_bytes();
         bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
         bytes[forge::PROCESS].copy_from_slice(&server.process.to_le_bytes());

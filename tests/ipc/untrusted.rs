@@ -86,7 +86,7 @@ on_all_fixtures! {
         impostor.run(&format!("user {NOBODY_UID}"));
         let impostors_address = impostor.allocate(SIZE);
         let own_handle = executor::to_hex(&impostor.get_handle(impostors_address).to_bytes());
-        impostor.run(&format!("usurp {} {own_handle}", exporter.process));
+        impostor.run(&format!("replace_server {} {own_handle}", exporter.process));
         for handle in [handle, to_hip_handle(&handle)] {
             let result = importer.try_open(&handle);
             assert_error(&result, INVALID_DEVICE_POINTER);

@@ -19,7 +19,7 @@ const SLOTS: usize = 256;
 /// How long a thread waits before it tries again, so that the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
 /// On average, one in this many submissions has signals that fire too late or never.
-const SUBMISSIONS_PER_LATE_SUBMISSION: usize = 250;
+const LATE_SUBMISSION_INTERVAL: usize = 250;
 
 /// The parameters of a run.
 pub struct Load<'a> {
@@ -69,11 +69,11 @@ struct Pending {
 
 /// The mappings that may be left when the threads have ended.
 #[derive(Default)]
-struct LeftMappings {
+struct RemainingMappings {
     /// Their signals fire too late or never.
     late: Vec<Pending>,
     /// Their signals have fired, perhaps too late.
-    perhaps_late: Vec<Pending>,
+    possibly_late: Vec<Pending>,
 }
 
 impl Load<'_> {
@@ -82,7 +82,7 @@ impl Load<'_> {
     pub fn run(&self) -> Outcome {
         let queue = RetireQueue::builder(self.capacity).with_time_limit(self.time_limit);
         let queue = queue.open(&self.library.vmm).unwrap();
-        let left = Mutex::new(LeftMappings::default());
+        let left = Mutex::new(RemainingMappings::default());
         let mut outcome = Outcome::default();
         thread::scope(|scope| {
             let run = |seed| {
@@ -110,10 +110,10 @@ impl Load<'_> {
         }
 
         // Signals that fire now are too late.
-        let LeftMappings { late: mut remaining, perhaps_late } = left.into_inner().unwrap();
+        let RemainingMappings { late: mut remaining, possibly_late } = left.into_inner().unwrap();
         let quarantined: BTreeSet<_> = report.failures.iter().map(|it| it.address).collect();
         // If several mappings were at the same address, only the last one can be left.
-        for pending in perhaps_late.into_iter().rev() {
+        for pending in possibly_late.into_iter().rev() {
             let is_known = remaining.iter().any(|it| it.address == pending.address);
             if quarantined.contains(&pending.address) && !is_known {
                 remaining.push(pending);
@@ -156,7 +156,7 @@ struct Worker<'a> {
     /// Submitted mappings whose signals fire too late, or never.
     late: Vec<Pending>,
     /// Submitted mappings whose signals have fired, perhaps too late.
-    perhaps_late: Vec<Pending>,
+    possibly_late: Vec<Pending>,
     /// Signals for new submissions.
     idle: Vec<Signal>,
     /// Signals that have fired, with the address of the mapping that waits for them.
@@ -168,7 +168,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(load: &'a Load<'a>, queue: &'a RetireQueue, seed: u64) -> Self {
         let reservation = Reservation::builder(SLOTS * SIZE).reserve(&load.library.vmm).unwrap();
-        let (pending, late, perhaps_late) = (Vec::new(), Vec::new(), Vec::new());
+        let (pending, late, possibly_late) = (Vec::new(), Vec::new(), Vec::new());
         let (idle, used) = (Vec::new(), Vec::new());
         let (rejected, submitting) = (0, Duration::ZERO);
         let random = Random(seed);
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
             random,
             pending,
             late,
-            perhaps_late,
+            possibly_late,
             idle,
             used,
             rejected,
@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn run(mut self, left: &Mutex<LeftMappings>) -> (usize, Duration) {
+    fn run(mut self, left: &Mutex<RemainingMappings>) -> (usize, Duration) {
         for number in 0..self.load.retirements_per_thread {
             self.retire(number as u8 | 1);
             // On average, one signal for each submission.
@@ -204,7 +204,7 @@ impl<'a> Worker<'a> {
         }
         let mut left = left.lock().unwrap();
         left.late.append(&mut self.late);
-        left.perhaps_late.append(&mut self.perhaps_late);
+        left.possibly_late.append(&mut self.possibly_late);
         (self.rejected, self.submitting)
     }
 
@@ -261,7 +261,7 @@ impl<'a> Worker<'a> {
         };
         self.submitting += submitted.elapsed();
         let pending = Pending { address, tag, signals, fired: 0, submitted };
-        match self.random.below(SUBMISSIONS_PER_LATE_SUBMISSION) {
+        match self.random.below(LATE_SUBMISSION_INTERVAL) {
             0 => self.late.push(pending),
             _ => self.pending.push(pending),
         }
@@ -286,7 +286,7 @@ impl<'a> Worker<'a> {
         // mapping.
         if mapping.submitted.elapsed() > self.load.time_limit / 2 {
             mapping.signals[0].set(0);
-            self.perhaps_late.push(mapping);
+            self.possibly_late.push(mapping);
             return;
         }
         mapping.signals[0].set(0);

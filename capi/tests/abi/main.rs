@@ -14,6 +14,6 @@ mod messages;
 mod privileges;
 mod program;
 mod programs;
+mod random_calls;
 mod related_calls;
 mod sequences;
-mod torture;

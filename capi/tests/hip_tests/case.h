@@ -1,5 +1,6 @@
 /*
- * The cases of hip-tests, AMD's tests of HIP, rewritten in C. "The original" in a comment is hip-tests' own case.
+ * Runs the cases in the C files of this folder: cases of hip-tests (AMD's tests of HIP), rewritten in C. "The original" in
+ * a comment is hip-tests' own case.
  *
  * A case is a function that returns if all checks pass. Each case runs in its own process, forked
  * before any runtime is open, so that a crash ends only that case.
@@ -36,7 +37,7 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Ends the case as failed. In a child process of a case, ends only the child; the parent then fails in wait_for(). */
+/* Ends the case as failed. In a child process of a case, ends only the child; the parent then fails in wait_for() of process.h. */
 static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,
@@ -76,12 +77,12 @@ static inline int profile(void) {
   return info.profile;
 }
 
-/* Returns the error of the HIP release whose profile is used. */
+/* Returns `hip6` or `hip7`, depending on the profile in use. */
 static inline hipError_t by_profile(hipError_t hip6, hipError_t hip7) {
   return profile() == 6 ? hip6 : hip7;
 }
 
-static inline int open_descriptors(void) {
+static inline int count_open_descriptors(void) {
   int count = 0;
   DIR *folder = opendir("/proc/self/fd");
   CHECK(folder != NULL);
@@ -105,13 +106,13 @@ static inline void expect_no_resources(void) {
 static inline void run_and_exit(const struct test_case *test) {
   int before, after;
   current_case = test->name;
-  before = open_descriptors();
+  before = count_open_descriptors();
   test->run();
   expect_no_resources();
   EXPECT_SUCCESS(hsavmm_shut_down());
-  /* AMD's runtime keeps some descriptors open. The simulation has none, and this library closes all of
-   * its descriptors. */
-  after = open_descriptors();
+  /* AMD's runtime keeps some descriptors open. The simulation (HSA_SIM is set) opens none, and this
+   * library closes all of its descriptors. */
+  after = count_open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
   /* exit() instead of _exit(), so that all exit handlers run. */
   exit(PASSED);

@@ -1,7 +1,7 @@
 //! `conform` and `info` on AMD's kernel driver.
 
 use crate::run_command::{HSA_VMM, json, stderr, stdout};
-use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
+use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants};
 use hsa_rocr::{FetchedRelease, Release, test};
 use std::collections::BTreeSet;
 
@@ -71,7 +71,7 @@ const IPC_CASES: [&str; 13] = [
 fn conform_passes_on_amds_kernel_driver() {
     let name = "conform_passes_on_amds_kernel_driver";
     let Some(lock) = lock_machine(name) else { return };
-    let runs_all = runs_long_tests(&format!("{name}, other releases and numbers of GPUs"));
+    let runs_all = runs_all_variants(&format!("{name}, other releases and numbers of GPUs"));
     // A busy machine emulates slowly.
     let arguments = ["--format", "json", "--time-limit", "5min"];
     let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
@@ -131,7 +131,7 @@ const MODES: [&[&str]; 2] =
 fn access_is_enforced_and_calls_are_logged() {
     let name = "access_is_enforced_and_calls_are_logged";
     let Some(lock) = lock_machine(name) else { return };
-    let runs_all = runs_long_tests(&format!("{name}, other releases and page tables by SDMA"));
+    let runs_all = runs_all_variants(&format!("{name}, other releases and page tables by SDMA"));
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (log, tables) = (file("log"), file("tables"));
@@ -167,7 +167,7 @@ fn access_is_enforced_and_calls_are_logged() {
 fn conform_passes_with_other_settings() {
     let name = "conform_passes_with_other_settings";
     let Some(_lock) = lock_machine(name) else { return };
-    if !runs_long_tests(name) {
+    if !runs_all_variants(name) {
         return;
     }
     let no_large_bar = "access.set.cpu_without_large_bar";

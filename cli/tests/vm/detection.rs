@@ -1,7 +1,7 @@
 //! Faults of amdgpu and of the software GPUs are detected.
 
 use crate::run_command::{HSA_VMM, json, stderr, stdout};
-use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
+use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants};
 use std::path::Path;
 use std::process::Command;
 
@@ -25,7 +25,7 @@ const STUBBED: [&str; 12] = [
 fn stubbed_kernel_functions_are_detected() {
     let name = "stubbed_kernel_functions_are_detected";
     let Some(_lock) = lock_machine(name) else { return };
-    if !runs_long_tests(name) {
+    if !runs_all_variants(name) {
         return;
     }
     for function in STUBBED {
@@ -41,7 +41,7 @@ fn stubbed_kernel_functions_are_detected() {
 fn lost_tlb_flush_is_detected() {
     let name = "lost_tlb_flush_is_detected";
     let Some(_lock) = lock_machine(name) else { return };
-    if !runs_long_tests(name) {
+    if !runs_all_variants(name) {
         return;
     }
     let lost = ["--fault", "TLB_FLUSH=lost"];

@@ -2,8 +2,8 @@
 //!
 //! The tests run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and `hsa-vmm vm fetch` has fetched
 //! a kernel. Otherwise, each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and
-//! fails if QEMU or the kernel is missing. The tests use one release and two GPUs; with `HSA_VMM_VM_TESTS=all`, they
-//! also use the other releases and other numbers of GPUs.
+//! fails if QEMU or the kernel is missing. The tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also
+//! use the other releases and other numbers of GPUs, and further tests run.
 
 mod conformance;
 mod detection;
@@ -30,7 +30,7 @@ struct MachineLock {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Waits until fewer than two virtual machines run. If virtual machines are not available, reports the reason and
+/// Takes a free lock, or waits for the first one. If virtual machines are not available, reports the reason and
 /// returns `None`.
 fn lock_machine(name: &str) -> Option<MachineLock> {
     static LOCKS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
@@ -67,7 +67,7 @@ fn selection() -> Option<String> {
 }
 
 /// Returns whether `HSA_VMM_VM_TESTS` enables long tests. Reports the test as skipped otherwise.
-fn runs_long_tests(name: &str) -> bool {
+fn runs_all_variants(name: &str) -> bool {
     let runs_all = selection().is_some_and(|value| value == "all");
     if !runs_all {
         test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));

@@ -2,17 +2,13 @@
 //! emulated driver.
 
 use crate::run_command::{stderr, stdout};
-use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
+use crate::{RELEASE, lock_machine, run_in_machine, runs_all_variants};
 use hsa_rocr::{FetchedRelease, test};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// The tests of the test program `amd` that run in the virtual machine.
-const AMD_TESTS: [&str; 5] =
-    ["permissions::", "offsets::", "ranges::", "host_memory::", "page_table::"];
-
-/// The tests in [`AMD_TESTS`] that plan faults of the emulated driver, which the virtual machine does not have.
+/// The tests of the test program `amd` that run in the virtual machine and plan faults of the emulated driver, which the virtual machine does not have.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::refused_control_is_reported",
     "permissions::refused_first_grant_leaves_no_access",
@@ -65,16 +61,25 @@ fn run_tests(options: &[&str], environment: &[&str], program: &str, arguments: &
     passed
 }
 
-/// Runs each test on one release, with page tables written by the CPU. With `HSA_VMM_VM_TESTS=all`, runs it on all
-/// releases, also with page tables written by the SDMA engine.
 #[test]
-fn tests_of_the_library_pass() {
-    let name = "tests_of_the_library_pass";
+fn tests_of_permissions_pass() {
+    run_library_tests("tests_of_permissions_pass", &["permissions::", "offsets::"]);
+}
+
+#[test]
+fn tests_of_memory_and_page_tables_pass() {
+    let tests = ["ranges::", "host_memory::", "page_table::"];
+    run_library_tests("tests_of_memory_and_page_tables_pass", &tests);
+}
+
+/// Runs tests of the test program `amd` on one release, with page tables written by the CPU. With
+/// `HSA_VMM_VM_TESTS=all`, runs them on all releases, also with page tables written by the SDMA engine.
+fn run_library_tests(name: &str, tests: &[&str]) {
     let Some(_lock) = lock_machine(name) else { return };
-    let runs_all = runs_long_tests(&format!("{name}, other releases and page tables by SDMA"));
+    let runs_all = runs_all_variants(&format!("{name}, other releases and page tables by SDMA"));
     let program = build("", "amd");
     let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
-    let arguments = [&AMD_TESTS[..], &skipped].concat();
+    let arguments = [tests, &skipped].concat();
     let environment: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
     run_tests(&[], environment, &program, &arguments);
     if runs_all {
@@ -88,7 +93,7 @@ fn tests_of_the_library_pass() {
 fn barrier_is_needed_in_each_mode() {
     let name = "barrier_is_needed_in_each_mode";
     let Some(_lock) = lock_machine(name) else { return };
-    if !runs_long_tests(name) {
+    if !runs_all_variants(name) {
         return;
     }
     let program = build("", "amd");
@@ -107,7 +112,7 @@ fn barrier_is_needed_in_each_mode() {
 fn library_matches_model() {
     let name = "library_matches_model";
     let Some(_lock) = lock_machine(name) else { return };
-    if !runs_long_tests(name) {
+    if !runs_all_variants(name) {
         return;
     }
     let program = build("conformance", "state_machine_on_amd");
@@ -140,7 +145,7 @@ fn rocrtst_passes() {
 fn simulation_agrees_with_kernel_driver() {
     let name = "simulation_agrees_with_kernel_driver";
     let Some(lock) = lock_machine(name) else { return };
-    let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences on each release"));
+    let runs_all = runs_all_variants(&format!("{name}, 5,000 sequences on each release"));
     let program = build("hsa/sim", "differential");
     let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
     let releases = lock.fetched_releases.iter().map(FetchedRelease::release);

@@ -42,7 +42,7 @@ pub enum FaultKind {
     /// The call maps the memory from its second page on.
     Shifted,
     /// The call maps or exports other memory than requested.
-    Other,
+    WrongMemory,
     /// The call leaks the resource that it frees or returns.
     Leak,
     /// The call flips a bit of the contents.
@@ -61,7 +61,7 @@ const NAMES: [(&str, FaultKind); 12] = [
     ("wide", FaultKind::Wide),
     ("narrow", FaultKind::Narrow),
     ("shifted", FaultKind::Shifted),
-    ("other", FaultKind::Other),
+    ("other", FaultKind::WrongMemory),
     ("leak", FaultKind::Leak),
     ("garbled", FaultKind::Garbled),
     ("half", FaultKind::Half),
@@ -81,7 +81,7 @@ impl FaultKind {
         Self::Wide,
         Self::Narrow,
         Self::Shifted,
-        Self::Other,
+        Self::WrongMemory,
         Self::Leak,
         Self::Garbled,
         Self::Half,

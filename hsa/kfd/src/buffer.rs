@@ -59,7 +59,7 @@ impl Buffer {
         if faults.has_fault(FaultKind::Leak) {
             real::duplicate(file.descriptor(), close_on_exec)?;
         }
-        if faults.has_fault(FaultKind::Other) {
+        if faults.has_fault(FaultKind::WrongMemory) {
             let other = MemoryFile::labelled(self.label, self.size)?;
             return real::duplicate(other.descriptor(), close_on_exec);
         }
@@ -140,7 +140,10 @@ impl Buffers {
     }
 
     /// Imports new memory of the same size instead of a dma-buf's memory: the planned fault `other`.
-    pub(crate) fn import_other(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
+    pub(crate) fn import_wrong_memory(
+        self: &Arc<Self>,
+        descriptor: libc::c_int,
+    ) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         let other = Label { token: memory_file::random_token(), ..label };
         self.import(MemoryFile::labelled(other, size)?.descriptor())

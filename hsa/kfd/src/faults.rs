@@ -52,7 +52,7 @@ impl Target for Driver {
             FaultKind::Stale(_) => call == "GEM_VA" || call == "GEM_VA.UNMAP",
             FaultKind::Evict => call == "PRIME_FD_TO_HANDLE",
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => maps || call == "MMAP",
-            FaultKind::Other => EXPORTING_CALLS.contains(&call) || call == "IMPORT_DMABUF",
+            FaultKind::WrongMemory => EXPORTING_CALLS.contains(&call) || call == "IMPORT_DMABUF",
             FaultKind::Leak => FREEING_CALLS.contains(&call) || EXPORTING_CALLS.contains(&call),
             FaultKind::Garbled => is_engine,
             FaultKind::Half => maps || is_engine || SIZE_QUERIES.contains(&call),

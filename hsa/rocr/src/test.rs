@@ -19,7 +19,7 @@
 //! By default, a test runs on one of its releases. The test's name selects the release, so that each release runs a
 //! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a test runs on all of its releases at the
 //! same time.
-//! [`part_by_default`] returns how many rounds, cases or sequences of a long test run.
+//! [`part_by_default`] returns the number of rounds, cases or sequences that a long test performs.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
@@ -76,7 +76,7 @@ impl Fixture {
     pub fn restart_command(&self) -> Command {
         let program = program().expect("the path of the program");
         let mut command = self.fetched.command(program);
-        // The new process must not run this test.
+        // With this variable, the new process would call the test's body directly.
         command.env_remove(RELEASE_VARIABLE);
         command
     }
@@ -234,7 +234,7 @@ impl Drop for Permit {
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,
-/// marks the line with a prefix; the test then prints the line.
+/// marks the line with a prefix; the process of the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
     // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in

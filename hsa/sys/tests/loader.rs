@@ -42,12 +42,12 @@ fn only_reason(error: &LoadError, path: &Path) -> String {
 }
 
 #[test]
-fn missing_file_error_quotes_the_linker() {
+fn missing_file_error_quotes_dlopen() {
     let folder = temporary_folder();
     let path = folder.path().join("absent.so");
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("No such file"), "{reason}");
-    assert!(!reason.contains("absent.so"), "the message already has the path: {reason}");
+    assert!(!reason.contains("absent.so"), "the reason repeats the path: {reason}");
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn load_error_escapes_paths_and_reasons() {
 }
 
 #[test]
-fn invalid_library_error_quotes_the_linker() {
+fn invalid_library_error_quotes_dlopen() {
     let folder = temporary_folder();
     let path = folder.path().join("text.so");
     std::fs::write(&path, "no library\n".repeat(1000)).unwrap();
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("ELF"), "{reason}");
-    assert!(!reason.contains("text.so"), "the message already has the path: {reason}");
+    assert!(!reason.contains("text.so"), "the reason repeats the path: {reason}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn path_follows_symbolic_links() {
 #[test]
 fn search_finds_a_file_or_lists_attempts() {
     let search = Search::usual(None);
-    // SAFETY: the environment names stubs or, outside of the tests, HSA runtimes.
+    // SAFETY: the environment of child processes names stubs. In the test process itself, it names HSA runtimes.
     match unsafe { Library::load(&search) } {
         Ok(library) => {
             assert!(library.path().is_absolute() && library.path().is_file(), "{library:?}");
@@ -182,8 +182,8 @@ fn search_finds_a_file_or_lists_attempts() {
     }
 }
 
-/// Runs the usual search in a child process, with these variables set and the others of the search
-/// unset. Returns the output.
+/// Runs the usual search in a child process: unsets `HSA_VMM_RUNTIME` and `ROCM_PATH`, then sets these variables. Returns
+/// the output.
 fn run_usual_search(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child
@@ -203,7 +203,7 @@ fn loaded_line(path: &Path) -> String {
 }
 
 /// Returns the current `LD_LIBRARY_PATH` with `folder` added at the front.
-fn linker_path(folder: &Path) -> OsString {
+fn library_path_with(folder: &Path) -> OsString {
     let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&before));
     std::env::join_paths(folders).expect("a temporary folder has no colon")
@@ -217,7 +217,7 @@ fn runtime_variable_has_priority() {
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, named.as_os_str()),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
+        ("LD_LIBRARY_PATH", &library_path_with(stub::folder(&rocm))),
     ]);
     assert!(output.contains(&loaded_line(&named)), "{output}");
 }
@@ -230,21 +230,21 @@ fn runtime_variable_has_no_fallback() {
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, absent.as_os_str()),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
+        ("LD_LIBRARY_PATH", &library_path_with(stub::folder(&rocm))),
     ]);
     assert!(output.contains(&format!("tried or ignored:\n  {}: ", absent.display())), "{output}");
     assert!(!output.contains("LOADED"), "{output}");
 }
 
 #[test]
-fn rocm_path_precedes_the_linker() {
+fn rocm_path_precedes_library_path() {
     let folder = temporary_folder();
     let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
-    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
+    let in_library_path = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, OsStr::new("")),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
+        ("LD_LIBRARY_PATH", &library_path_with(stub::folder(&in_library_path))),
     ]);
     assert!(output.contains(&loaded_line(&rocm)), "{output}");
 }
@@ -255,11 +255,12 @@ fn loaded_library_precedes_other_folders() {
     let preloaded =
         stub::build_named(folder.path().join("wheel/libhsa-runtime64.so.1.15.0"), all_names());
     let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
-    let (rocm_folder, linker) = (folder.path().join("rocm"), linker_path(stub::folder(&rocm)));
+    let (rocm_folder, library_path) =
+        (folder.path().join("rocm"), library_path_with(stub::folder(&rocm)));
     let variables = [
         ("LD_PRELOAD", preloaded.as_os_str()),
         (ROCM_VARIABLE, rocm_folder.as_os_str()),
-        ("LD_LIBRARY_PATH", &linker),
+        ("LD_LIBRARY_PATH", &library_path),
     ];
     let output = run_usual_search(&variables);
     assert!(output.contains(&loaded_line(&preloaded)), "{output}");
@@ -286,12 +287,12 @@ fn loaded_library_that_is_no_runtime_is_skipped() {
 fn rejected_library_does_not_hide_others() {
     let folder = temporary_folder();
     stub::build_named(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
-    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
+    let in_library_path = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
+        ("LD_LIBRARY_PATH", &library_path_with(stub::folder(&in_library_path))),
     ]);
-    assert!(output.contains(&loaded_line(&linker)), "{output}");
+    assert!(output.contains(&loaded_line(&in_library_path)), "{output}");
 }
 
 #[test]
@@ -319,23 +320,23 @@ fn loaded_libraries_are_listed() {
 }
 
 #[test]
-fn path_of_a_library_from_the_linker_is_absolute() {
+fn path_from_the_dynamic_linker_is_absolute() {
     let folder = temporary_folder();
-    let linker = stub::build(folder.path().join(FILE_NAME), all_names());
-    let output = run_usual_search(&[("LD_LIBRARY_PATH", &linker_path(folder.path()))]);
-    assert!(output.contains(&loaded_line(&linker)), "{output}");
+    let in_library_path = stub::build(folder.path().join(FILE_NAME), all_names());
+    let output = run_usual_search(&[("LD_LIBRARY_PATH", &library_path_with(folder.path()))]);
+    assert!(output.contains(&loaded_line(&in_library_path)), "{output}");
 }
 
 #[test]
 fn failed_search_lists_attempts_in_order() {
     let folder = temporary_folder();
-    // The linker finds these stubs before any library of the machine.
+    // The dynamic linker finds these stubs before any library of the machine.
     stub::build(folder.path().join(FILE_NAME), ["hsa_init"]);
     stub::build(folder.path().join("libhsa-runtime64.so"), ["hsa_init"]);
     let rocm = folder.path().join("rocm");
     let output = run_usual_search(&[
         (ROCM_VARIABLE, rocm.as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(folder.path())),
+        ("LD_LIBRARY_PATH", &library_path_with(folder.path())),
     ]);
     let installed = Path::new("/opt/rocm/lib").join(FILE_NAME);
     if installed.exists() {

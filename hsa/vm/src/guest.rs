@@ -118,7 +118,7 @@ fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io
             command.env(name, value);
         }
     }
-    command.current_dir(PathBuf::from(OsString::from_vec(read(job::DIRECTORY)?)));
+    command.current_dir(PathBuf::from(OsString::from_vec(read(job::WORKING_DIRECTORY)?)));
     let mut child = match command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -27,14 +27,14 @@ pub(crate) const ARGUMENTS: &str = "arguments";
 /// The program's environment variables.
 pub(crate) const ENVIRONMENT: &str = "environment";
 /// The path of the program's current folder.
-pub(crate) const DIRECTORY: &str = "directory";
+pub(crate) const WORKING_DIRECTORY: &str = "directory";
 /// Exists when the host has received as many bytes as [`WRITTEN`] says.
 pub(crate) const RECEIVED: &str = "received";
 /// The number of the job. The host writes this file last. The guest then starts the program.
 const READY: &str = "ready";
 /// The number of seconds for which an idle machine waits for the next program.
 pub(crate) const KEEP: &str = "keep";
-/// The name of the function of amdgpu.ko that does nothing while the program runs.
+/// The function of amdgpu.ko that does nothing while the program runs (`--stub`).
 pub(crate) const STUB: &str = "stub";
 /// The plan of the engines' faults.
 pub(crate) const FAULTS: &str = "faults";
@@ -47,22 +47,22 @@ const RESULTS: &str = "results";
 
 /// The program's exit status.
 pub(crate) const STATUS: &str = "status";
-/// The numbers of bytes that the program has written to its output and to its errors, at its end.
+/// The numbers of bytes that the program has written to standard output and to standard error, when it has ended.
 pub(crate) const WRITTEN: &str = "written";
 /// Contains the job's number when the guest starts `hsa-vmm vm-guest`. No file of the previous job exists then.
-const BOOTED: &str = "booted";
+const STARTED: &str = "booted";
 /// Contains the job's number when the program has ended and all other files of the job are written.
 const ENDED: &str = "ended";
 /// The kernel's log.
 pub(crate) const DMESG: &str = "dmesg";
 
-// The names of files in both folders. The host's file is empty, and makes the guest write its file.
+// The names of files in both folders. The host creates an empty file to request the guest's file.
 
 /// The functions of amdgpu.ko that ran.
 pub(crate) const COVERAGE: &str = "coverage";
-/// A log that the program can write.
+/// The log of the driver's calls. The program can write this file.
 pub(crate) const LOG: &str = "log";
-/// Page tables that the program can write.
+/// A dump of the page tables. The program can write this file.
 pub(crate) const PAGE_TABLES: &str = "page_tables";
 
 // The names of files that are not shared.
@@ -80,8 +80,9 @@ const MAX_COPY: u64 = 4 << 30;
 
 /// A program to run in a virtual machine.
 ///
-/// The guest cannot write to the host's folder, because the host would follow a symbolic link that the guest creates
-/// there. The program is root in the guest: it can create any file in the guest's folder, and replace the guest's own.
+/// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link there, which the host
+/// would follow. The program is root in the guest: it can create any file in the guest's folder, and replace those of
+/// `hsa-vmm vm-guest`.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Contains the other two folders, and the host's own files. Not shared with the guest.
@@ -103,7 +104,8 @@ impl Job {
         Ok(Self { _temporary: Some((temporary, lock)), ..job })
     }
 
-    /// Uses a folder that only this user can write to: the folder of a machine that keeps running.
+    /// Opens a folder that only this user can write to, such as the folder of a machine that keeps running. Creates its
+    /// subfolders.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
         let job = Self { folder, number: 0, _temporary: None };
         fs::create_dir_all(job.host_folder())?;
@@ -162,7 +164,7 @@ impl Job {
         self.write(ENVIRONMENT, join_words(variables))?;
         let current = env::current_dir()?;
         let directory = command.get_current_dir().unwrap_or(&current);
-        self.write(DIRECTORY, directory.as_os_str().as_bytes())?;
+        self.write(WORKING_DIRECTORY, directory.as_os_str().as_bytes())?;
         self.write(HSA_VMM, env::current_exe()?.as_os_str().as_bytes())?;
         if let Some(results) = results {
             self.write(RESULTS, results.as_os_str().as_bytes())?;
@@ -204,14 +206,15 @@ impl Job {
         self.folder.join(QEMU_ERRORS)
     }
 
-    /// Returns whether the guest has finished this job; before [`Self::start`], the previous job in this folder.
+    /// Returns whether the guest has finished this job. Before [`Self::start`], returns whether the guest has finished the
+    /// previous job in this folder.
     pub fn has_ended(&self) -> bool {
         self.is_marked(ENDED)
     }
 
     /// Returns whether the guest has removed the files of the previous job and started `hsa-vmm vm-guest`.
-    pub fn has_booted(&self) -> bool {
-        self.is_marked(BOOTED)
+    pub fn has_started(&self) -> bool {
+        self.is_marked(STARTED)
     }
 
     /// Returns whether a file of the guest contains the number of this job.
@@ -219,7 +222,8 @@ impl Job {
         self.read(name).is_some_and(|text| text.trim().parse() == Ok(self.number))
     }
 
-    /// Returns the numbers of bytes that the program has written to its output and to its errors, if it has ended.
+    /// Returns the numbers of bytes that the program has written to standard output and to standard error, if it has
+    /// ended.
     pub fn written(&self) -> Option<[u64; 2]> {
         let text = self.read_of_this_job(WRITTEN)?;
         // The guest may have written a part of the file.
@@ -233,7 +237,7 @@ impl Job {
     }
 
     fn read_of_this_job(&self, name: &str) -> Option<String> {
-        self.has_booted().then(|| self.read(name)).flatten()
+        self.has_started().then(|| self.read(name)).flatten()
     }
 
     /// Reads a file of the guest that contains numbers.
@@ -256,7 +260,7 @@ impl Job {
         if io::copy(&mut (&source).take(MAX_COPY), &mut target)? < MAX_COPY {
             return Ok(());
         }
-        let message = format!("{name} of the virtual machine has more than {} GiB", MAX_COPY >> 30);
+        let message = format!("{name} of the virtual machine has {} GiB or more", MAX_COPY >> 30);
         Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
     }
 }
@@ -265,8 +269,8 @@ impl Job {
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
-        // Another user can create a folder of this name in `/tmp`, with any contents. `metadata` does not follow
-        // a link.
+        // Another user can create a folder of this name in `/tmp`, with any contents. `DirEntry::metadata` does
+        // not follow a symbolic link.
         let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
             && entry.metadata().is_ok_and(|found| {
                 found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()

@@ -162,14 +162,14 @@ impl RunningMachine {
             if self.has_ended(job) {
                 return match job.status() {
                     Some(status) => WaitEnd::Status(status),
-                    None if job.has_booted() => WaitEnd::QemuEnded,
+                    None if job.has_started() => WaitEnd::QemuEnded,
                     None => WaitEnd::NotBooted,
                 };
             }
             if let Some(end) = limits.check() {
                 return end;
             }
-            if self.started.elapsed() > self.boot_limit && !job.has_booted() {
+            if self.started.elapsed() > self.boot_limit && !job.has_started() {
                 return WaitEnd::NotBooted;
             }
             thread::sleep(POLLING_INTERVAL);

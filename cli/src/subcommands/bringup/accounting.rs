@@ -32,7 +32,7 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
     let available = hsa.available_memory(gpu);
     let what = match available {
         _ if pool_size == 0 => {
-            return Err(hsa.recorder.attribute_to(POOL_INFO, "the size of the pool is 0"));
+            return Err(hsa.recorder.fail_in(POOL_INFO, "the size of the pool is 0"));
         }
         Some(0) => "no memory is available",
         Some(available) if available > pool_size => "more memory is available than exists",
@@ -43,7 +43,7 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
         "{what}: {available} bytes are available of a pool of {pool_size}, on {}",
         gpu.c_expression
     );
-    Err(hsa.recorder.attribute_to(AGENT_INFO, message))
+    Err(hsa.recorder.fail_in(AGENT_INFO, message))
 }
 
 /// Allocates and frees memory. Checks that the available memory changes by about the allocated size each time.
@@ -56,7 +56,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let size = large_size(resources, available);
     if size == 0 {
         let message = format!("only {available} bytes are available of a pool of {pool_size}");
-        return Err(hsa.recorder.attribute_to(AGENT_INFO, message));
+        return Err(hsa.recorder.fail_in(AGENT_INFO, message));
     }
     check_allocation_is_counted(hsa, resources, size)?;
     for (call, allocated) in [
@@ -73,7 +73,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             };
             let message =
                 format!("{lost} bytes are missing after {size} were allocated and {action}");
-            return Err(hsa.recorder.attribute_to(call, message));
+            return Err(hsa.recorder.fail_in(call, message));
         }
     }
     hsa.recorder.record_fact(format!("{} taken and returned", describe::format_size(size)));
@@ -106,7 +106,7 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     }
     let message =
         format!("an allocation of {size} bytes took {taken} bytes of the available memory");
-    Err(hsa.recorder.attribute_to(AGENT_INFO, message))
+    Err(hsa.recorder.fail_in(AGENT_INFO, message))
 }
 
 /// Allocates and frees memory. Returns the number of bytes that have not become available again.
@@ -191,7 +191,7 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let leaked = leaked();
         if leaked >= ROUNDS {
             let message = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
-            return Err(hsa.recorder.attribute_to(call, message));
+            return Err(hsa.recorder.fail_in(call, message));
         }
     }
     hsa.recorder.record_fact("none is left open");

@@ -83,7 +83,7 @@ impl HostBuffer<'_> {
                 let what =
                     format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression);
                 let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
-                Err(self.hsa.recorder.attribute_to(COPY, message))
+                Err(self.hsa.recorder.fail_in(COPY, message))
             }
         }
     }
@@ -103,14 +103,14 @@ impl HostBuffer<'_> {
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_half_a_page() {
             let copier = self.hsa.describe_copier(gpu);
             let message = wrong_data(late_mapping(gpu, va), &copier, &copier, &difference);
-            return Err(self.hsa.recorder.attribute_to(GRANT, message));
+            return Err(self.hsa.recorder.fail_in(GRANT, message));
         }
         let what = match self.copies_late(gpu, va, first)? {
             true => late_copy(gpu, va),
             false => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
         };
         let copier = self.hsa.describe_copier(gpu);
-        Err(self.hsa.recorder.attribute_to(COPY, wrong_data(what, &copier, &copier, &difference)))
+        Err(self.hsa.recorder.fail_in(COPY, wrong_data(what, &copier, &copier, &difference)))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares the
@@ -203,8 +203,8 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 let message =
                     wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
                 return Err(match found.is_write && !is_late {
-                    true => hsa.recorder.attribute_to_call_on(call, &va.c_expression, message),
-                    false => hsa.recorder.attribute_to(call, message),
+                    true => hsa.recorder.fail_in_call_on(call, &va.c_expression, message),
+                    false => hsa.recorder.fail_in(call, message),
                 });
             }
             if cpu_has_access {
@@ -213,7 +213,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                     let what = format!("{} does not read what the CPU wrote", gpu.c_expression);
                     let message =
                         wrong_data(what, "the CPU", hsa.describe_copier(gpu), &difference);
-                    return Err(hsa.recorder.attribute_to(GRANT, message));
+                    return Err(hsa.recorder.fail_in(GRANT, message));
                 }
             }
             if with_fill { check_fill(hsa, resources, host) } else { Ok(()) }
@@ -231,7 +231,7 @@ fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Re
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
         let copier = hsa.describe_copier(&resources.gpus[0]);
         let message = wrong_data("memory was not filled", &copier, &copier, &difference);
-        return Err(hsa.recorder.attribute_to(FILL, message));
+        return Err(hsa.recorder.fail_in(FILL, message));
     }
     hsa.pool_free(&filled)
 }

@@ -218,7 +218,7 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, messages) = begin()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
     if args.other_process.is_some() {
-        return run_level::run_other_process(args, level, &recorder, &requests);
+        return run_level::run_in_second_process(args, level, &recorder, &requests);
     }
     run_level::run_level(args, level, &recorder)?;
     Ok(Exit::Success)

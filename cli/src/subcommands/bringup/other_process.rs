@@ -183,5 +183,5 @@ fn attribute_to_export_or_import(
             (EXPORT, wrong_data(what, writer, reader, difference))
         }
     };
-    Ok(hsa.recorder.attribute_to(call, message))
+    Ok(hsa.recorder.fail_in(call, message))
 }

@@ -35,7 +35,7 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 let copier = hsa.describe_copier(gpu);
                 let what = format!("{} does not read the second half", gpu.c_expression);
                 let message = wrong_data(what, &copier, &copier, &difference);
-                return Err(hsa.recorder.attribute_to(REPLACE, message));
+                return Err(hsa.recorder.fail_in(REPLACE, message));
             }
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;
@@ -66,7 +66,7 @@ pub fn check_permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         host.read_by(gpu, &va, FIRST, &hsa.describe_copier(gpu))?;
         if !host.write_faults(gpu, &va, FORBIDDEN)? {
             let message = format!("{} writes memory without permission", gpu.c_expression);
-            return Err(hsa.recorder.attribute_to(REPLACE, message));
+            return Err(hsa.recorder.fail_in(REPLACE, message));
         }
         hsa.recorder.record_fact("reads, and faults when it writes");
         // End the process, because the GPU's queue does not work after a fault.

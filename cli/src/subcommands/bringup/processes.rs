@@ -102,7 +102,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     let copier = hsa.describe_copier(gpu);
                     let what = "data is lost while the memory is full";
                     let message = wrong_data(what, &copier, &copier, &difference);
-                    return Err(hsa.recorder.attribute_to("hsa_amd_vmem_handle_create", message));
+                    return Err(hsa.recorder.fail_in("hsa_amd_vmem_handle_create", message));
                 }
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;
@@ -124,7 +124,7 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
             None if began.elapsed() < FREE_LIMIT => std::thread::sleep(Duration::from_millis(20)),
             None => {
                 let message = format!("no memory for {size} bytes within {FREE_LIMIT:?}");
-                return Err(hsa.recorder.attribute_to("hsa_amd_vmem_handle_create", message));
+                return Err(hsa.recorder.fail_in("hsa_amd_vmem_handle_create", message));
             }
         }
     }
@@ -157,7 +157,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     while missing() > size / 2 {
         if began.elapsed() > FREE_LIMIT {
             let message = format!("{} bytes are missing after the process was killed", missing());
-            return Err(hsa.recorder.attribute_to("kill", message));
+            return Err(hsa.recorder.fail_in("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -87,15 +87,15 @@ impl Recorder {
 
     /// Records that the level fails because of the last call of a function, even if the call succeeded. Prefers a
     /// call of this thread.
-    pub fn attribute_to(&self, call: &str, message: impl Into<String>) -> AlreadyReported {
+    pub fn fail_in(&self, call: &str, message: impl Into<String>) -> AlreadyReported {
         let (call, first) = (call.to_owned(), None);
         self.send(&Record::Attributed { task: task(), call, first, what: message.into() });
         AlreadyReported
     }
 
-    /// Does the same as [`Self::attribute_to`], but considers only calls whose first argument is the C expression
+    /// Does the same as [`Self::fail_in`], but considers only calls whose first argument is the C expression
     /// `first`. For example, the last copy to an address is the cause, not the later copy from the address.
-    pub fn attribute_to_call_on(
+    pub fn fail_in_call_on(
         &self,
         call: &str,
         first: &str,

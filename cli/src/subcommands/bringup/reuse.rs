@@ -36,14 +36,12 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let copier = hsa.describe_copier(gpu);
             let what = "the second address of the memory refers to other memory";
-            return Err(hsa
-                .recorder
-                .attribute_to(MAP, wrong_data(what, &copier, &copier, &difference)));
+            return Err(hsa.recorder.fail_in(MAP, wrong_data(what, &copier, &copier, &difference)));
         }
         hsa.unmap(&va, size)?;
         let attribute_to_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
-            hsa.recorder.attribute_to(UNMAP, message)
+            hsa.recorder.fail_in(UNMAP, message)
         };
         hsa.map(&va, size, &other).map_err(attribute_to_unmap)?;
         hsa.grant(&va, size, &[gpu]).map_err(attribute_to_unmap)?;
@@ -53,7 +51,7 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             let copier = hsa.describe_copier(gpu);
             return Err(hsa
                 .recorder
-                .attribute_to(UNMAP, wrong_data(what, &copier, &copier, &difference)));
+                .fail_in(UNMAP, wrong_data(what, &copier, &copier, &difference)));
         }
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -89,7 +87,7 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     let what = "another handle has the same memory";
                     return Err(hsa
                         .recorder
-                        .attribute_to(CREATE, wrong_data(what, &copier, &copier, &difference)));
+                        .fail_in(CREATE, wrong_data(what, &copier, &copier, &difference)));
                 }
             }
             for (va, memory) in vas.iter().zip(&memories) {

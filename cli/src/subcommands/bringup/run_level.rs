@@ -24,10 +24,10 @@ const ROUNDS: u32 = 64;
 const BY_CPU: u32 = 0x0c90_0001;
 /// The first of the numbers that the level "gpu" writes.
 const BY_GPU: u32 = 0x6900_0001;
-/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the number of the other
-/// GPU.
+/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the position of the other
+/// GPU among those that can access the memory, from 1.
 const BY_OWNER: u32 = 0x9ee2_0000;
-/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the number of that GPU.
+/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the same position.
 const BY_PEER: u32 = 0x9ee3_0000;
 /// The first of the numbers in memory that is mapped twice in "peer".
 const MAPPED_TWICE: u32 = 0x9ee4_0001;
@@ -39,7 +39,7 @@ pub struct Resources {
     pub gpus: Vec<Agent>,
     /// Memory of the first GPU.
     pub pool: Pool,
-    /// The size of a handle in bytes: [`Level::granules`] granules.
+    /// The size of the memory that a level creates, in bytes: [`Level::granules`] granules.
     pub size: usize,
     /// Memory of the CPU, for the levels that need it.
     pub host_pool: Option<Pool>,
@@ -58,8 +58,8 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     Ok(())
 }
 
-/// Runs another process of a level.
-pub fn run_other_process(
+/// Runs the part of a level that a second process performs, in that process.
+pub fn run_in_second_process(
     args: &Bringup,
     level: Level,
     recorder: &Recorder,
@@ -72,8 +72,8 @@ pub fn run_other_process(
     }
 }
 
-/// Loads the runtime and returns its functions, which stay valid until the process exits. Returns
-/// `None` after recording that there is no library.
+/// Loads the runtime and returns its functions, which stay valid until the process exits. If no library can be loaded,
+/// records the reasons and returns `None`.
 fn load_runtime(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table>> {
     if let Some(config) = args.simulation_config()? {
         let simulation = Simulation::start(config)?;
@@ -124,7 +124,7 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
             let minor = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, name)?;
             if (major, minor) == (0, 0) {
                 let message = "the version of the runtime's extension is 0.0";
-                return Err(hsa.recorder.attribute_to("hsa_system_get_info", message));
+                return Err(hsa.recorder.fail_in("hsa_system_get_info", message));
             }
             hsa.recorder.record_fact(format!("extension {major}.{minor}"));
         }
@@ -202,7 +202,8 @@ pub fn find_resources(
     Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
 }
 
-/// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the C program.
+/// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the
+/// C program that repeats a failure.
 fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c_variable: &str) -> Result<(Pool, PoolInfo)> {
     for value in hsa.pools(agent, c_variable)? {
         let pool = Named::new(c_variable, value);
@@ -212,7 +213,7 @@ fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c_variable: &str) -> Result<(Pool, Po
         }
         if !info.granule.is_power_of_two() || info.granule < 4096 {
             let message = format!(
-                "the granule of a pool of {} is {} bytes",
+                "the granule of a pool of {} is {} bytes; it must be a power of two of at least 4096",
                 agent.c_expression, info.granule
             );
             return Err(hsa.recorder.fail(message));
@@ -262,7 +263,7 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
     }
 }
 
-/// Maps memory, calls `then`, and releases everything.
+/// Maps memory, calls `then`, unmaps and releases the memory. Releases nothing after a failure: the process then exits.
 pub fn with_mapping(
     hsa: &Hsa<'_>,
     resources: &Resources,
@@ -311,15 +312,15 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
     }
     if peers.is_empty() {
-        return Err(hsa.recorder.skip("no other GPU can access the first one's memory"));
+        return Err(hsa.recorder.skip("no other GPU can access gpu[0]'s memory"));
     }
     hsa.recorder.record_fact(format!(
-        "{} of {} can access the first one's memory",
+        "{} of {} other GPUs can access gpu[0]'s memory",
         peers.len(),
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
-        // Test the first access of another GPU, at which the driver may move the memory and its data.
+        // Test the first grant to another GPU in a mapping of its own, because the driver may then move the memory.
         hsa.grant(va, resources.size, &[owner])?;
         with_host(hsa, resources, |host| {
             check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
@@ -363,7 +364,7 @@ fn check_after_second_mapping(
         );
         let copier = hsa.describe_copier(owner);
         let message = wrong_data(what, &copier, &copier, &difference);
-        return Err(hsa.recorder.attribute_to(GRANT, message));
+        return Err(hsa.recorder.fail_in(GRANT, message));
     }
     host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;
     hsa.unmap(&alias, size)?;

@@ -9,7 +9,8 @@ use hsa_vmm::Access;
 const PAGE: u64 = 4096;
 
 impl DifferentialTest {
-    /// Compares each GPU's page table with the model. Skips a page table that cannot be read.
+    /// Compares each GPU's page table with the model, at the first and the last byte of each mapping and at the start
+    /// of each unmapped granule. Skips a page table that cannot be read.
     pub(super) fn compare_page_tables(&self) -> Result<(), Difference> {
         for (gpu, agent) in self.model.machine().gpus().enumerate() {
             let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
@@ -17,9 +18,9 @@ impl DifferentialTest {
                 for address in [mapping.start, mapping.start + mapping.size - 1] {
                     let page = table.page(address);
                     if !self.is_expected(mapping, agent, address, page) {
-                        let granted = mapping.access[agent];
-                        let expected =
-                            format!("{}, offset {:#x}", granted.describe(), mapping.offset);
+                        let requested = mapping.access[agent].describe();
+                        let offset = mapping.offset + (address - mapping.start);
+                        let expected = format!("{requested}, offset {offset:#x}");
                         return Err(unexpected(gpu, address, expected, page));
                     }
                 }
@@ -42,16 +43,16 @@ impl DifferentialTest {
         page: Option<Page>,
     ) -> bool {
         let (access, offset) = (mapping.access[agent], mapping.offset + (address - mapping.start));
-        let has_offset = page.is_none_or(|page| page.offset / PAGE == offset as u64 / PAGE);
+        let offset_matches = page.is_none_or(|page| page.offset / PAGE == offset as u64 / PAGE);
         if self.model.machine().agents[agent].enforced {
             let found = page.map_or((false, false), |page| (page.readable, page.writable));
             let expected = (access >= Access::Read, access == Access::ReadWrite);
-            return found == expected && (access == Access::None || has_offset);
+            return found == expected && (access == Access::None || offset_matches);
         }
         // Without enforcement, a GPU keeps its entry when its access is set to none.
         let is_granted = access != Access::None;
         let may_exist = is_granted || mapping.granted[agent];
-        has_offset && if page.is_some() { may_exist } else { !is_granted }
+        offset_matches && if page.is_some() { may_exist } else { !is_granted }
     }
 
     /// Returns the first address of each unmapped granule of the reservations.
@@ -65,6 +66,6 @@ impl DifferentialTest {
 }
 
 fn unexpected(gpu: usize, address: usize, expected: String, found: Option<Page>) -> Difference {
-    let what = format!("page of GPU {gpu} at {address:#x}");
+    let what = format!("page-table entry of GPU {gpu} at {address:#x}");
     Difference::State { what, expected, found: found.describe() }
 }

@@ -32,8 +32,8 @@ pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
 
 pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
-    let buffer = match driver.config.faults.has_fault(FaultKind::Other) {
-        true => driver.buffers.import_other(import.fd as i32)?,
+    let buffer = match driver.config.faults.has_fault(FaultKind::WrongMemory) {
+        true => driver.buffers.import_wrong_memory(import.fd as i32)?,
         false => driver.buffers.import(import.fd as i32)?,
     };
     let mut state = driver.process.state();
@@ -50,7 +50,7 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
 pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
     let (gpu, number) = split_handle(driver, export.handle)?;
     let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
-    // DRM accepts only O_CLOEXEC and O_RDWR.
+    // Stricter than amdkfd, which does not check the flags. AMD's runtime uses no other flags.
     let supported = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
     if export.flags & !supported != 0 {
         return Err(EINVAL);

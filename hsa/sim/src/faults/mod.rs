@@ -172,7 +172,7 @@ impl Instance {
 
     /// Returns the memory that the call maps or exports: a substitute with the fault `other`.
     pub(crate) fn visible_memory(&self, memory: Arc<Memory>) -> Arc<Memory> {
-        if self.has_fault(FaultKind::Other) { memory.substitute() } else { memory }
+        if self.has_fault(FaultKind::WrongMemory) { memory.substitute() } else { memory }
     }
 
     /// Returns the permission that the call applies: the requested one, changed by the faults `wide` and `narrow`.

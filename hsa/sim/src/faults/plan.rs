@@ -116,7 +116,7 @@ impl Target for Runtime {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
             FaultKind::Late(_) => super::supports_late(call),
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => sets_access,
-            FaultKind::Other => sets_access || exports,
+            FaultKind::WrongMemory => sets_access || exports,
             FaultKind::Leak => RELEASES.contains(&call) || exports,
             FaultKind::Garbled => copies,
             FaultKind::Half => {

@@ -14,9 +14,9 @@ fn reserve_matches_amd() {
         version.check("size 4096", reserve(4096, 0, 0, 0), OK);
         assert!(
             setup.reserve(3 * MIB).is_multiple_of(2 * MIB),
-            "aligned without a requested alignment"
+            "reserve aligns to 2 MiB without a requested alignment"
         );
-        // 6.1.2 has no reserve_align: there the call ignores the alignment.
+        // 6.1.2 has no hsa_amd_vmem_address_reserve_align: `try_reserve` then ignores the alignment.
         let invalid_alignment = [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES];
         version.check("align 3000", reserve(SIZE, 0, 3000, 0), invalid_alignment);
         version.check("align 12288", reserve(SIZE, 0, 12288, 0), invalid_alignment);
@@ -27,21 +27,25 @@ fn reserve_matches_amd() {
         version.check("64 TiB", reserve(64 << 40, 0, 0, 0), [OUT_OF_RESOURCES, OK, OK]);
         version.check("128 TiB", reserve(128 << 40, 0, 0, 0), OUT_OF_RESOURCES);
         let hint = 0x6000_0000_0000;
-        assert_eq!(setup.try_reserve(SIZE, hint, 0, 0), Ok(hint), "a free hint");
-        let ignored = setup.try_reserve(SIZE, hint, 0, 0).expect("a busy hint");
+        assert_eq!(setup.try_reserve(SIZE, hint, 0, 0), Ok(hint), "a free hint must be used");
+        let ignored = setup
+            .try_reserve(SIZE, hint, 0, 0)
+            .expect("a reservation elsewhere, because the hint is in use");
         assert_ne!(ignored, hint);
-        let aligned = setup.try_reserve(SIZE, hint, GIB, 0).expect("a busy hint, align 1 GiB");
+        let aligned =
+            setup.try_reserve(SIZE, hint, GIB, 0).expect("an aligned reservation elsewhere");
         assert!(version.index == 0 || aligned.is_multiple_of(GIB));
-        let odd = 0x6000_0400_1000;
+        let misaligned = 0x6000_0400_1000;
         assert_eq!(
-            setup.try_reserve(SIZE, odd, 2 * MIB, 0),
-            Ok(odd),
-            "the hint is used although misaligned"
+            setup.try_reserve(SIZE, misaligned, 2 * MIB, 0),
+            Ok(misaligned),
+            "a misaligned hint must be used"
         );
         let other = setup
             .try_reserve(SIZE, 0x6000_0800_0010, 0, 0)
-            .expect("a hint that is not page-aligned");
+            .expect("a reservation elsewhere, because the hint is not page-aligned");
         assert!(other.is_multiple_of(2 * MIB));
+        // 6.1.2 maps reserved addresses readable and writable.
         let expected = if version.index == 0 { "rw-p" } else { "---p" };
         assert_eq!(maps(hint, SIZE), [(expected.to_owned(), SIZE / KIB)]);
     });
@@ -70,8 +74,10 @@ fn address_free_matches_amd() {
 fn calls_across_reservations_match_amd() {
     on_each_version(|version| {
         let setup = &version.setup;
-        let first = setup.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("free");
-        let second = setup.try_reserve(SIZE, first + SIZE, 0, 0).expect("free");
+        let first =
+            setup.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("a reservation at the hint");
+        let second =
+            setup.try_reserve(SIZE, first + SIZE, 0, 0).expect("a reservation at the hint");
         assert_eq!(second, first + SIZE);
         let handle = setup.create(2 * SIZE);
         version.check(

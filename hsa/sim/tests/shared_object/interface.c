@@ -150,6 +150,7 @@ static void regions(struct agents agents) {
   memset(memory, 1, 8192);
   OK(hsa_memory_assign_agent(memory, agents.gpu, HSA_ACCESS_PERMISSION_RW));
   OK(hsa_memory_free(memory));
+  /* Registering accepts any address, and has no effect. */
   OK(hsa_memory_register(memory, 8192));
   OK(hsa_memory_deregister(memory, 8192));
   hsa_region_t invalid = {42};
@@ -199,7 +200,7 @@ static void signals(void) {
   CHECK(found[0] == 4 && found[1] == 0);
 #endif
 
-  /* A second user of a shared signal, as another process would attach it. */
+  /* Attaches a shared signal a second time, as another process would. */
   hsa_signal_t shared, attached;
   hsa_amd_ipc_signal_t handle;
   OK(hsa_amd_signal_create(2, 0, NULL, HSA_AMD_SIGNAL_IPC, &shared));
@@ -379,7 +380,7 @@ int main(void) {
   signals();
   queues(agents);
   memory(agents);
-  /* A function that is not simulated prints its name, and returns an error that has a text. */
+  /* A function that is not simulated prints its name, and returns a status that hsa_status_string() knows. */
   hsa_executable_t executable;
   hsa_status_t status = hsa_executable_create_alt(HSA_PROFILE_FULL, HSA_DEFAULT_FLOAT_ROUNDING_MODE_DEFAULT, NULL,
                                                   &executable);

@@ -1,5 +1,5 @@
 use super::{
-    ARGUMENTS, BOOTED, ENDED, ENVIRONMENT, Job, LOCK, LOG, PREFIX, RECEIVED, STATUS, WRITTEN,
+    ARGUMENTS, ENDED, ENVIRONMENT, Job, LOCK, LOG, PREFIX, RECEIVED, STARTED, STATUS, WRITTEN,
     remove_abandoned, split_words,
 };
 use rustix::fs::{FileType, FlockOperation, Mode, flock, mknodat};
@@ -17,8 +17,8 @@ fn booted_job() -> Job {
     let mut job = Job::temporary().unwrap();
     job.prepare(&Command::new("program"), None).unwrap();
     job.start().unwrap();
-    fs::write(job.guest_folder().join(BOOTED), format!("{}\n", job.number)).unwrap();
-    assert!(job.has_booted());
+    fs::write(job.guest_folder().join(STARTED), format!("{}\n", job.number)).unwrap();
+    assert!(job.has_started());
     job
 }
 
@@ -90,7 +90,7 @@ fn files_of_previous_job_are_ignored() {
     assert!(other.has_ended());
     job.prepare(&Command::new("next"), None).unwrap();
     job.start().unwrap();
-    assert!(!job.has_ended() && !job.has_booted());
+    assert!(!job.has_ended() && !job.has_started());
     assert_eq!((job.status(), job.written()), (None, None));
     let other = Job::open(job.folder().to_owned()).unwrap();
     assert!(!other.has_ended(), "the machine is busy");

@@ -161,7 +161,7 @@ impl Hsa<'_> {
             },
         );
         if value != 0 {
-            return Err(self.recorder.attribute_to(
+            return Err(self.recorder.fail_in(
                 COPY,
                 format!("the copy by {} failed: its signal is {value}, not 0", gpu.c_expression),
             ));

@@ -151,7 +151,7 @@ impl<'a> AddressSpace<'a> {
                     -1 => std::io::Error::last_os_error(),
                     number => std::io::Error::from_raw_os_error(-number),
                 };
-                Err(hsa.recorder.attribute_to(name, format!("{name} failed: {error}")))
+                Err(hsa.recorder.fail_in(name, format!("{name} failed: {error}")))
             }
             None => Err(hsa.recorder.skip(format!("libdrm_amdgpu has no {name}"))),
         }

@@ -1,6 +1,6 @@
 //! A C program that makes random valid and invalid calls neither crashes nor leaks.
 //!
-//! To run it longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi torture`.
+//! To run it longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi random_calls`.
 
 use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, Release, test};
@@ -25,14 +25,14 @@ fn run_random_calls(mut command: Command, seed: &str, runtime: &str) {
 
 #[test]
 fn random_calls_never_crash_or_leak() {
-    let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/random_calls.c", Language::C99, &[]);
     run_random_calls(program.on_simulation("era=b,gpus=2"), "1", "simulation");
 }
 
 #[test]
 fn random_calls_never_crash_or_leak_on_amds_runtime() {
-    let name = "torture::random_calls_never_crash_or_leak_on_amds_runtime";
-    let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
+    let name = "random_calls::random_calls_never_crash_or_leak_on_amds_runtime";
+    let program = Program::compile("tests/c/random_calls.c", Language::C99, &[]);
     let releases = test::fetched_releases(name).unwrap_or_default().iter();
     for fetched in releases.filter(|found| found.release() == Release::R6_4_3) {
         run_random_calls(program.on_release(fetched, &Emulation::with_gpus(2)), "2", "6.4.3");

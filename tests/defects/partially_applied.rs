@@ -19,9 +19,9 @@ fn refuse_change(change: u64) {
 const CHANGES_AT_START: u64 = 2;
 
 #[test]
-fn failed_list_is_half_applied_on_the_runtime() {
+fn failed_list_is_partially_applied() {
     LIST_HALF_APPLIED.check_on_each_release(
-        "half_applied::failed_list_is_half_applied_on_the_runtime",
+        "partially_applied::failed_list_is_partially_applied",
         |fixture| {
             refuse_change(CHANGES_AT_START + 2);
             let raw = RawRuntime::start(fixture);
@@ -35,7 +35,7 @@ fn failed_list_is_half_applied_on_the_runtime() {
 
 #[test]
 fn failed_change_revokes_access_on_the_runtime() {
-    let test = "half_applied::failed_change_revokes_access_on_the_runtime";
+    let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second and third revoke and grant it again; the third fails.
         refuse_change(CHANGES_AT_START + 3);
@@ -49,7 +49,7 @@ fn failed_change_revokes_access_on_the_runtime() {
 /// Makes each of the two changes of page tables fail in turn. Neither GPU has access afterwards.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
-    on_each("half_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
+    on_each("partially_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
                 refuse_change(change);
@@ -88,7 +88,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
 /// Changes read-write access to read-only. The runtime revokes the access and grants it again.
 #[test]
 fn failed_change_keeps_access_through_the_library() {
-    on_each("half_applied::failed_change_keeps_access_through_the_library", |fixture| {
+    on_each("partially_applied::failed_change_keeps_access_through_the_library", |fixture| {
         refuse_change(3);
         let library = load_without_probes(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);
