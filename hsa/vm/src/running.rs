@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 pub(crate) const POLLING_INTERVAL: Duration = Duration::from_millis(20);
-/// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
+/// The time limit for booting. Without KVM, booting takes 6 s on an idle machine, and more than five minutes if eight
 /// processes wait for each processor. A kernel that panics ends QEMU at once.
 const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The time limit for booting with KVM, after which QEMU emulates the processor instead.
