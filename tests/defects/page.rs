@@ -43,7 +43,7 @@ With 6.1.2, `foreign_gem_handle` showed only that memory of another process can 
 |---|---|---|---|
 | after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
 | after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
-| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: the library replaces and removes only whole mappings |
+| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: after each call of the library, mappings are replaced or removed as a whole |
 | after imported memory was released, memory that is allocated later cannot be exported or mapped, in any process | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
 | after two processes have shared memory, one can read memory of the other that was not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
