@@ -284,8 +284,10 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
 /// default, because it can access all memory of the GPUs.
 fn planned_page_table_faults_happen(args: &VmRun) -> bool {
     let is_planned = args.fault.iter().any(|plan| plan.contains("PTE_WRITE"));
-    let by_sdma = |parameter: &String| {
-        parameter.starts_with("amdgpu.vm_update_mode=") || parameter.starts_with("hsa_vmm.visible=")
+    // Bit 1 of the mode makes the CPU write the page tables of amdkfd's processes.
+    let by_sdma = |parameter: &String| match parameter.strip_prefix("amdgpu.vm_update_mode=") {
+        Some(mode) => mode.parse().is_ok_and(|mode: u8| mode & 2 == 0),
+        None => parameter.starts_with("hsa_vmm.visible="),
     };
     !is_planned || args.parameter.iter().any(by_sdma)
 }
@@ -397,6 +399,7 @@ mod tests {
             ("--fault COPY=garbled,PTE_WRITE=lost", false),
             ("--fault PTE_WRITE=lost --parameter hsa_vmm.tlb=0", false),
             ("--fault PTE_WRITE=lost --parameter amdgpu.vm_update_mode=0", true),
+            ("--fault PTE_WRITE=lost --parameter amdgpu.vm_update_mode=3", false),
             ("--fault PTE_WRITE=lost --parameter hsa_vmm.visible=256", true),
         ] {
             let line = format!("hsa-vmm vm {options} -- true");
