@@ -1,5 +1,6 @@
 //! The command's output and exit status.
 
+mod hostile_runtime;
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
@@ -69,21 +70,10 @@ fn table_lines_have_no_trailing_spaces() {
     );
 }
 
-/// The runtime `tests/hostile/runtime.c` reports ROCm 6.4, and imports any file.
 #[test]
 fn info_shows_probes_that_differ() {
     let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("libhsa-runtime64.so.1");
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let output = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-        .args(["-shared", "-fPIC", "-pthread", "-I", &format!("{root}/hsa/sys/include")])
-        .arg(format!("-Wl,--version-script={root}/tests/hostile/rocr.map"))
-        .arg("-o")
-        .arg(&library)
-        .arg(format!("{root}/tests/hostile/runtime.c"))
-        .output()
-        .expect("a C compiler, $CC or cc");
-    assert!(output.status.success(), "{output:?}");
+    let library = hostile_runtime::build(folder.path());
     let arguments = ["info", "--runtime", library.to_str().unwrap()];
     let output = run(&arguments);
     assert!(output.status.success(), "{output:?}");

@@ -1,5 +1,6 @@
 //! The provenance in reports, and planned faults.
 
+mod hostile_runtime;
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
@@ -184,21 +185,10 @@ fn names_are_removed_from_reports() {
     assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
 }
 
-/// The runtime `tests/hostile/runtime.c` fails some cases and levels.
 #[test]
 fn redact_removes_folders_in_each_format() {
     let folder = tempfile::Builder::new().prefix("secret").tempdir().unwrap();
-    let library = folder.path().join("libhsa-runtime64.so.1");
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let output = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-        .args(["-shared", "-fPIC", "-pthread", "-I", &format!("{root}/hsa/sys/include")])
-        .arg(format!("-Wl,--version-script={root}/tests/hostile/rocr.map"))
-        .arg("-o")
-        .arg(&library)
-        .arg(format!("{root}/tests/hostile/runtime.c"))
-        .output()
-        .expect("a C compiler, $CC or cc");
-    assert!(output.status.success(), "{output:?}");
+    let library = hostile_runtime::build(folder.path());
     let conform = ["conform", "--filter", "runtime.*", "--filter", "create.*", "--build-id", "a:b"];
     let bringup = ["bringup"];
     let missing = folder.path().join("missing.so");
