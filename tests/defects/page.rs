@@ -77,14 +77,23 @@ A program can switch on more workarounds, for a vendor's build that lacks a fix:
 |---|---|---|---|---|---|
 ";
 
-fn presence_text(presence: Presence) -> &'static str {
+fn presence_text(presence: Presence) -> String {
     match presence {
-        Presence::No => "",
-        Presence::Yes => "yes",
-        Presence::Crash(libc::SIGSEGV) => "SIGSEGV",
-        Presence::Crash(libc::SIGABRT) => "SIGABRT",
-        Presence::Crash(_) => "crash",
-        Presence::Undefined => "yes, may crash",
+        Presence::No => String::new(),
+        Presence::Yes => "yes".to_owned(),
+        Presence::Crash(signals) => {
+            let names: Vec<_> = signals.iter().copied().map(signal_name).collect();
+            names.join(" or ")
+        }
+        Presence::Undefined => "yes, may crash".to_owned(),
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGABRT => "SIGABRT",
+        _ => panic!("no name for signal {signal}"),
     }
 }
 

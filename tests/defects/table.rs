@@ -8,6 +8,11 @@ use crate::defect::Defect;
 use crate::defect::Presence::{Crash, No, Undefined, Yes};
 use libc::{SIGABRT, SIGSEGV};
 
+const ABORT: &[i32] = &[SIGABRT];
+const FAULT: &[i32] = &[SIGSEGV];
+/// What freed memory contains decides which signal it is.
+const USE_AFTER_FREE: &[i32] = &[SIGSEGV, SIGABRT];
+
 /// Defines the rows of the table.
 macro_rules! defects {
     ($($name:ident: [$($presence:expr),*], $description:literal, $source:literal, $library:literal;)*) => {
@@ -39,7 +44,7 @@ defects! {
         "set_access to a mapping and one page of the next changes all of the next",
         "as above",
         "as above";
-    ACCESS_OF_SEVERAL_ABORTS: [Crash(SIGABRT), No, No],
+    ACCESS_OF_SEVERAL_ABORTS: [Crash(ABORT), No, No],
         "set_access to two mappings aborts the process if the list contains a CPU",
         "runtime.cpp of 6.1: maps each mapping with the size of both; fixed by ROCR-Runtime 8f1b0566",
         "called once for each mapping: quirk `set_access_of_several_fails`";
@@ -71,7 +76,7 @@ defects! {
         "a released handle's value refers to memory that is created later",
         "libhsakmt, fmm.c: addresses of mem_handle_aperture are reused at once",
         "handles are the library's own, with a generation: a stale one is refused";
-    SHUTDOWN_CRASHES: [No, Crash(SIGSEGV), No],
+    SHUTDOWN_CRASHES: [No, Crash(USE_AFTER_FREE), No],
         "hsa_shut_down crashes if a GPU has access to a mapping",
         "runtime.cpp, Unload: agents are deleted before the mappings that use them",
         "all mappings are unmapped before the runtime stops";
@@ -99,7 +104,7 @@ defects! {
         "hsa_shut_down after an export for IPC, by dma-buf, sometimes crashes the process",
         "runtime.cpp, Unload: the thread at the socket frees memory that was already freed; fixed by #3256",
         "the runtime is not stopped after such an export: quirk `ipc_server_outlives_stop`";
-    IPC_NAME_IN_USE_ABORTS: [No, Crash(SIGABRT), Crash(SIGABRT)],
+    IPC_NAME_IN_USE_ABORTS: [No, Crash(ABORT), Crash(ABORT)],
         "hsa_amd_ipc_memory_create, by dma-buf, aborts the process if another process of the network namespace has the abstract socket hsa<process>: one with the same process ID in another PID namespace, or of any user",
         "runtime.cpp, IPCCreate: asserts that bind to the abstract socket hsa<process> succeeds",
         "refused before the call, with advice; if another process binds the name between that check and the call, the process still aborts";
@@ -111,7 +116,7 @@ defects! {
         "hsa_amd_ipc_memory_create, by dma-buf, blocks until a process of any user that has requested memory acknowledges it or exits",
         "observed; the server waits for the acknowledgement while holding its lock, without a time limit",
         "cannot be prevented by the library; freeing the memory does not block";
-    SIGNAL_USED_AFTER_COPY: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
+    SIGNAL_USED_AFTER_COPY: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],
         "a copy by a CPU sometimes crashes the process if its signal is destroyed on completion",
         "runtime.cpp, CopyMemory: the copying thread decrements the signal and then still uses it",
         "copies by a CPU are this process's own loads and stores";
@@ -123,7 +128,7 @@ defects! {
         "a GPU with read access can write",
         "as above",
         "prevented with `VmmOptions::with_page_tables`; otherwise `Vmm::enforcement` reports it";
-    INVENTED_AGENT_CRASHES: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
+    INVENTED_AGENT_CRASHES: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],
         "set_access for an agent that does not exist crashes",
         "agent.h, Agent::Convert: the handle is a pointer",
         "refused: agents are the library's own values";
@@ -183,7 +188,7 @@ defects! {
         "handle_create without free memory succeeds, and returns a handle that refers to no memory",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",
         "an error: out of memory";
-    GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(ABORT), Crash(ABORT), Crash(ABORT)],
         "set_access for a GPU without a free descriptor aborts the process",
         "runtime.cpp, MappedHandleAllowedAgent: asserts that the export succeeds",
         "checked before the call, but another thread can use the last descriptor in between: quirk \
@@ -200,7 +205,7 @@ defects! {
         "hsa_amd_memory_lock gives access to a GPU that is not in the list",
         "observed in the driver's page tables",
         "cannot be prevented by the library";
-    TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(SIGABRT)],
+    TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(ABORT)],
         "after two locks with the same start, unlocking releases neither lock, or aborts the process",
         "libhsakmt, fmm.c: registrations are looked up by their start only",
         "the second lock is refused: `ErrorKind::HostMemoryMapped`";
