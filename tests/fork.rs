@@ -297,9 +297,7 @@ impl Values {
         let mut calls: Vec<Call<'_>> = calls! {
             "Runtime::has_forked" => assert!(self.machine.runtime.has_forked());
             "Runtime::available_memory" => assert_eq!(self.machine.runtime.available_memory(gpu), None);
-            "Runtime::compute_properties" => {
-                assert_eq!(self.machine.runtime.compute_properties(gpu), None);
-            };
+            "Runtime::compute_properties" => assert_eq!(self.machine.runtime.compute_properties(gpu), None);
             "Runtime: Debug" => format!("{:?}", self.machine.runtime);
             "Vmm::usage" => assert_eq!(vmm.usage(), Usage::default());
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
@@ -339,6 +337,7 @@ impl Values {
             "GrowableBuffer::grant" => assert_forked(self.growable.grant(&[gpu], Access::Read));
             "GrowableBuffer::revoke" => assert_forked(self.growable.revoke(&[gpu]));
             "GrowableBuffer::access" => assert_forked(self.growable.access(gpu).map(drop));
+            "DeviceBuffer::read" => assert_forked(self.growable.read(0, &mut []));
             "GrowableBuffer: Debug" => format!("{:?}", self.growable);
             "PagedBuffer::map" => assert_forked(self.paged.map(0..1));
             "PagedBuffer::unmap" => assert_forked(self.paged.unmap(0..1));
@@ -362,6 +361,7 @@ impl Values {
             "PoolMemory::copy" => self.pool.copy(0, &self.pool, 64, 4).unwrap_err();
             "PoolMemory: Debug" => format!("{:?}", self.pool);
             "Area: Display" => self.area.to_string();
+            "Area::backing" => assert_forked(self.area.backing().map(drop));
             "Area::mmap" => self.area.mmap(5, MmapOptions::new()).unwrap_err();
             "Ipc::get_mem_handle" => self.ipc.get_mem_handle(self.pool.address()).unwrap_err();
             "Ipc::close_mem_handle" => self.ipc.close_mem_handle(address).unwrap_err();

@@ -29,6 +29,7 @@ fn subscriber_may_look_up_the_state() {
     log::subscribe(|metadata| metadata.target().starts_with("hsa_vmm"), look_up);
     let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
+    let leaking = Vmm::open(&runtime).unwrap();
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     STATE.set((runtime.clone(), vmm.clone())).unwrap();
     let (sender, receiver) = mpsc::channel();
@@ -45,6 +46,11 @@ fn subscriber_may_look_up_the_state() {
         pool_memory.allow(&[gpus[1]]).unwrap();
         pool_memory.fill(0, 1, size).unwrap();
         pool_memory.free().unwrap();
+        leaking.address_reserve(size, 0, None).unwrap();
+        leaking.create(size, &AllocationProperties::on(gpus[0])).unwrap();
+        let before = LOOK_UPS.load(Ordering::Relaxed);
+        drop(leaking);
+        assert!(LOOK_UPS.load(Ordering::Relaxed) >= before + 2, "two leaks were logged");
         sender.send(()).unwrap();
     });
     let ended = receiver.recv_timeout(Duration::from_secs(60));

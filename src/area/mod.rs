@@ -163,7 +163,8 @@ impl Area {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) would fail for every size.
     pub fn backing(&self) -> Result<Backing, Error> {
-        let plan = self.plan(self.device).map_err(|kind| Error::new(Operation::Mmap, kind))?;
+        let plan = self.runtime.check_not_forked().and_then(|()| self.plan(self.device));
+        let plan = plan.map_err(|kind| Error::new(Operation::Mmap, kind))?;
         Ok(plan.backing)
     }
 

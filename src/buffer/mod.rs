@@ -248,7 +248,7 @@ impl DeviceBuffer {
         self.part(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
-    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// Fills a part of the buffer with a 32-bit value, as [`Vmm::fill`] does. `offset` and
     /// `size` are in bytes, multiples of four.
     ///
     /// # Errors
@@ -268,16 +268,19 @@ impl DeviceBuffer {
         Mapping::set_access_many(&changes)
     }
 
-    /// Returns a part of the buffer, which must be in bounds.
+    /// Returns a part of the buffer, which must be in bounds. Fails in a forked child, also without bytes.
     fn part(
         &self,
         operation: Operation,
         offset: usize,
         size: usize,
     ) -> Result<BufferPart<'_>, Error> {
-        operation.run(|| match self.paused {
-            true => Err(ErrorKind::Paused),
-            false => Argument::Offset.check_bounds(offset, size, self.size),
+        operation.run(|| {
+            self.vmm.runtime().check_not_forked()?;
+            match self.paused {
+                true => Err(ErrorKind::Paused),
+                false => Argument::Offset.check_bounds(offset, size, self.size),
+            }
         })?;
         let steps = offset / self.step..(offset + size).div_ceil(self.step);
         let mappings = self.mappings.get(steps).unwrap_or_default().iter().collect();

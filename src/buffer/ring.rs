@@ -111,7 +111,7 @@ impl RingBuffer {
         self.part(Operation::Write, position, bytes.len())?.write(bytes)
     }
 
-    /// Fills `size` bytes from a position on with a 32-bit value, by the GPU that owns the memory.
+    /// Fills `size` bytes from a position on with a 32-bit value, as [`Vmm::fill`] does.
     /// `position` and `size` are in bytes, multiples of four.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl<T: Pod> GrowableVec<T> {
     pub fn extend(&mut self, values: &[T]) -> Result<(), Error> {
         let (old_size, index) = (self.buffer.size(), self.len());
         let size = index.saturating_add(values.len()).saturating_mul(Self::SIZE);
-        self.buffer.resize(size)?;
+        self.buffer.resize(size.max(old_size))?;
         self.write(index, values).inspect_err(|_| {
             if let Err(error) = self.buffer.resize(old_size) {
                 crate::log::event!(WARN, %error, "a buffer could not be shrunk after a failed write");

@@ -88,7 +88,8 @@ pub enum ErrorKind {
     Quarantined {
         /// The range, and why it is quarantined.
         range: Arc<Quarantined>,
-        /// Whether this operation quarantined it.
+        /// Whether this operation quarantined it, or another thread did during this operation. If not, this operation
+        /// has changed nothing.
         now: bool,
     },
     /// The runtime left an address-space hole in a reservation, and the library could not fill the hole. Either a

@@ -175,8 +175,8 @@ impl core::error::Error for Error {
 
 /// A value that could not be unmapped, freed, released or closed, and the error.
 ///
-/// The value is unchanged, unless the error is a quarantine. The caller can try again; dropping the value also tries
-/// again. `?` drops the value and converts to [`Error`].
+/// The value is unchanged, except after a quarantine or [`ErrorKind::PartlyFreed`]. The caller can try again; dropping
+/// the value also tries again. `?` drops the value and converts to [`Error`].
 ///
 /// ```
 /// # use hsa_vmm::error::Rejected;

@@ -47,7 +47,7 @@ pub struct Description {
     pub name: String,
     /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with the size of the memory.
     pub size: u64,
-    /// The granule of the sender's sizes and addresses in bytes.
+    /// The granule of the sender's sizes and addresses in bytes; 0 for memory of the host or of an unknown location.
     pub granule: u64,
     /// The PCI address of the GPU that owns the memory, if the sender knows it. The receiver cannot check
     /// it.

@@ -98,7 +98,7 @@ impl Journal<'_, '_> {
             let start = next;
             next += 1;
             if shared.must_be_remapped(&self.targets[start].now, &gpus) {
-                shared.check_remap(&self.targets[start].now.access)?;
+                shared.check_remap(&self.targets[start].now)?;
                 shared.check_descriptor()?;
                 self.remap_with_access(start)?;
                 continue;

@@ -135,13 +135,17 @@ impl Shared {
         }
     }
 
-    /// Fails if mapping the memory again with this access needs a descriptor, and no descriptor is free.
-    pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
-        let needs_export = !self.must_map_by_runtime() && self.cpu_access(access) != Access::None;
-        if needs_export && out_of_descriptors() {
-            return Err(ErrorKind::OutOfDescriptors);
+    /// Fails if the memory cannot be mapped again with its access: because no descriptor is free for the export, or
+    /// because the runtime would have to map a part for the CPU.
+    pub(super) fn check_remap(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+        if self.cpu_access(&mapping.access) == Access::None {
+            return Ok(());
         }
-        Ok(())
+        match self.must_map_by_runtime() {
+            true if mapping.offset != 0 => Err(Feature::CpuAccessAtOffset.into()),
+            false if out_of_descriptors() => Err(ErrorKind::OutOfDescriptors),
+            _ => Ok(()),
+        }
     }
 
     /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
@@ -163,7 +167,7 @@ impl Shared {
             (exportable(it), is_imported_or_host, is_remote)
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
-        // A failure to map imported memory or memory of the host does not change `by_runtime`.
+        // Only a failure to map memory of a GPU, before any such memory was mapped, changes `by_runtime`.
         let (exportable, is_imported_or_host, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
             // Memory of the fabric has no dma-buf that could be exported.
@@ -201,7 +205,9 @@ impl Shared {
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {
-                if !is_imported_or_host && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
+                if !is_imported_or_host
+                    && !self.cpu_access.dma_buf_works.load(Ordering::Relaxed)
+                    && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed)
                 {
                     crate::log::event!(
                         WARN, %errno,

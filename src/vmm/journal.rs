@@ -85,10 +85,11 @@ pub(super) struct Journal<'a, 'c> {
     /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target<'c>; 1]>,
-    /// The names of targets to create, by index; sorted.
-    pub names: Vec<(usize, Arc<str>)>,
+    /// The number of targets that others replace: the target with index `replaced + i` gets the name of target `i`.
+    pub replaced: usize,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
-    /// The first reservation that this operation quarantined.
+    /// The first reservation that this operation quarantined, or could not roll back because another thread
+    /// quarantined it.
     quarantined: Option<Arc<Quarantined>>,
     /// The base addresses of the reservations that this operation quarantined because a rollback failed.
     broken: Vec<usize>,
@@ -182,7 +183,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         })
     }
 
-    /// Fails if this operation has quarantined a reservation.
+    /// Fails if a reservation was quarantined during this operation.
     pub fn check_quarantine(&self) -> Result<(), ErrorKind> {
         match &self.quarantined {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: true }),
@@ -422,6 +423,9 @@ impl<'a, 'c> Journal<'a, 'c> {
             for guard in self.guards {
                 locked.push(guard.reservation.mappings_mut());
             }
+            // Another thread may have named a mapping during the operation.
+            let name = |old: &Target<'_>| locked[old.guard].name_of(old.now.serial).cloned();
+            let names: Vec<_> = self.targets[..self.replaced].iter().map(name).collect();
             // Removes mappings before it inserts others, which may have the same addresses.
             let is_replaced = |removed: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.is_mapped() && !it.listed);
@@ -439,8 +443,8 @@ impl<'a, 'c> Journal<'a, 'c> {
             for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.is_mapped()) {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);
                 if !target.listed {
-                    let named = self.names.binary_search_by_key(&index, |it| it.0);
-                    mappings.insert(now, named.ok().map(|index| self.names[index].1.clone()));
+                    let old = index.checked_sub(self.replaced);
+                    mappings.insert(now, old.and_then(|old| names.get(old)?.clone()));
                 } else if now.access != target.before {
                     mappings.set_access(now.start, &now.access);
                 }
@@ -470,7 +474,7 @@ impl Shared {
                 operation,
                 guards,
                 targets: SmallVec::new(),
-                names: Vec::new(),
+                replaced: 0,
                 steps: SmallVec::new(),
                 quarantined: None,
                 broken: Vec::new(),

@@ -147,7 +147,7 @@ impl Shared {
             // Mapping the memory again needs descriptors.
             self.check_descriptor()?;
             for target in &journal.targets {
-                self.check_remap(&target.now.access)?;
+                self.check_remap(&target.now)?;
             }
             (0..journal.targets.len()).try_for_each(|index| journal.remap_with_access(index))
         })

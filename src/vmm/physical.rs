@@ -217,7 +217,7 @@ impl Shared {
         let agent = self.agent(id, Argument::Location)?;
         match (agent.vmem_pool(), agent.kind()) {
             (Some(pool), _) => Ok(pool),
-            (None, AgentKind::Cpu) => Err(Feature::Pool(id).into()),
+            (None, AgentKind::Cpu | AgentKind::Gpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
         }
     }

@@ -161,16 +161,12 @@ impl Shared {
         // Mapping the memory again needs descriptors.
         self.check_descriptor()?;
         for it in after {
-            self.check_remap(&it.access)?;
+            self.check_remap(it)?;
         }
         let old_count = journal.targets.len();
-        // Each new mapping keeps the name of the target with the same index.
-        for (index, it) in after.iter().enumerate() {
+        journal.replaced = old_count;
+        for it in after {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
-            let old = &journal.targets[index].now;
-            let (_, reservation) = journal.containing(old.range())?;
-            let name = reservation.mappings().name_of(old.serial).cloned();
-            journal.names.extend(name.map(|name| (old_count + index, name)));
             let (guard, _) = journal.containing(it.range())?;
             let created = MappedRange { access: AccessState::default(), ..*it };
             journal.add_new(&created, guard, &AccessChange::NONE);

@@ -187,21 +187,27 @@ impl Vmm {
 impl Shared {
     /// Logs everything that the caller has not freed. Called when the last clone of the `Vmm` is dropped.
     pub(super) fn log_leaks(&self) {
-        self.ledger.reservations.snapshot(|reservations| {
-            for it in reservations.iter().filter(|it| it.reservation.quarantined().is_none()) {
-                let (address, size) = (it.reservation.range().address(), it.reservation.size);
-                let (mappings, name) = (it.mappings.len(), &it.mappings.name);
-                let name = name.as_deref().unwrap_or_default();
-                crate::log::event!(WARN, %address, size, mappings, name, "a reservation was leaked");
-            }
+        // Logs after the locks are released: a subscriber may call look-ups of another `Vmm`.
+        let mut reservations = Vec::new();
+        self.ledger.reservations.snapshot(|all| {
+            let usable = all.iter().filter(|it| it.reservation.quarantined().is_none());
+            let leaked = usable
+                .map(|it| (it.reservation.range(), it.mappings.len(), it.mappings.name.clone()));
+            reservations.extend(leaked);
         });
+        for (range, mappings, name) in reservations {
+            let (address, size, name) = (range.address(), range.size, name.as_deref());
+            let name = name.unwrap_or_default();
+            crate::log::event!(WARN, %address, size, mappings, name, "a reservation was leaked");
+        }
+        let mut memory = Vec::new();
         self.ledger.handles.for_each_live(|handle, record| {
-            let (size, references) = (record.size, record.references);
-            let name = record.name.as_deref().unwrap_or_default();
-            if references > 0 {
-                crate::log::event!(WARN, %handle, size, references, name, "physical memory was leaked");
-            }
+            memory.push((handle, record.size, record.references, record.name.clone()));
         });
+        for (handle, size, references, name) in memory.into_iter().filter(|it| it.2 > 0) {
+            let name = name.as_deref().unwrap_or_default();
+            crate::log::event!(WARN, %handle, size, references, name, "physical memory was leaked");
+        }
     }
 
     fn reservation_entry(&self, it: &ReservationSnapshot<'_>) -> ReservationEntry {

@@ -47,6 +47,7 @@ fn paged_buffers_accept_any_size() {
                     (pages + usize::from(has_zero_page)) * page_size,
                     "{context}"
                 );
+                assert_eq!(machine.used_by(0), buffer.statistics().memory_size(), "{context}");
                 let bytes: Vec<u8> = (0..=255).collect();
                 for page in 0..pages {
                     buffer.write(page * buffer.page_size(), &bytes).unwrap();
@@ -195,6 +196,11 @@ fn zero_page_backs_unmapped_pages() {
         let owner = AccessDescriptor { agent: machine.gpu(0), access: Access::ReadWrite };
         machine.vmm.set_access(last, PAGE, &[owner]).unwrap();
         machine.vmm.fill(hsa_vmm::Address::new(last.get() + PAGE - 4), 1, 4).unwrap();
+        assert!(!buffer.zero_page_is_clean().unwrap(), "{generation}");
+        // Also while no page maps the zero page.
+        let zero = |page: &usize| buffer.state(*page) == Ok(PageState::Zero);
+        (0..16).filter(zero).for_each(|page| buffer.map(page..page + 1).unwrap());
+        assert_eq!(buffer.statistics().zero, 0, "{generation}");
         assert!(!buffer.zero_page_is_clean().unwrap(), "{generation}");
         drop(buffer);
         machine.assert_empty();

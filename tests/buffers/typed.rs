@@ -83,6 +83,17 @@ fn indices_out_of_bounds_are_rejected() {
 }
 
 #[test]
+fn extending_by_nothing_changes_nothing() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut points = new_vec::<Point>(&machine, 4 * KIB);
+    points.buffer.grow(30).unwrap();
+    points.extend(&[]).unwrap();
+    assert_eq!((points.len(), points.buffer.size()), (2, 30), "two values and a half");
+    points.push(point(7)).unwrap();
+    assert_eq!((points.len(), points.buffer.size()), (3, 36));
+}
+
+#[test]
 fn failed_writes_add_no_values() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = new_vec::<u32>(&machine, 16 * KIB);

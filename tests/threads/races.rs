@@ -118,6 +118,33 @@ fn unmap_and_set_access_race_for_a_mapping() {
 }
 
 #[test]
+fn names_are_kept_while_mappings_are_exchanged() {
+    on_each_generation(|machine, granule| {
+        let base = machine.reserve(2 * granule);
+        let handles = [machine.create(0, granule), machine.create(0, granule)];
+        machine.map(base, granule, handles[0]);
+        machine.map(at(base, granule), granule, handles[1]);
+        for _ in 0..ROUNDS {
+            machine.vmm.name_mapping(base, "old").unwrap();
+            machine.vmm.name_mapping(at(base, granule), "old").unwrap();
+            race(machine, 1, || {
+                let exchange = operation(move |m| {
+                    m.vmm.exchange(base, at(base, granule), granule).unwrap();
+                });
+                let name = operation(move |m| m.vmm.name_mapping(base, "new").unwrap());
+                (exchange, name)
+            });
+            let (reservations, _) = machine.vmm.snapshot();
+            let mappings = reservations[0].mappings.iter();
+            let mut names: Vec<_> = mappings.filter_map(|it| it.name.as_deref()).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["new", "old"]);
+        }
+        free_everything(machine, &handles);
+    });
+}
+
+#[test]
 fn release_and_map_race_for_a_handle() {
     on_each_generation(|machine, granule| {
         let base = machine.reserve(granule);

@@ -10,7 +10,9 @@ use super::check_agents;
 use crate::agent::AgentId;
 use crate::error::{Error, Feature, Operation};
 use crate::sync::thread;
-use crate::vmm::{Access, AccessDescriptor, Address, Mapping, RetireQueue, SignalCondition};
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Mapping, Reservation, RetireQueue, SignalCondition,
+};
 use derive_more::Debug;
 use hsa_sys::hsa_signal_t;
 use std::ops::Range;
@@ -55,8 +57,10 @@ use crate::vmm::Vmm;
 /// ```
 ///
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the
-/// buffer unchanged. If the runtime fails, and fails again during the rollback, some pages cannot get their memory
-/// back. These pages are lost: they are never used again ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
+/// buffer unchanged. If memory runs out, it may unmap pages that were mapped ahead and are not in use.
+///
+/// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back. These
+/// pages are lost: they are never used again ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
@@ -401,7 +405,7 @@ impl PagedBuffer {
         locked.part(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
-    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// Fills a part of the buffer with a 32-bit value, as [`Vmm::fill`] does. `offset` and
     /// `size` are in bytes, multiples of four.
     ///
     /// # Errors
@@ -413,19 +417,27 @@ impl PagedBuffer {
     }
 
     /// Returns whether the zero page still contains only zeros; `true` without a zero page. If not, a GPU
-    /// has stored to a page that was not mapped. Reads the whole page; a CPU must have read access.
+    /// has stored to a page that was not mapped. Reads the whole page; a CPU must have read access. If all pages are
+    /// mapped, reserves addresses for the zero page during the call.
     ///
     /// # Errors
     /// As for [`Vmm::read`].
     pub fn zero_page_is_clean(&self) -> Result<bool, Error> {
         let core = &self.core;
         let locked = core.lock_for(Operation::Read)?;
-        let Some((_, zero_page)) = locked.mappings().find(|(state, _)| *state == PageState::Zero)
-        else {
-            return Ok(true);
-        };
+        let Some(zero_page) = &core.zero_page else { return Ok(true) };
         let mut bytes = vec![1; core.page_size];
-        zero_page.read(0, &mut bytes)?;
+        let mapping = locked.mappings().find(|(state, _)| *state == PageState::Zero);
+        match mapping {
+            Some((_, mapping)) => mapping.read(0, &mut bytes)?,
+            // No page of the buffer maps the zero page now.
+            None => {
+                let reservation = Reservation::builder(core.page_size).reserve(&core.vmm)?;
+                let mapping = reservation.map(0, zero_page)?;
+                mapping.grant(&[core.vmm.runtime().host().id()], Access::Read)?;
+                mapping.read(0, &mut bytes)?;
+            }
+        }
         Ok(bytes.iter().all(|&byte| byte == 0))
     }
 

@@ -185,6 +185,8 @@ pub struct PagedStatistics {
     pub ahead: usize,
     /// Pages that map the zero page.
     pub zero: usize,
+    /// Whether the buffer has a zero page.
+    pub has_zero_page: bool,
     /// Pages that were submitted to a retire queue and are still mapped.
     pub retiring: usize,
     /// Pages that a retire queue could not unmap: they stay mapped, and are never used again.
@@ -215,7 +217,7 @@ impl PagedStatistics {
     /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory shared with
     /// another buffer counts in both.
     pub fn memory_size(&self) -> usize {
-        let zero_page = usize::from(self.zero > 0);
+        let zero_page = usize::from(self.has_zero_page);
         let retired = self.retiring + self.quarantined;
         let distinct = self.mapped + retired - self.repeated;
         (distinct + self.ahead + self.ready + zero_page) * self.page_size

@@ -281,6 +281,7 @@ impl LockedTable<'_> {
             page_size: core.page_size,
             ahead: count(PageState::Ahead),
             zero: count(PageState::Zero),
+            has_zero_page: core.zero_page.is_some(),
             retiring: count(PageState::Retiring),
             quarantined: count(PageState::Quarantined),
             lost: count(PageState::Lost),

@@ -1,6 +1,7 @@
 //! The two ways to wait until changes of page tables have taken effect.
 
 use super::{DriverError, ioctl, open_device};
+use crate::native::library_lock::{locked_ranges, overlapping_lock};
 use crate::native::{Failure, Native, NativeAgent};
 use crate::sync::{Mutex, lock};
 use core::ptr::null_mut;
@@ -167,10 +168,24 @@ pub(crate) struct PinnedPage {
 #[repr(align(4096))]
 struct Page([u8; PAGE_SIZE]);
 
+impl Page {
+    /// Allocates a page that overlaps no locked memory. Other code may have freed memory that an area has locked.
+    fn new() -> Box<Self> {
+        loop {
+            let page = Box::new(Self([0; PAGE_SIZE]));
+            let start = page.0.as_ptr() as usize;
+            if overlapping_lock(&locked_ranges(), start, start + PAGE_SIZE).is_none() {
+                return page;
+            }
+            std::mem::forget(page);
+        }
+    }
+}
+
 impl PinnedPage {
     /// Creates the page, and waits once. Fails if the runtime cannot lock memory.
     pub fn new(native: &Native, gpus: Vec<NativeAgent>) -> Result<Self, Failure> {
-        let page = Self { page: Mutex::new(Box::new(Page([0; PAGE_SIZE]))), gpus };
+        let page = Self { page: Mutex::new(Page::new()), gpus };
         page.wait(native)?;
         Ok(page)
     }
@@ -185,7 +200,7 @@ impl PinnedPage {
         // SAFETY: the page was just locked, and no GPU has been given its address.
         if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
             crate::log::event!(WARN, call, %status, "a page of this process stays locked");
-            std::mem::forget(std::mem::replace(&mut *page, Box::new(Page([0; PAGE_SIZE]))));
+            std::mem::forget(std::mem::replace(&mut *page, Page::new()));
         }
         Ok(())
     }

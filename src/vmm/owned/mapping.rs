@@ -138,7 +138,7 @@ impl Mapping {
         })
     }
 
-    /// Fills a part of the mapping with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
+    /// Fills a part of the mapping with a 32-bit value, as [`Vmm::fill`] does. `offset` and `size` are
     /// in bytes, multiples of four.
     ///
     /// # Errors
