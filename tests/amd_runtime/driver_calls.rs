@@ -1,11 +1,11 @@
-//! Lists the calls of the kernel driver that a function makes, so that each can be refused in turn.
+//! Lists the calls of the kernel driver that a function makes, so that a test can make each of them fail in turn.
 
 use super::set_variable;
 use crate::process::{End, in_child};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number of calls of the driver, by name.
+/// How often each function of the driver was called, by name.
 type Calls = BTreeMap<String, u64>;
 
 /// Counts the calls in the driver's log, whose lines are `process:thread time device CALL arguments`.
@@ -18,14 +18,15 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Returns whether a call need not be refused: it does not affect the operation, or never fails in a driver.
+/// Returns whether tests need not make a call fail: the call does not affect operations, or never fails in a driver.
 fn is_irrelevant(call: &str) -> bool {
     let irrelevant =
         ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
     irrelevant.contains(&call)
 }
 
-/// Returns the driver's calls that an operation makes, as `CALL#n`: the n-th call of that name in the process.
+/// Calls `start` and then `function` in a child. Returns the driver calls that `function` makes, as `CALL#n`: the n-th
+/// call of that name in the process.
 pub fn driver_calls<T>(start: impl Fn() -> T, function: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));

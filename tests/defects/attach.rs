@@ -24,9 +24,10 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit for a call that returns.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Shares memory between two processes, and returns how the importer ended. `export` returns the handle's bytes and a
-/// value that is kept until the importer ends. `import` calls its second argument when it is ready, and then opens the
-/// memory.
+/// Shares memory between two processes, and returns how the importer ended.
+///
+/// `export` returns a value that this function keeps until the importer ends, and the handle's bytes. `import` gets these
+/// bytes. When it is ready, it calls its second argument, and then opens the memory.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
@@ -63,6 +64,7 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
     words
 }
 
+/// Opens memory that its exporter has freed, in another process. Returns how that process ended.
 fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
         let raw = RawRuntime::start(fixture);

@@ -1,4 +1,4 @@
-//! Invalid access descriptors crash the runtime, or are accepted.
+//! The runtime crashes on invalid access descriptors, or accepts them.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, WO};

@@ -1,5 +1,6 @@
-//! Defects of the runtime's server thread, which sends exported memory. The thread can outlive the runtime's stop,
-//! aborts the process if the name of its socket is taken, sends memory to any user, and blocks.
+//! Defects of the runtime's server thread, which sends exported memory to other processes. The thread can outlive the
+//! runtime's stop, sends memory to any user, and can block exports. If another process uses the name of the server's
+//! socket, the runtime aborts the process.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
 //! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 << 20;
 
-/// The number of processes to run, each of which may crash.
+/// The number of processes in which a test looks for a crash that does not occur each time.
 const TRIES: usize = 5;
 
 static SERVER_DELAYED: AtomicBool = AtomicBool::new(false);
@@ -100,7 +101,7 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
     stop_before_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Calls `function` in several processes. Returns whether one of them crashes.
+/// Calls `function` in up to [`TRIES`] processes, one after another. Returns whether one of them crashes.
 fn any_process_crashes(function: impl Fn()) -> bool {
     (0..TRIES).any(|_| match in_child(&function) {
         End::Success => false,
@@ -168,9 +169,9 @@ fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
     with_taken_names(&[], function)
 }
 
-/// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
+/// Does the same as [`with_taken_name`], but the other process also takes the abstract names in `extra_names`.
 fn with_taken_names<T>(extra_names: &[String], function: impl FnOnce() -> T) -> T {
-    // An abstract name of the greatest size, padded with zeros.
+    // AMD's runtime pads the abstract name with zeros to its greatest size.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());

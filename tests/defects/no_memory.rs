@@ -1,4 +1,4 @@
-//! Creating memory when none is left.
+//! Memory is created when no memory is free, and a failed map leaks memory.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};
@@ -27,7 +27,7 @@ fn failed_map_loses_memory_on_the_runtime() {
         "no_memory::failed_map_loses_memory_on_the_runtime",
         |fixture| {
             set_variable("HSA_KFD", MACHINE);
-            // The first call is for the scratch memory.
+            // `RawRuntime::start` makes the first `GEM_MMAP` call, for its scratch memory.
             fail_driver_calls("GEM_MMAP#2=ENOMEM");
             let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());

@@ -1,5 +1,5 @@
-//! If a later descriptor of a list fails, the earlier ones stay in effect. A failed change of access revokes the
-//! existing access.
+//! If the runtime fails at a later descriptor of a list, the earlier descriptors stay in effect. A failed change of access
+//! revokes the existing access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
@@ -10,7 +10,7 @@ use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
 
-/// Makes the kernel refuse the change of a page table with this number, counted from 1.
+/// Makes one change of a page table fail: `change` is its number in this process, counted from 1.
 fn refuse_change(change: u64) {
     fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
@@ -37,7 +37,8 @@ fn failed_list_is_partially_applied() {
 fn failed_change_revokes_access_on_the_runtime() {
     let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
-        // The first change grants access. The second and third revoke and grant it again; the third fails.
+        // The first change grants access. The second change revokes this access. The third change, which fails, would
+        // grant it again.
         refuse_change(CHANGES_AT_START + 3);
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
@@ -46,7 +47,8 @@ fn failed_change_revokes_access_on_the_runtime() {
     });
 }
 
-/// Makes each of the two changes of page tables fail in turn. Neither GPU has access afterwards.
+/// `set_access` for two GPUs changes two page tables. Each of these changes fails in turn. Neither GPU has access
+/// afterwards.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
     on_each("partially_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
@@ -60,7 +62,7 @@ fn failed_list_is_rolled_back_through_the_library() {
     });
 }
 
-/// Opens the library without probes, because their driver calls would be counted.
+/// Opens the library without probes, whose driver calls would change the numbers of the test's own calls.
 fn load_without_probes(fixture: &Fixture) -> Library {
     // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -81,7 +83,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     assert_eq!(library.vmm.quarantined_ranges(), []);
     let raw = RawRuntime::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
-    // The kernel refuses no further call.
+    // The fault plan contains no further failure.
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 

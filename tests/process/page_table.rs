@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Returns the address ranges in a GPU's page table.
+/// Returns the address range of each entry in a GPU's page table.
 #[track_caller]
 pub fn entries(gpu: usize) -> Vec<Range<usize>> {
     lines(gpu).iter().filter_map(|line| entry(line)).collect()
@@ -33,19 +33,19 @@ fn entry(line: &str) -> Option<Range<usize>> {
     Some(start..start + size)
 }
 
-/// A page in a GPU's page table.
+/// What a GPU's page table says about one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each test binary uses a different part")]
 pub struct Page {
-    /// The line's description of the memory.
+    /// The driver's description of the memory to which the page is mapped.
     pub memory: String,
-    /// Where the page is in the memory, in bytes.
+    /// The offset of the page in the memory, in bytes.
     pub offset: usize,
     /// Such as `rwx`.
     pub permissions: String,
 }
 
-/// Returns the page at an address of a GPU; `None` without an entry.
+/// Returns the page at an address of a GPU, or `None` if no entry contains the address.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 #[track_caller]
 pub fn page(gpu: usize, address: usize) -> Option<Page> {
