@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_inaccessible, in_child};
-use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
+use crate::table::{LIST_HALF_APPLIED, FAILED_CHANGE_REVOKES_ACCESS};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
@@ -36,7 +36,7 @@ fn failed_list_is_partially_applied() {
 #[test]
 fn failed_change_revokes_access_on_the_runtime() {
     let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
-    REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
+    FAILED_CHANGE_REVOKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second change revokes this access. The third change, which fails, would
         // grant it again.
         refuse_change(CHANGES_AT_START + 3);

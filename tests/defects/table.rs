@@ -47,7 +47,7 @@ defects! {
         "if set_access fails for one agent of its list, earlier agents of the list keep their new access",
         "runtime.cpp, VMemorySetAccessPerHandle: returns at the first failure",
         "the library checks every descriptor first; after a failure, it rolls back the earlier changes";
-    REFUSED_CHANGE_TAKES_ACCESS: [Yes, Yes, Yes],
+    FAILED_CHANGE_REVOKES_ACCESS: [Yes, Yes, Yes],
         "if set_access fails for an agent, the agent loses its existing access",
         "runtime.cpp, VMemorySetAccessPerHandle: removes before it grants",
         "the library restores the existing access";
