@@ -63,7 +63,7 @@ defects! {
         "get_access fails for a CPU that has access",
         "runtime.cpp, VMemoryGetAccess; CPUs are supported since ROCm 10",
         "the library reads the access from its ledger";
-    RETAIN_INSIDE_REFUSED: [Yes, Yes, Yes],
+    RETAIN_INSIDE_REJECTED: [Yes, Yes, Yes],
         "retain rejects an address inside a mapping, which HIP allows",
         "runtime.cpp, VMemoryRetainAllocHandle: looks up the address as the start of a mapping",
         "the library finds the handle in its ledger";
