@@ -5,14 +5,14 @@ use crate::amd_runtime::raw::{RO, RW, RawRuntime, SIZE, store};
 use crate::machine::{Library, access, at};
 use crate::process::assert_inaccessible;
 use crate::table::{
-    ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS,
+    ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_FAILS, UNNAMED_AGENTS_LOSE_ACCESS,
 };
 use hsa_vmm::Access;
 
 #[test]
 fn unmap_of_two_fails_on_the_runtime() {
     let test = "several_mappings::unmap_of_two_fails_on_the_runtime";
-    UNMAP_OF_SEVERAL_REFUSED.check_on_each_release(test, |fixture| {
+    UNMAP_OF_SEVERAL_FAILS.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {

@@ -147,7 +147,7 @@ defects! {
         "a reservation with a hint is not aligned as requested",
         "libhsakmt, fmm.c: MAP_FIXED_NOREPLACE at the hint; 6.1.2 supports no alignment",
         "aligned as requested";
-    UNMAP_OF_SEVERAL_REFUSED: [Yes, Yes, No],
+    UNMAP_OF_SEVERAL_FAILS: [Yes, Yes, No],
         "unmap of two whole mappings fails",
         "ROCR-Runtime#285, fixed by f0ce7a8e5",
         "the library unmaps each mapping with a call of its own: quirk `unmap_of_several_fails`";
