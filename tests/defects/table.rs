@@ -155,7 +155,7 @@ defects! {
         "a change of one agent's access revokes the access of agents that are not in the list",
         "fixed by ROCR-Runtime 73f6bfa7",
         "the library lists all agents in each call: quirk `set_access_drops_unnamed_agents`";
-    FILL_REFUSED: [Yes, Yes, No],
+    FILL_FAILS: [Yes, Yes, No],
         "hsa_amd_memory_fill does not fill virtual memory; 6.1.2 even returns success",
         "runtime.cpp, FillMemory: chooses the agent by the runtime's own record of the address",
         "the library fills memory without this function";
