@@ -11,7 +11,7 @@ use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
 
 /// Makes one change of a page table fail: `change` is its number in this process, counted from 1.
-fn refuse_change(change: u64) {
+fn fail_page_table_change(change: u64) {
     fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
@@ -23,7 +23,7 @@ fn failed_list_is_partially_applied() {
     LIST_HALF_APPLIED.check_on_each_release(
         "partially_applied::failed_list_is_partially_applied",
         |fixture| {
-            refuse_change(CHANGES_AT_START + 2);
+            fail_page_table_change(CHANGES_AT_START + 2);
             let raw = RawRuntime::start(fixture);
             let (base, _) = raw.map_new_memory(SIZE, &[]);
             let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
@@ -39,7 +39,7 @@ fn failed_change_revokes_access_on_the_runtime() {
     FAILED_CHANGE_REVOKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second change revokes this access. The third change, which fails, would
         // grant it again.
-        refuse_change(CHANGES_AT_START + 3);
+        fail_page_table_change(CHANGES_AT_START + 3);
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.set_access(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
@@ -54,7 +54,7 @@ fn failed_list_is_rolled_back_through_the_library() {
     on_each("partially_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
-                refuse_change(change);
+                fail_page_table_change(change);
                 check_failing_list(fixture, gpu);
             });
             assert_eq!(end, End::Success, "change {change}, GPU {gpu}");
@@ -91,7 +91,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
 #[test]
 fn failed_change_keeps_access_through_the_library() {
     on_each("partially_applied::failed_change_keeps_access_through_the_library", |fixture| {
-        refuse_change(3);
+        fail_page_table_change(3);
         let library = load_without_probes(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);
         library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
