@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
+use super::refused_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_inaccessible;
@@ -284,5 +284,5 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    refuse_each_call("buffers::one_refused_call_changes_nothing", OPERATIONS, 90);
+    fail_each_driver_call("buffers::one_refused_call_changes_nothing", OPERATIONS, 90);
 }

@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
+use super::refused_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
@@ -330,5 +330,5 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    refuse_each_call("pages::one_refused_call_changes_nothing", OPERATIONS, 150);
+    fail_each_driver_call("pages::one_refused_call_changes_nothing", OPERATIONS, 150);
 }

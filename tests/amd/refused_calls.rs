@@ -62,7 +62,7 @@ pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 
 /// Refuses each driver call of each operation, in a process of its own. Checks that the operation fails and changes
 /// nothing, or succeeds anyway.
-pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
+pub fn fail_each_driver_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, name_in_aborts, operation) in operations {
