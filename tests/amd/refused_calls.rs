@@ -71,7 +71,7 @@ pub fn fail_each_driver_call<S: Setup>(test: &str, operations: &[NamedOperation<
                 let context = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     fail_driver_calls(&format!("{call}=ENOMEM"));
-                    check_outcome_of_refusal(start(), operation, &context, &call);
+                    check_failed_call(start(), operation, &context, &call);
                 });
                 tried += 1;
                 let aborted =
@@ -88,7 +88,7 @@ pub fn fail_each_driver_call<S: Setup>(test: &str, operations: &[NamedOperation<
     });
 }
 
-fn check_outcome_of_refusal<S: Setup>(
+fn check_failed_call<S: Setup>(
     mut setup: S,
     operation: Operation<S>,
     context: &str,
