@@ -283,6 +283,6 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 ];
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    fail_each_driver_call("buffers::one_refused_call_changes_nothing", OPERATIONS, 90);
+fn one_failed_call_changes_nothing() {
+    fail_each_driver_call("buffers::one_failed_call_changes_nothing", OPERATIONS, 90);
 }

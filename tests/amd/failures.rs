@@ -101,8 +101,8 @@ pub fn errors_for(number: usize) -> Vec<&'static str> {
 }
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    let test = "failures::one_refused_call_changes_nothing";
+fn one_failed_call_changes_nothing() {
+    let test = "failures::one_failed_call_changes_nothing";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();

@@ -329,6 +329,6 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 ];
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    fail_each_driver_call("pages::one_refused_call_changes_nothing", OPERATIONS, 150);
+fn one_failed_call_changes_nothing() {
+    fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }

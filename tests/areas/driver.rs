@@ -94,8 +94,8 @@ fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, context: &str)
 }
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    let test = "driver::one_refused_call_changes_nothing";
+fn one_failed_call_changes_nothing() {
+    let test = "driver::one_failed_call_changes_nothing";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for flags in ALL_FLAGS {
