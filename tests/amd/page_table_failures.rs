@@ -158,8 +158,8 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
 }
 
 #[test]
-fn one_refused_call_changes_no_page_table() {
-    let test = "page_table_failures::one_refused_call_changes_no_page_table";
+fn one_failed_call_changes_no_page_table() {
+    let test = "page_table_failures::one_failed_call_changes_no_page_table";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
         // By default, tests only every fourth operation, each in one mode.
