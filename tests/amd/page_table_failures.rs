@@ -233,8 +233,8 @@ fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
 }
 
 #[test]
-fn refused_call_while_opening_is_reported() {
-    let test = "page_table_failures::refused_call_while_opening_is_reported";
+fn failed_call_while_opening_is_reported() {
+    let test = "page_table_failures::failed_call_while_opening_is_reported";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut failures, mut reported) = (0, Vec::new(), 0);
         // By default, tests only one mode.
