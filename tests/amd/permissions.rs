@@ -240,8 +240,8 @@ fn moved_mappings_keep_enforced_access() {
 
 /// If the library cannot control page tables, it reports the reason, and everything else works.
 #[test]
-fn refused_control_is_reported() {
-    let test = "permissions::refused_control_is_reported";
+fn missing_control_is_reported() {
+    let test = "permissions::missing_control_is_reported";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let plans = [
             ("GEM_VA.REPLACE=EINVAL", "amdgpu_bo_va_op_raw"),

@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// The tests of the test program `amd` that run in the virtual machine and plan faults of the emulated driver, which the virtual machine does not have.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
-    "permissions::refused_control_is_reported",
+    "permissions::missing_control_is_reported",
     "permissions::refused_first_grant_leaves_no_access",
     "permissions::full_access_is_limited_to_first_grants",
     "permissions::failed_changes_are_rolled_back",
