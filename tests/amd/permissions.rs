@@ -353,8 +353,8 @@ fn full_access_is_limited_to_first_grants() {
 
 /// If the entry of a first grant cannot be replaced, the grant is rolled back: no GPU keeps the full access.
 #[test]
-fn refused_first_grant_leaves_no_access() {
-    let test = "permissions::refused_first_grant_leaves_no_access";
+fn failed_first_grant_leaves_no_access() {
+    let test = "permissions::failed_first_grant_leaves_no_access";
     in_each_mode_with_faults(test, "GEM_VA.REPLACE#5=ENOMEM", |machine| {
         let library = &machine.library;
         let list = [access(library.gpu(0), Access::Read)];
