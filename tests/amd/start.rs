@@ -69,8 +69,8 @@ fn vmms_on_one_runtime_are_independent() {
 /// The probes of a `Vmm` map memory. If the driver refuses one of their calls, memory may stay mapped, and stopping
 /// AMD's runtime 6.4.3 would crash.
 #[test]
-fn refused_calls_of_probes_do_not_crash_at_the_end() {
-    on_each("start::refused_calls_of_probes_do_not_crash_at_the_end", |fixture| {
+fn failed_probe_calls_do_not_crash_at_the_end() {
+    on_each("start::failed_probe_calls_do_not_crash_at_the_end", |fixture| {
         for call in 1..=24 {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA#{call}=ENOMEM"));
