@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{NamedOperation, Setup, fail_each_driver_call};
+use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_inaccessible;
@@ -274,7 +274,7 @@ impl Setup for Buffers {
 }
 
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
-    // Growing also grants access, so `refused_calls::ABORTS` has its entries under "grant".
+    // Growing also grants access, so `failed_driver_calls::ABORTS` has its entries under "grant".
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

@@ -1,7 +1,7 @@
 //! The kernel driver refuses each call of each operation in turn: the operation fails and changes nothing,
 //! or succeeds anyway, or quarantines its range.
 
-use super::refused_calls::{ABORTS, may_abort};
+use super::failed_driver_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
 use crate::amd_runtime::raw::RawRuntime;

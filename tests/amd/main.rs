@@ -42,7 +42,7 @@ mod page_table_failures;
 mod pages;
 mod permissions;
 mod ranges;
-mod refused_calls;
+mod failed_driver_calls;
 mod retire;
 mod serial_order;
 mod share;

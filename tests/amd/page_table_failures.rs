@@ -5,7 +5,7 @@
 //! tables works, and the library reports why it cannot control them.
 
 use super::failures::errors_for;
-use super::refused_calls::may_abort;
+use super::failed_driver_calls::may_abort;
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, set_variable};

@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{NamedOperation, Setup, fail_each_driver_call};
+use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
@@ -316,7 +316,7 @@ impl Setup for Buffers {
     }
 }
 
-// Each of these operations can grant access again, so `refused_calls::ABORTS` has their entries under "grant".
+// Each of these operations can grant access again, so `failed_driver_calls::ABORTS` has their entries under "grant".
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),
