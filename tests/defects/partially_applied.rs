@@ -19,9 +19,9 @@ fn fail_page_table_change(change: u64) {
 const CHANGES_AT_START: u64 = 2;
 
 #[test]
-fn failed_list_is_partially_applied() {
+fn failed_list_is_partly_applied_on_the_runtime() {
     LIST_HALF_APPLIED.check_on_each_release(
-        "partially_applied::failed_list_is_partially_applied",
+        "partially_applied::failed_list_is_partly_applied_on_the_runtime",
         |fixture| {
             fail_page_table_change(CHANGES_AT_START + 2);
             let raw = RawRuntime::start(fixture);
