@@ -111,8 +111,8 @@ fn nothing_is_unmapped_before_its_signals_fire() {
 /// Prints what the steps of a retirement cost on the emulated driver, and fails if retiring costs much more than
 /// unmapping.
 #[test]
-fn retirement_costs_as_much_as_an_unmap() {
-    on_each("retire::retirement_costs_as_much_as_an_unmap", |fixture| {
+fn retirement_costs_little_more_than_unmap() {
+    on_each("retire::retirement_costs_little_more_than_unmap", |fixture| {
         const COUNT: usize = 100;
         let library = Library::load(fixture.runtime());
         let queue = RetireQueue::builder(COUNT).without_thread().open(&library.vmm).unwrap();
