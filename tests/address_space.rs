@@ -129,7 +129,7 @@ fn free_leaves_no_mapping_behind() {
 
 /// AMD's runtimes list CPUs first, but do not document this order.
 #[test]
-fn set_access_grants_the_cpu_named_after_a_gpu() {
+fn cpu_listed_after_a_gpu_gets_access() {
     if process::rerun_in_own_process() {
         return;
     }
