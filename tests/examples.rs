@@ -68,8 +68,8 @@ fn host_shows_the_same_bytes_to_all_agents() {
 }
 
 #[test]
-fn share_shows_both_sides() {
-    share::run(&["share_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+fn share_shows_both_processes() {
+    share::run(&["share_shows_both_processes", "--exact", "--nocapture"]).unwrap();
 }
 
 #[test]

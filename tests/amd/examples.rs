@@ -84,8 +84,8 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
 }
 
 #[test]
-fn share_shows_both_sides() {
-    on_each_directly("examples::share_shows_both_sides", share::run);
+fn share_shows_both_processes() {
+    on_each_directly("examples::share_shows_both_processes", share::run);
 }
 
 #[test]
