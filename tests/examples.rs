@@ -73,8 +73,8 @@ fn share_shows_both_processes() {
 }
 
 #[test]
-fn ipc_shows_both_sides() {
-    ipc::run(&["ipc_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+fn ipc_shows_both_processes() {
+    ipc::run(&["ipc_shows_both_processes", "--exact", "--nocapture"]).unwrap();
 }
 
 #[test]

@@ -89,6 +89,6 @@ fn share_shows_both_processes() {
 }
 
 #[test]
-fn ipc_shows_both_sides() {
-    on_each_directly("examples::ipc_shows_both_sides", ipc::run);
+fn ipc_shows_both_processes() {
+    on_each_directly("examples::ipc_shows_both_processes", ipc::run);
 }
