@@ -1,4 +1,4 @@
-//! Growable buffers and rings.
+//! Growable buffers and rings on AMD's runtime.
 
 use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
@@ -13,7 +13,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
 
-/// Returns bytes that repeat after 253 bytes. This number divides no page size.
+/// Returns bytes that repeat after 253 bytes, a number that divides no page size.
 fn test_bytes(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 253) as u8 + 1).collect()
 }
@@ -64,7 +64,7 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
-            // The other GPU copies across mappings made before and after its grant.
+            // The other GPU copies across mappings that were made before and after it got access.
             let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];
@@ -119,7 +119,7 @@ fn shrink_releases_memory() {
     });
 }
 
-/// With each number of free descriptors, a different step of the growth fails.
+/// With each number of free file descriptors, growth fails at a different runtime call.
 #[test]
 fn growth_without_descriptors_changes_nothing() {
     on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
@@ -222,7 +222,7 @@ fn rings_are_contiguous_for_all_agents() {
     });
 }
 
-/// Two buffers, one partly used and one full, each in two reservations, and a ring.
+/// A partly used buffer, a full buffer, and a ring. Each buffer has two reservations.
 struct Buffers {
     small: GrowableBuffer,
     full: GrowableBuffer,
@@ -274,7 +274,7 @@ impl Setup for Buffers {
 }
 
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
-    // Growing also grants access, so `failed_driver_calls::ABORTS` has its entries under "grant".
+    // Growing also grants access, so the entries of `ABORTS` for "grant" also apply to "grow".
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

@@ -1,4 +1,4 @@
-//! Mappings of a part of a handle's memory, with control of page tables.
+//! Mappings at an offset into a handle's memory. They need control of page tables.
 
 use crate::amd_runtime::raw::{Fault, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
@@ -10,7 +10,7 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, ErrorKind, Handle, Runtime};
 
-/// The size of a part, a multiple of the granule.
+/// The size of each part of the handle's memory, a multiple of the granule.
 const PART: usize = 64 << 10;
 const PARTS: usize = 4;
 const SIZE: usize = PARTS * PART;
@@ -42,7 +42,7 @@ impl Machine {
         machine
     }
 
-    /// Maps parts of the handle, in this order.
+    /// Maps the parts with these numbers at consecutive addresses.
     fn map(&self, parts: [usize; PARTS]) {
         for (index, part) in parts.into_iter().enumerate() {
             let address = at(self.base, index * PART);
@@ -58,12 +58,12 @@ impl Machine {
         self.raw.write_by(self.raw.gpus[gpu], address.get(), value)
     }
 
-    /// Returns the numbers that a GPU reads at the addresses of the parts.
+    /// Returns the number that a GPU reads from each mapped part.
     fn read_all(&self, gpu: usize) -> [Result<u64, Fault>; PARTS] {
         [0, 1, 2, 3].map(|part| self.read(gpu, at(self.base, part * PART)))
     }
 
-    /// Returns the numbers that the CPU reads at the addresses of the parts.
+    /// Returns the number that the CPU reads from each mapped part.
     fn load_all(&self) -> [u64; PARTS] {
         [0, 1, 2, 3].map(|part| {
             let mut number = [0; 8];
@@ -72,7 +72,7 @@ impl Machine {
         })
     }
 
-    /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
+    /// Unmaps and frees everything. Fails if a page table then has an entry in one of the ranges.
     fn close(self) {
         let vmm = &self.library.vmm;
         vmm.unmap(self.base, SIZE).unwrap();
@@ -207,12 +207,12 @@ fn invalid_offsets_are_rejected() {
 fn failed_grants_are_rolled_back() {
     let test = "offsets::failed_grants_are_rolled_back";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
-        // Opening a `Vmm` replaces entries twice for each GPU.
+        // Opening a `Vmm` replaces entries four times, twice for each GPU. The fifth call is the first of `set_access`.
         for failing_call in 5..5 + PARTS {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
                 let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
-                // Leaves out the part at offset 0: the library replaces no entry for it.
+                // Does not map part 0, because the library need not replace the entry of a mapping at offset 0.
                 machine.map([3, 2, 1, 1]);
                 let gpu = machine.library.gpu(0);
                 let grant = [access(gpu, Access::ReadWrite)];

@@ -1,4 +1,4 @@
-//! Paged and pausable buffers, and memory that is exchanged and moved.
+//! Paged buffers and pausable buffers on AMD's runtime, including pages that move or are exchanged.
 
 use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
@@ -58,7 +58,7 @@ fn pausable_buffer_resumes_at_its_address() {
     });
 }
 
-/// Pauses, in turn, two buffers that do not fit into memory together.
+/// Pauses and resumes two buffers in turn. The GPU's memory has room for only one of them.
 fn pause_in_turn(library: &Library) {
     let size = 40 * MIB;
     let mut first = new_pausable(library, size);
@@ -88,7 +88,8 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// On the emulated driver, mapping other memory at the addresses of unmapped memory frees the unmapped memory.
+/// In ROCm 7.2, unmapped memory is kept until its addresses are freed. On the emulated driver, mapping other memory at
+/// these addresses also frees the unmapped memory.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
@@ -131,7 +132,7 @@ fn pause_rounds_keep_address_and_contents() {
         let after = (descriptors(), regions().len(), free_mebibytes(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // Heaps and stacks change; a leak would add a region in each round.
+        // Heaps and stacks also change the number of regions. A leak would add a region in each round.
         let limit = before.1 + rounds as usize / 4;
         assert!(after.1 < limit, "{} regions instead of {}", after.1, before.1);
         library.vmm.check().unwrap();
@@ -316,7 +317,7 @@ impl Setup for Buffers {
     }
 }
 
-// Each of these operations can grant access again, so `failed_driver_calls::ABORTS` has their entries under "grant".
+// Each of these operations can grant access, so the entries of `ABORTS` for "grant" apply to all of them.
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),

@@ -1,4 +1,4 @@
-//! GPUs' access is enforced in their page tables, and each call has taken effect when it returns.
+//! The library enforces GPUs' access in their page tables. When a call returns, its changes have taken effect.
 
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
@@ -51,7 +51,7 @@ impl Machine {
         self.raw.write_by(self.raw.gpus[gpu], self.base.get(), value)
     }
 
-    /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
+    /// Unmaps and frees everything. Fails if a page table then has an entry for the mapping.
     fn close(self) {
         let Self { library: Library { runtime, vmm }, base, .. } = self;
         let handle = vmm.retain_allocation_handle(base).unwrap();
@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// Runs a body in each mode, in a process that has no runtime yet.
+/// Runs `body` in each mode, each time in a process that has no runtime yet.
 fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
@@ -95,7 +95,8 @@ fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
     let name = "permissions::permissions_are_enforced";
-    // In the virtual machine with late page-table writes, each of the test's 36 processes takes half a minute.
+    // In the virtual machine, where the driver writes page-table entries late, each of the 36 processes takes half a
+    // minute.
     let time_limit = Duration::from_secs(60 * 60);
     on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
         let mut combination = 0;
@@ -107,8 +108,8 @@ fn permissions_are_enforced() {
             {
                 for writes in [false, true] {
                     combination += 1;
-                    // By default, tests only every fifth combination. Together, these contain every value of every
-                    // variable.
+                    // By default, tests only every fifth combination. These combinations together contain every value of
+                    // every variable.
                     if !hsa_rocr::test::is_long() && combination % 5 != 0 {
                         continue;
                     }
@@ -238,7 +239,7 @@ fn moved_mappings_keep_enforced_access() {
     });
 }
 
-/// If the library cannot control page tables, it reports the reason, and everything else works.
+/// If the library cannot control page tables, it reports the reason. Calls work, but access is only recorded.
 #[test]
 fn missing_control_is_reported() {
     let test = "permissions::missing_control_is_reported";
@@ -267,12 +268,12 @@ fn missing_control_is_reported() {
     });
 }
 
-/// A failed change of an entry is rolled back: every GPU has the access that it had before.
+/// If the library cannot replace an entry, it rolls back the call: every GPU has the access that it had before.
 #[test]
 fn failed_changes_are_rolled_back() {
     let test = "permissions::failed_changes_are_rolled_back";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
-        // Opening a `Vmm` replaces entries twice for each GPU.
+        // Opening a `Vmm` replaces entries four times, twice for each GPU.
         for failing_call in [5, 6] {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
@@ -299,9 +300,8 @@ fn failed_changes_are_rolled_back() {
     });
 }
 
-/// A first grant may grant less than full access. Until such a call returns, the named GPU has full access to the
-/// start of the memory. No other GPU gains an entry. If the GPU already has an entry, its access during the call is
-/// the access before or after the call.
+/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the grant is for less. No other
+/// GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
@@ -351,7 +351,8 @@ fn full_access_is_limited_to_first_grants() {
     });
 }
 
-/// If the entry of a first grant cannot be replaced, the grant is rolled back: no GPU keeps the full access.
+/// If the library cannot replace the entry of a GPU's first grant, it rolls back the grant. The GPU does not keep full
+/// access.
 #[test]
 fn failed_first_grant_leaves_no_access() {
     let test = "permissions::failed_first_grant_leaves_no_access";
@@ -370,7 +371,7 @@ fn failed_first_grant_leaves_no_access() {
     });
 }
 
-/// The runtime alone grants full access although only read access is requested.
+/// Without the library, the runtime grants full access although only read access is requested.
 #[test]
 fn raw_runtime_grants_full_access() {
     in_each_mode("permissions::raw_runtime_grants_full_access", |new_machine| {
@@ -378,7 +379,7 @@ fn raw_runtime_grants_full_access() {
         let (raw, gpu) = (&machine.raw, machine.raw.gpus[0]);
         let (base, _) =
             raw.map_new_memory(SIZE, &[(gpu, hsa_vmm::hsa_sys::HSA_ACCESS_PERMISSION_RO)]);
-        // Also waits until the entries of the runtime's call have taken effect.
+        // This call of the library also waits until the entries from the runtime's call have taken effect.
         machine.set(0, Access::Read);
         raw.write_by(gpu, base, 1).unwrap();
         raw.set_access(base, SIZE, &[(gpu, RW)]).unwrap();
@@ -392,8 +393,8 @@ enum LateCall {
     Unmap = 4,
 }
 
-/// Grants access and unmaps memory. Returns the first of these calls that had not taken effect when it returned. The
-/// last step is a GPU's write to the unmapped memory.
+/// Grants access, and then unmaps memory. After each call, checks by a GPU's write whether the call has taken effect.
+/// Returns the first call that has not.
 fn first_late_call(machine: &Machine) -> Option<LateCall> {
     let Machine { library, raw, base } = machine;
     let (second, _) = library.map_new_memory(0, SIZE);
@@ -414,7 +415,8 @@ fn first_late_call(machine: &Machine) -> Option<LateCall> {
     raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(LateCall::Unmap)
 }
 
-/// Calls [`first_late_call`] in a child. Returns `Success` if all calls have taken effect.
+/// Calls [`first_late_call`] in a child. Returns `Success` if all calls have taken effect, and otherwise `Failure` with
+/// the number of the [`LateCall`].
 fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
     in_child_with_status(|| {
         first_late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)
@@ -479,7 +481,7 @@ fn calls_take_effect_without_a_driver_page() {
             let late = first_late_call(&Machine::on(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
-        // The runtime makes the first allocations. If certain ones fail, the runtime aborts.
+        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if certain ones fail.
         let checked = (1..100).any(|failing_allocation| {
             in_child_with_status(|| check(failing_allocation)) == End::Failure(CHECKED)
         });

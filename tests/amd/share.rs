@@ -25,7 +25,7 @@ impl Side {
         self.socket.write_all(b"!").unwrap();
     }
 
-    /// Waits for the signal of the other process; fails if that process has ended instead.
+    /// Waits until the other process calls `resume_peer`. Fails if the other process ends instead.
     fn wait(&mut self) {
         self.socket.read_exact(&mut [0]).unwrap();
     }
@@ -84,8 +84,8 @@ fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: 
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
-        // Each child closes its copy of the other child's socket. Otherwise, the other child would not notice that
-        // this child ends.
+        // Each child closes its copy of the other child's socket. Otherwise, neither child would notice that the other has
+        // ended.
         let first = Child::start(|| {
             let socket = sockets.take().unwrap().0;
             exporter(Side { library: library(), socket });

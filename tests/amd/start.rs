@@ -1,4 +1,4 @@
-//! Starts of the runtime: failed, repeated, and by several `Vmm`s.
+//! Starts of the runtime: starts that fail, repeated starts, and starts by several `Vmm`s.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
@@ -66,8 +66,8 @@ fn vmms_on_one_runtime_are_independent() {
     });
 }
 
-/// The probes of a `Vmm` map memory. If the driver refuses one of their calls, memory may stay mapped, and stopping
-/// AMD's runtime 6.4.3 would crash.
+/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped. AMD's runtime 6.4.3
+/// would crash if it were stopped then.
 #[test]
 fn failed_probe_calls_do_not_crash_at_the_end() {
     on_each("start::failed_probe_calls_do_not_crash_at_the_end", |fixture| {

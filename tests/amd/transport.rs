@@ -1,4 +1,4 @@
-//! Memory sent with its description between processes that run AMD's runtime.
+//! Processes that run AMD's runtime send each other memory with its description.
 
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};

@@ -48,7 +48,7 @@ impl Fixture {
         }
     }
 
-    /// Fails if dropped areas have left anything in the runtime.
+    /// Fails if dropped areas have left resources in a simulated runtime.
     #[track_caller]
     pub fn assert_idle(&self) {
         let Some(simulation) = &self.simulation else { return };

@@ -1,4 +1,4 @@
-//! Ranges and memory that cannot be mapped or unmapped.
+//! Mapping, unmapping and changes of access reject bad ranges and foreign memory.
 
 use crate::machine::{access, at};
 use crate::setup::{Setup, check_rejections, last_page, state};

@@ -1,4 +1,4 @@
-//! Memory that cannot be created or shared.
+//! Creating and sharing memory rejects bad input.
 
 use crate::setup::{DESCRIPTOR, Setup, check_rejections, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument, Problem};
@@ -76,7 +76,7 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// An interface that has HIP's `flags` argument, such as the C interface, checks it with `check_flags`.
+/// Some of HIP's functions have a `flags` argument, which must be zero. The C interface checks it with `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation;

@@ -69,7 +69,7 @@ fn grants_hold_for_memory_added_later() {
     }
 }
 
-/// All kinds of buffers have the same query and return the same access.
+/// `access` of every kind of buffer returns the access that the caller has granted.
 #[test]
 fn access_returns_what_was_granted() {
     let foreign_gpu = Machine::new(Config::mi300x(1)).gpu(0);

@@ -1,4 +1,4 @@
-//! Each runtime call fails in turn: the buffers do not change, and nothing is lost.
+//! Each runtime call of operations on growable buffers fails in turn. The buffers keep their state and contents.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -24,7 +24,7 @@ struct Buffers {
     machine: Machine,
 }
 
-/// The contents of buffers. Created once, because thousands of failures compare them.
+/// The contents of buffers. They are created once, because the test compares them thousands of times.
 static TEST_BYTES: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|index| (index % 253) as u8 + 1).collect());
 
@@ -111,9 +111,9 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The memory is kept for the next growth, or until the buffer is dropped.
+        // The buffer keeps the memory for its next growth, or until it is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // Only the drop of a value calls these.
+        // The operations "make" call these functions only when they drop a value, which returns no error.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
         // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
@@ -169,14 +169,14 @@ fn repeated_failures_lose_no_contents() {
                 if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.repeat();
                 }
-                // The next change of size removes memory that was left past the ends of the buffers.
+                // A failed operation may leave memory past the end of a buffer. The next change of size removes it.
                 let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped_size() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Each buffer has two mappings, the ring three. An operation named "make" drops a new value; if that
+                // Each buffer has two mappings, the ring three. The operations "make" drop a new value. If this drop
                 // fails, memory stays mapped.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");

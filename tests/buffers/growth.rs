@@ -1,4 +1,4 @@
-//! Growing and shrinking in place.
+//! Growable buffers grow and shrink in place.
 
 use crate::machine::{KIB, MIB, Machine, at, generations, releases};
 use hsa_rocr::test::part_by_default;
@@ -39,7 +39,7 @@ fn growth_keeps_address_and_contents() {
         let mut bytes = [0; 18];
         buffer.read(3 * step - 9, &mut bytes).unwrap();
         assert_eq!(bytes[1..17], [1; 16], "{release}");
-        // After shrinking, the rest is unchanged.
+        // Shrinking does not change the remaining bytes.
         buffer.shrink(15 * step - 1).unwrap();
         assert_eq!((buffer.size(), buffer.mapped_size()), (step + 1, 2 * step), "{release}");
         assert_eq!(buffer.address(), address, "{release}");
@@ -72,13 +72,13 @@ fn growth_maps_whole_steps() {
     assert_eq!(buffer.allocations().count(), 1);
 }
 
-/// Growth to 64 GiB: each step makes the same calls, whatever the size of the buffer.
+/// Each step of growth makes the same calls, whatever the size of the buffer.
 ///
-/// Steps are 2 MiB, except in ROCm generations C (ROCm 7.14) and E (rocddi), whose runtimes keep a descriptor open for
-/// every handle (rocm-systems#10604). With larger steps, the test stays below the limit of descriptors.
+/// Steps are 2 MiB. In ROCm generations C (ROCm 7.14) and E (rocddi), steps are larger, because their runtimes keep a
+/// descriptor open for every handle (rocm-systems#10604). The test thus stays below the limit of descriptors.
 #[test]
 fn every_step_makes_the_same_calls() {
-    // 64 GiB with `HSA_VMM_LONG=1`.
+    // 64 GiB with `HSA_VMM_LONG=1`, otherwise 7 GiB.
     let end = part_by_default(64) << 30;
     for (generation, config) in generations() {
         let keeps_descriptors = [Generation::C, Generation::E].contains(&config.generation);

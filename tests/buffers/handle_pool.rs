@@ -1,4 +1,4 @@
-//! The pool of handles that are created before they are needed.
+//! A buffer's pool of handles, which a thread creates before the buffer needs them.
 
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
@@ -152,7 +152,7 @@ fn memory_used_by_the_caller_is_not_reused() {
             let machine = Machine::new(Config::mi300x(1));
             let mut buffer = new_buffer(&machine, pool);
             wait_for_handles(&buffer, pool);
-            // The pool cannot be refilled, so that it has room for the memory.
+            // The thread cannot refill the pool, so the pool has room for the memory that shrinking frees.
             let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
             machine.simulation.set_faults(if pool > 0 { plan } else { FaultPlan::none() });
             buffer.grow(STEP).unwrap();

@@ -1,4 +1,4 @@
-//! The messages of errors name the pages, the address, the handle type, or what to do instead.
+//! Error messages name the pages, the address or the handle type, and say what to do instead.
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};

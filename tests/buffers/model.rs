@@ -127,6 +127,7 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
     (0..size).map(|index| (index as u8).wrapping_mul(31) ^ seed).collect()
 }
 
+/// A buffer, and the model with its expected state.
 struct Pair {
     model: Model,
     buffer: GrowableBuffer,
@@ -164,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// Performs one operation, during which a call of the runtime may fail.
+    /// Performs one operation on the buffer and the model. If `fault` is a number, this runtime call fails.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, ERROR));
         let simulation = self.machine.simulation.clone();

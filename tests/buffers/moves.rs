@@ -1,4 +1,4 @@
-//! Moving and exchanging pages of paged buffers.
+//! Paged buffers move and exchange pages.
 
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, generations};
@@ -19,7 +19,7 @@ fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     buffer
 }
 
-/// Writes a byte into a page, to recognise the page later.
+/// Writes a byte into a page, so that [`mark_of`] can recognise the page's memory later.
 fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
     buffer.write(page * PAGE + 100, &[mark]).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Paged buffers: mapping and unmapping pages, with and without a zero page.
+//! Paged buffers map and unmap pages, with and without a zero page.
 
 use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -329,8 +329,8 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only when its addresses are freed. The buffer reuses unmapped memory, so that usage does not
-/// grow.
+/// ROCm 7.2 frees memory only when the addresses are freed where it was mapped. The buffer reuses the memory of unmapped
+/// pages, so that usage does not grow.
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));

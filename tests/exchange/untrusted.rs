@@ -112,7 +112,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
             assert_eq!(second, End::Success, "a ticket is valid within the namespace");
             send_word(&inside_channel, &ticket.to_string());
-            expect_word(&inside_channel, "refused");
+            expect_word(&inside_channel, "rejected");
             0
         });
         i32::from(first.wait() != End::Success)
@@ -126,7 +126,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
         let ticket: Ticket = outside_channel.receive_descriptor().unwrap().1.name.parse().unwrap();
         assert_eq!(ticket.process, 1);
         assert_other_namespace(ticket.fetch(&library.vmm, Trust::Anyone));
-        send_word(&outside_channel, "refused");
+        send_word(&outside_channel, "rejected");
         0
     });
     drop((outside_channel, inside_channel));

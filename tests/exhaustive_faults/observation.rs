@@ -255,7 +255,7 @@ fn process_access(
 /// Checks the state after an operation has quarantined a range: the range is listed and never used again, and
 /// everything else works as before.
 ///
-/// The range may have a hole, if the kernel refused to fill it.
+/// The range may have a hole, if the kernel did not let the library fill it.
 pub fn check_quarantine(
     executor: &Executor,
     before: &Observation,
