@@ -18,7 +18,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("an export")
 }
 
-/// Runs a test on a machine of each release, in a process of its own. There, the test can use up all descriptors.
+/// Runs a test on a machine of each release, in a process of its own, where the test can use up all descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
     if process::rerun_in_own_process() {
         return;
@@ -71,9 +71,9 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor. The library
-/// therefore returns an error, and does not call the runtime. Changing the permission of an agent with access needs
-/// no descriptor.
+/// AMD's runtime before 7.14 aborts the process if it grants a GPU access and no descriptor is free. The library therefore
+/// returns an error, and does not call the runtime. If the agent already has access, changing its permission needs no
+/// descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -155,7 +155,7 @@ fn grants_to_an_import_need_a_descriptor() {
     });
 }
 
-/// Revoking unmaps the memory, and could not map it again without a descriptor.
+/// Revoking unmaps the memory and maps it again. Without a descriptor, the library could not map the memory again.
 #[test]
 fn revoke_without_descriptors_changes_nothing() {
     if process::rerun_in_own_process() {
@@ -216,7 +216,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// The library duplicates the descriptor, and some runtimes need a further descriptor to check the import.
+/// To import memory, the library duplicates the descriptor. Some runtimes need a further descriptor to check the import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
@@ -236,7 +236,7 @@ fn import_without_descriptors_is_out_of_descriptors() {
     });
 }
 
-/// The library changes the CPU's access before the access of GPUs.
+/// The library changes the CPU's access before the access of GPUs. If the GPUs' change fails, the CPU keeps its access.
 #[test]
 fn set_access_keeps_cpu_access_after_failure() {
     on_each_release(|machine| {
@@ -283,7 +283,7 @@ fn set_access_keeps_cpu_access_after_failure() {
     });
 }
 
-/// Changes several mappings. When the descriptors run out, the first mapping may have been changed.
+/// `set_access` changes several mappings. If the descriptors run out after the first change, the library restores it.
 #[test]
 fn set_access_of_several_restores_after_failure() {
     on_each_release(|machine| {
@@ -331,7 +331,8 @@ fn set_access_of_several_restores_after_failure() {
     });
 }
 
-/// Runs a test on the hostile runtime, with mapped memory that the CPU can read and write.
+/// Runs a test on the hostile runtime, with two mappings that the CPU and a GPU can read and write. Once, the library maps
+/// the memory for the CPU. Once, the exported descriptors are read-only, and the runtime maps the memory.
 fn on_hostile(
     function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {
@@ -363,7 +364,7 @@ fn on_hostile(
     }
 }
 
-/// Another thread takes the last descriptors while the memory is unmapped.
+/// Revoking unmaps the memory. Before it maps the memory again, another thread takes the last descriptors.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {
@@ -396,7 +397,7 @@ fn exchange_survives_loss_of_descriptors() {
     });
 }
 
-/// An unmap that the runtime rejects changes nothing, and needs no descriptor.
+/// If the runtime rejects an unmap, the call changes nothing and needs no descriptor.
 #[test]
 fn rejected_unmap_needs_no_descriptor() {
     if process::rerun_in_own_process() {

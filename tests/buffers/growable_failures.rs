@@ -123,7 +123,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         // The status makes little difference, so only one configuration tests two statuses.
         let statuses = |configuration: &str| {
@@ -159,7 +159,7 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_lose_no_contents() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let context = failed.context.clone();

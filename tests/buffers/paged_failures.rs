@@ -130,7 +130,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         // The status only matters for the creation of memory.
         let statuses = |configuration: &str| {
@@ -156,7 +156,7 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_report_lost_pages() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let (mut losses, mut quarantined) = (0, 0);
         // Tests only every second configuration. The configurations take long, and behave alike.

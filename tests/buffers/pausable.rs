@@ -1,7 +1,7 @@
-//! Pausable buffers: memory that is released, and mapped again at the same address.
+//! Pausable buffers release their memory, and later map new memory at the same address.
 //!
-//! If addresses are freed and reserved again, another thread may take them in between. The tests that do this run in
-//! a process of their own, which has one thread.
+//! ROCm 7.2 frees the addresses for a moment, in which another thread may take them. Tests that pause buffers therefore
+//! run in a process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
@@ -16,7 +16,7 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
-/// Runs a function in a forked child, which has one thread.
+/// Runs a function in a forked child, which has only one thread. Fails unless the child succeeds.
 pub fn run_single_threaded(function: impl FnOnce()) {
     assert_eq!(in_child(function), End::Success);
 }
@@ -155,7 +155,7 @@ fn many_pauses_change_nothing() {
                 }
             }
             assert_eq!(Some(state(&machine)), before, "{generation}");
-            // Heaps and stacks change; a leak would add a region in each round.
+            // Heaps and stacks also change the number of regions. A leak would add a region in each round.
             let current_regions = regions().len();
             assert!(
                 current_regions < regions_before + 100,
@@ -257,7 +257,8 @@ fn grants_while_paused_apply_on_resume() {
     });
 }
 
-/// The owner copies the contents. Its access to the buffer does not change.
+/// The GPU that owns the memory copies the contents, even without access. The owner's access to the buffer does not
+/// change.
 #[test]
 fn pause_saves_without_owner_access() {
     run_single_threaded(|| {
@@ -301,7 +302,8 @@ fn buffer_address(machine: &Machine) -> usize {
 /// Pauses a buffer on ROCm 7.2 so that the buffer loses its addresses.
 fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
-    // The first reservation is for a second mapping of the memory, from which the contents are saved.
+    // The first reservation is for a second mapping of the memory, from which the buffer saves the contents. The second
+    // reservation is for the buffer's addresses, after the buffer has freed them.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, OUT_OF_RESOURCES));
     let error = buffer.pause(PauseMode::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());

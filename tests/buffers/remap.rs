@@ -1,4 +1,4 @@
-//! Relocating memory to other addresses, and exchanging the memory of two ranges.
+//! Calls that relocate memory to other addresses, and calls that exchange the memory of two ranges.
 
 use crate::machine::{Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::run_single_threaded;
@@ -19,7 +19,7 @@ fn gpu_permissions(machine: &Machine, gpu: usize, address: Address) -> (bool, bo
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps adjacent granules, each with memory of its own. The memory contains `first` plus the index of its granule.
+/// Maps adjacent granules, each with memory of its own. Each granule contains bytes of the value `first` plus its index.
 fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -43,7 +43,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 
 #[test]
 fn exchange_swaps_memory_and_keeps_access() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -106,7 +106,7 @@ fn exchange_swaps_memory_and_keeps_access() {
 
 #[test]
 fn relocate_moves_memory_with_its_access() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -286,7 +286,7 @@ fn owned_mappings_follow_their_memory() {
     }
 }
 
-/// The lists are in any order; the mappings are paired by their addresses.
+/// The lists of `exchange_many` may have any order. The call pairs mappings in the order of their addresses.
 #[test]
 fn exchanged_mappings_may_be_unsorted() {
     let machine = Machine::new(Config::mi300x(1));
@@ -317,7 +317,7 @@ fn exchanged_mappings_may_be_unsorted() {
     machine.assert_empty();
 }
 
-/// Two empty lists have nothing to exchange. If only one list is empty, the layouts differ.
+/// Two empty lists are valid. If only one list is empty, the layouts differ.
 #[test]
 fn exchange_of_empty_lists() {
     let machine = Machine::new(Config::mi300x(1));
@@ -336,7 +336,7 @@ fn exchange_of_empty_lists() {
     machine.assert_empty();
 }
 
-/// A call by address exchanges the memory of owned values, which then reject every call.
+/// If a call by address exchanges the memory of owned values, these values then reject every call.
 #[test]
 fn exchange_by_address_makes_owned_values_stale() {
     for (generation, config) in generations() {

@@ -14,7 +14,7 @@ const SIZE: usize = 8 * KIB;
 
 #[test]
 fn reads_and_writes_wrap_around() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let mut configs = releases();
         configs.extend(

@@ -1,4 +1,4 @@
-//! Buffers of any size from one byte on, which map whole granules.
+//! Buffers accept any size from one byte on, and map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};

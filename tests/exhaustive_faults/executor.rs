@@ -1,4 +1,4 @@
-//! A simulated machine on which a sequence of operations is executed.
+//! Executes a sequence of operations on a simulated machine.
 
 use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, SLOTS, SlotRange};
@@ -24,7 +24,7 @@ pub struct Executor {
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Executor {
-    /// Executes operations on a new machine. Returns the machine, and the model after them.
+    /// Executes a sequence of operations on a new machine. Returns the machine, and the model's state after the sequence.
     pub fn run_sequence(
         config: &Config,
         page_tables: PageTables,
@@ -122,7 +122,7 @@ impl Executor {
                 let descriptor = self.descriptor.as_ref().expect("something was exported");
                 self.handles.push(vmm.import_from_shareable_handle(descriptor, DESCRIPTOR)?);
             }
-            // Does not fill the tag, which is at the start of the memory.
+            // Leaves out the first 64 bytes of the range, because the memory's tag is there.
             Operation::Fill(range) => {
                 let (address, size) = self.range(range);
                 let (address, size) = (at(address, 64), size - 64);
@@ -156,7 +156,7 @@ impl Executor {
         }
     }
 
-    /// Unmaps, releases and frees everything with the library's calls. Fails if anything is left.
+    /// Unmaps, releases and frees everything with the library's calls. Fails if the library still lists something.
     pub fn release_all(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
         let failed = |error: Error| format!("releasing everything: {error}");
@@ -179,7 +179,7 @@ impl Executor {
         }
     }
 
-    /// Executes an operation while calls fail. Returns its result and the failed calls.
+    /// Executes an operation while the runtime calls of `plan` fail. Returns the operation's result and the failed calls.
     pub fn execute_with_faults(
         &mut self,
         operation: Operation,

@@ -1,4 +1,4 @@
-//! Every runtime call of a retirement fails in turn: the mapping is unmapped, or quarantined and reported.
+//! Every runtime call of a retirement fails in turn. The queue unmaps the mapping, or quarantines and reports it.
 
 use crate::machine::{Machine, access, at, generations};
 use crate::process;
@@ -39,7 +39,7 @@ fn retire(
         [] => {
             assert_eq!((report.retired, report.pending), (1, 0), "{context}");
             assert_eq!(vmm.mappings().len(), 1, "{context}");
-            // Only the memory of the mapping can be lost then.
+            // The mapping was unmapped, but releasing its memory may have failed.
             let has_lost_memory = failed == Some("hsa_amd_vmem_handle_release");
             assert_eq!(quarantined.len(), usize::from(has_lost_memory), "{context}");
         }
