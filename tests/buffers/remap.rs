@@ -319,7 +319,7 @@ fn exchanged_mappings_may_be_unsorted() {
 
 /// Two empty lists are valid. If only one list is empty, the layouts differ.
 #[test]
-fn exchange_of_empty_lists() {
+fn exchange_rejects_one_empty_list() {
     let machine = Machine::new(Config::mi300x(1));
     let memory = Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
     let reservation = Reservation::builder(machine.granule()).reserve(&machine.vmm).unwrap();
