@@ -370,7 +370,7 @@ impl Drop for ExhaustedMappings {
 }
 
 #[test]
-fn view_is_removed_at_the_mapping_limit() {
+fn state_matches_results_at_the_mapping_limit() {
     if process::rerun_in_own_process() {
         return;
     }
