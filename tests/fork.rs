@@ -1,4 +1,4 @@
-//! A forked child gets an error from every call. Values that it drops do not affect the parent.
+//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -185,10 +185,10 @@ fn forked_child_opens_its_own_runtime() {
     machine.assert_empty();
 }
 
-/// The name of a method without `&mut self`, and a call of it that a forked child can make.
+/// The name of a method that does not take `&mut self`, and a closure that calls the method and checks the result.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
-/// One value of each type of the library that holds locks.
+/// One value of each type of the library that contains locks.
 struct Values {
     machine: Machine,
     reservation: Reservation,
@@ -252,7 +252,7 @@ impl Values {
         }
     }
 
-    /// Uses every value. Threads of the parent run this while the parent forks.
+    /// Uses every value. Threads of the parent call this function while the parent forks.
     fn use_all(&self, number: usize) {
         let Machine { library: Library { vmm, .. }, .. } = &self.machine;
         let granule = self.machine.granule();
@@ -280,7 +280,7 @@ impl Values {
         drop(self.area.mmap(5, MmapOptions::new()).unwrap());
     }
 
-    /// Returns every call that a child can make without `&mut`, by name.
+    /// Returns a call of each method that takes no `&mut self`, by name.
     fn calls(&self) -> Vec<Call<'_>> {
         let vmm = &self.machine.vmm;
         let (address, granule) = (self.mapping.address(), self.machine.granule());
@@ -387,7 +387,7 @@ impl Values {
     }
 }
 
-/// Runs the calls in a child, which then drops all values. The error names the call that failed.
+/// Forks a child that makes all calls, and then drops all values. The error names the call or drop that failed.
 fn call_all_in_child(values: &mut Option<Values>) -> Result<(), String> {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let child = Child::start(|| {

@@ -1,4 +1,4 @@
-//! A forked child gets an error from every call. Values that it drops do not affect the parent.
+//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};

@@ -187,7 +187,7 @@ fn calls_of(
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(operation: &str, function: &str) -> bool {
     match function {
-        // The failure leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" => true,
         "hsa_amd_memory_unlock" => operation != "munmap",
         _ => false,

@@ -132,8 +132,8 @@ struct Pair {
     model: Model,
     buffer: GrowableBuffer,
     machine: Machine,
-    /// Whether a failed unlock has left memory of this process pinned.
-    pinned: bool,
+    /// Whether a failed unlock has left memory of this process locked.
+    locked: bool,
 }
 
 impl Pair {
@@ -173,15 +173,15 @@ impl Pair {
         let result = self.perform(operation);
         let failed_calls = simulation.failed_calls();
         let failed = !failed_calls.is_empty();
-        // If the unlock of a fill fails, memory of this process stays pinned.
-        self.pinned |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
+        // If the unlock during a fill fails, memory of this process stays locked.
+        self.locked |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
             // May fail, because another thread of the process may use the addresses.
             self.model.maximum += result.map_or(0, |()| steps * STEP);
         } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {
-                // Copies before the failed one are not rolled back.
+                // A fill consists of several copies. The library does not roll back copies before the failed one.
                 self.model.bytes[offset..offset + size].fill(None);
             }
         } else {
@@ -229,7 +229,7 @@ proptest! {
         let address = buffer.address();
         let access = [Access::None; AGENTS];
         let model = Model { bytes: Vec::new(), maximum: 6 * STEP, access };
-        let mut pair = Pair { model, buffer, machine, pinned: false };
+        let mut pair = Pair { model, buffer, machine, locked: false };
         for (operation, fault) in &operations {
             let extends = matches!(operation, Operation::Extend(_));
             pair.step(operation, fault.filter(|_| !extends));
@@ -237,10 +237,10 @@ proptest! {
         pair.step(&Operation::Grant(vec![CPU], Access::Read), None);
         pair.step(&Operation::Read { offset: 0, size: pair.model.bytes.len() }, None);
         assert_eq!(pair.buffer.address(), address);
-        let Pair { buffer, machine, pinned, .. } = pair;
+        let Pair { buffer, machine, locked, .. } = pair;
         drop(buffer);
         machine.assert_everything_freed();
-        if !pinned {
+        if !locked {
             machine.assert_empty();
         }
     }

@@ -111,7 +111,7 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The failure leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The operation "make" calls these functions only when it drops a value, which returns no error.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {

@@ -1,4 +1,4 @@
-//! Ring buffers.
+//! Ring buffers map the same memory several times in a row, so that reads and writes can wrap around.
 
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
@@ -96,7 +96,7 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Sends messages of all sizes through a ring and through a queue. The bytes received from both must be equal.
+/// Sends messages of random sizes through a ring and through a `VecDeque`. Both must return the same bytes.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));

@@ -1,4 +1,4 @@
-//! Pages shared between paged buffers, and the `Debug` output of buffers.
+//! Paged buffers share pages. Also tests the `Debug` output of buffers.
 
 use crate::fault_injection::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};

@@ -1,4 +1,4 @@
-//! Conflicting operations of several threads; each test has one conflict.
+//! Several threads perform conflicting operations. Each test has one conflict.
 
 use crate::calls::{self, Recording};
 use crate::machine::{Machine, access, at, fail_calls};
@@ -15,7 +15,7 @@ const SCHEDULES: usize = 100;
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const MAPPING_CALLS: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
-/// Returns a machine whose runtime takes no lock in some calls.
+/// Returns a machine whose runtime takes no lock in export, import and properties.
 fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_generation(Generation::A))
 }
@@ -159,8 +159,8 @@ fn opposite_copies_do_not_deadlock() {
     });
 }
 
-/// The runtime's map fails from its third call on. A revocation then fails and cannot be rolled back: its
-/// reservation is quarantined while other threads use it.
+/// The runtime's `map` fails from its third call on. A revocation then fails, and the library cannot roll it back. It
+/// quarantines the reservation while other threads use the reservation.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_schedules(SCHEDULES, || {
@@ -271,7 +271,7 @@ fn look_ups_see_changes_of_ranges_atomically() {
     });
 }
 
-/// One thread maps and unmaps pages, another trims, and the buffer maps pages ahead.
+/// One thread maps and unmaps pages, another maps a page and trims, and the buffer's own thread maps pages ahead.
 #[test]
 fn mapping_ahead_does_not_affect_callers() {
     in_many_schedules(SCHEDULES, || {

@@ -1,4 +1,4 @@
-//! Small random programs: in every schedule that is tried, the results have a serial order.
+//! Threads run small random programs. In every schedule that the test tries, the results have a serial order.
 
 use crate::machine::{self, Machine};
 use crate::serial::{Random, run_round};

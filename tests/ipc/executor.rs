@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The memory of a peer. The fields are dropped in this order.
+/// Executes commands in a peer, and owns the peer's memory. Rust drops the fields in this order.
 #[derive(Default)]
 pub struct Executor {
     opened: Vec<OpenedMemory>,
@@ -19,7 +19,7 @@ pub struct Executor {
     ipc: Option<Ipc>,
 }
 
-/// The output of a command, or HIP's error code and the message.
+/// The output of a command, or HIP's code for the error and the error's message.
 type CommandResult = Result<String, (i32, String)>;
 
 fn code_and_text(error: Error) -> (i32, String) {
@@ -290,8 +290,8 @@ impl Executor {
         self.ipc().runtime()
     }
 
-    /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that
-    /// contains the address, and the offset in it.
+    /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that contains
+    /// the address, and with the offset in that memory.
     fn with_memory_at<T>(
         &self,
         address: usize,

@@ -1,7 +1,7 @@
-//! Handles forged by a process that knows their layout.
+//! Forges handles, as a process can that knows their layout.
 //!
-//! Implements the documented layout of [`IpcHandle`] independently of the library, so that tests fail if the
-//! library does not follow its documentation.
+//! This module implements the documented layout of [`IpcHandle`] independently of the library. Tests fail if the library
+//! does not follow its documentation.
 
 use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;
@@ -12,7 +12,7 @@ pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
-/// The descriptor of the exporter's table, and the slot in it.
+/// The descriptor of the exporter's table, and the slot in that table.
 pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
 pub const NAMESPACE_AND_FORMAT: std::ops::Range<usize> = 57..60;
 /// The check value.

@@ -1,9 +1,9 @@
-//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that need no kernel, under the names that
-//! they have in hip-tests.
+//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that launch no kernel. They have the same names as in
+//! hip-tests.
 //!
 //! These cases are left out:
 //! * `hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device`: a device has only one context;
-//! * events, which need kernels;
+//! * cases of events, which launch kernels;
 //! * `hipMemPool…`: the library has no stream-ordered pools (`tests/share.rs` tests shareable handles);
 //! * `NoGpuTst_…`: in `tests/pool_memory.rs`;
 //! * null pointers and missing handles where the types exclude them.

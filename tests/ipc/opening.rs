@@ -1,4 +1,5 @@
-//! Opening handles: those of freed memory are rejected, and others open the right bytes at the right offset and size.
+//! Opening a handle returns the exported bytes at the right offset, with the right size. The library rejects handles of
+//! freed memory.
 
 use super::*;
 use crate::executor::to_hex;
@@ -53,14 +54,14 @@ on_all_fixtures! {
         let namesakes_handle = namesake.get_handle(namesakes_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // A test cannot choose a process ID. It therefore writes the namesake's process ID, table descriptor and slot
-        // into the dead exporter's handle.
+        // A test cannot choose a process ID. The test therefore writes the process ID, table descriptor and slot of a
+        // living peer into the dead exporter's handle.
         bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         let namesakes_bytes = namesakes_handle.to_bytes();
         bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        // The handle is also rejected if it contains the namesake's runtime handle.
+        // The library also rejects the handle if it contains the living peer's runtime handle.
         bytes[forge::RUNTIME].copy_from_slice(&namesakes_bytes[forge::RUNTIME]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
@@ -108,7 +109,7 @@ on_all_fixtures! {
         let last = exporter.get_handle(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
         assert_error(&importer.try_run(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
-        // Any address of the mapped allocation closes it, even one before the opened address.
+        // Any address of the mapped allocation closes the memory, even one before the opened address.
         importer.run(&format!("close_raw {}", opened - 77));
     }
 

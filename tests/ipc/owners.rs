@@ -1,4 +1,4 @@
-//! Opened memory is closed by its owner: an `OpenedMemory` value, or the caller of a raw open.
+//! Only its owner can close opened memory. The owner is an `OpenedMemory` value, or the caller of a raw open.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

@@ -1,7 +1,7 @@
-//! Processes that execute the commands of a test, one line at a time.
+//! Peers: processes that execute the commands of a test, one line at a time.
 //!
-//! A peer is forked from the test before the test has a runtime, and opens a runtime of its own. Peers fork
-//! children and grandchildren on command. The test can stop or kill a peer at any moment.
+//! The test forks its peers before it has a runtime, and each peer opens a runtime of its own. Peers fork children and
+//! grandchildren on command. The test can stop or kill a peer at any moment.
 
 use crate::executor::{Executor, from_hex, to_hex};
 use crate::fixture::Fixture;
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Starts peers, and accepts their connections.
 pub struct Setup {
     listener: UnixListener,
-    /// The listener's address: a path, because abstract names are not visible in other network namespaces.
+    /// The listener's address. It is a path, because processes in other network namespaces cannot use abstract names.
     address: SocketAddr,
     _folder: TempDir,
     fixture: Fixture,
@@ -87,8 +87,8 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its process id");
-        // The ID that the peer sent is valid only in its PID namespace; the socket's credentials have the ID
-        // in the test's namespace.
+        // Ignores the ID that the peer has sent, which is valid only in the peer's PID namespace. The socket's credentials
+        // contain the peer's ID in the test's namespace.
         let credentials =
             rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }
@@ -173,7 +173,7 @@ impl Peer {
 
     /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
     ///
-    /// Tries several sizes: releases of AMD's runtime differ in the sizes that they keep in a pool, and in the
+    /// Tries several sizes, because releases of AMD's runtime differ in the sizes that they cache after a free, and in the
     /// addresses that they choose.
     #[track_caller]
     pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
@@ -221,8 +221,8 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread, and opens and closes the second repeatedly meanwhile. Returns how long the
-    /// first open took, and the longest round with the second.
+    /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long the
+    /// open of the first handle took, and the longest time of an open and close of the second.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,

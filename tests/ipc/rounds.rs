@@ -1,4 +1,5 @@
-//! Many rounds leak nothing. By default, tests run a thousand rounds; with `HSA_VMM_LONG=1`, ten thousand.
+//! Many exports and opens leak nothing. By default, tests repeat them a thousand times, and ten thousand times with
+//! `HSA_VMM_LONG=1`.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -14,8 +15,8 @@ fn resources(peer: &mut Peer) -> (usize, usize) {
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Waits 200 ms, and returns the numbers. In this time, the server of AMD's runtime closes the last descriptor that
-/// it sent.
+/// Waits 200 ms, and then does the same as [`resources`]. Meanwhile, the server of AMD's runtime closes the last
+/// descriptor that it has sent.
 fn resources_after_pause(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)
@@ -55,7 +56,7 @@ on_all_fixtures! {
         exporter.assert_contains(address, "kept");
     }
 
-    /// Each round exports 2 MiB of a GPU with 1 GiB, so that a leak exhausts the memory.
+    /// Each round exports 2 MiB of a GPU with 1 GiB, so a leak exhausts the memory.
     many_exports_leak_nothing(fixture) {
         let mut exporter = Setup::on(fixture).peer();
         exporter.run("new_rounds 10");

@@ -1,11 +1,12 @@
-//! Peers that never reply. Only calls that need such a peer wait for it, with a time limit.
+//! A peer that never replies delays only the calls that need this peer, and only up to a time limit.
 
 use super::*;
 use crate::fixture::{Fixture, on_all_fixtures};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Locks an export's entry in its exporter's table, like a process that hangs while it holds the lock.
+/// Locks the entry of a handle in its exporter's table, like a process that hangs while it holds the lock. Dropping the
+/// returned file unlocks the entry.
 fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     let bytes = handle.to_bytes();
     // The numbers in the field `forge::TABLE_AND_SLOT`.
@@ -27,7 +28,8 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     table
 }
 
-/// Returns whether to run a long test on this fixture. Both modes of AMD's runtime behave alike, so one is enough.
+/// Returns whether to run a long test on this fixture. On AMD's runtime, runs it only in the mode with a server, because
+/// both modes behave alike.
 fn runs_long_test(name: &str, fixture: &Fixture) -> bool {
     (matches!(fixture, Fixture::Simulation) || fixture.has_server())
         && hsa_rocr::test::runs_long_test(name)

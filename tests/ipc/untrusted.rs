@@ -1,4 +1,4 @@
-//! Exporters of another user, and in another PID namespace.
+//! The library rejects exporters of another user until the caller trusts the user, and exporters in another PID namespace.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -155,7 +155,7 @@ on_all_fixtures! {
         first.write(address, "inside");
         let handle = first.get_handle(address);
         assert_eq!(handle.process, 1);
-        // Within the namespace everything works.
+        // Within the namespace, processes can share memory.
         let opened = second.open(&handle);
         second.assert_contains(opened, "inside");
         assert_error(&first.try_open(&handle), INVALID_CONTEXT);
