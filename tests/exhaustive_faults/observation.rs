@@ -122,7 +122,7 @@ impl Observation {
     }
 
     /// Fails with the first difference. Ignores memory of this process that the runtime has locked.
-    pub fn check_unchanged_except_pinned(&self, after: &Self) -> Result<(), String> {
+    pub fn check_unchanged_except_locked(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
         self.check_unchanged(&after)

@@ -346,7 +346,7 @@ impl Trial<'_> {
             }
             // Memory of this process stays locked. The library need not quarantine it.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
-                before.check_unchanged_except_pinned(&Observation::of(executor)?)?;
+                before.check_unchanged_except_locked(&Observation::of(executor)?)?;
                 Ok(State::Changed)
             }
             Err(_) => {
