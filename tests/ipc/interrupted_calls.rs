@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped, or out of descriptors during calls.
+//! Processes are killed, are stopped, or run out of descriptors during calls of IPC.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
