@@ -57,12 +57,12 @@ fn part_of(scenario: &Scenario) -> Address {
 }
 
 /// The scenario with control of page tables, and one more mapping: the second granule of a handle.
-struct Machine {
+struct Setup {
     scenario: Scenario,
     raw: RawRuntime,
 }
 
-impl Machine {
+impl Setup {
     fn new(fixture: &Fixture, mode: &str) -> Self {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
         // SAFETY: the file is a fetched release of AMD's runtime.
@@ -78,10 +78,10 @@ impl Machine {
         library.grant(part, granule, library.cpu(0), Access::ReadWrite);
         library.vmm.write(part, &[5; 16]).unwrap();
         library.grant(part, granule, library.gpu(0), Access::ReadWrite);
-        let machine = Self { raw, scenario };
+        let setup = Self { raw, scenario };
         // Fills the TLB, and creates the queues of the GPUs.
-        machine.read_by_gpus();
-        machine
+        setup.read_by_gpus();
+        setup
     }
 
     /// Returns what each GPU reads from each mapping that it can access.
@@ -126,9 +126,9 @@ struct State {
 
 fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &str, plan: &str) {
     fail_driver_calls(plan);
-    let machine = Machine::new(fixture, mode);
-    let (scenario, vmm) = (&machine.scenario, &machine.scenario.library.vmm);
-    let mut before = machine.state(context);
+    let setup = Setup::new(fixture, mode);
+    let (scenario, vmm) = (&setup.scenario, &setup.scenario.library.vmm);
+    let mut before = setup.state(context);
     match operation(scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
@@ -140,7 +140,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
         }
         Err(error) => {
             println!("{context}: {error}");
-            let after = machine.state(context);
+            let after = setup.state(context);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
                 // A defect of the runtime: a failed map leaks the dma-buf.
                 let leaked = after.snapshot.descriptors - before.snapshot.descriptors;
@@ -153,7 +153,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
             operation(scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
         }
     }
-    machine.read_by_gpus();
+    setup.read_by_gpus();
     scenario.tear_down(context);
     assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
@@ -170,9 +170,9 @@ fn one_failed_call_changes_no_page_table() {
         {
             let modes = if is_long() { &MODES[..] } else { &MODES[number % 2..][..1] };
             for mode in modes {
-                let start = || Machine::new(fixture, mode);
-                let act_on = |machine: &mut Machine| {
-                    operation(&machine.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let start = || Setup::new(fixture, mode);
+                let act_on = |setup: &mut Setup| {
+                    operation(&setup.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
                 };
                 for call in driver_calls(start, act_on) {
                     for error in errors_for(calls) {
