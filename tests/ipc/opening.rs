@@ -45,27 +45,27 @@ on_all_fixtures! {
 
     open_rejects_handle_of_reused_process_id(fixture) {
         let setup = Setup::on(fixture);
-        let (mut exporter, mut namesake, mut importer) =
+        let (mut exporter, mut other, mut importer) =
             (setup.peer(), setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
         let generation = forge::Entry::of(&handle).generation();
-        let namesakes_address = namesake.allocate(SIZE);
-        let namesakes_handle = namesake.get_handle(namesakes_address);
+        let others_address = other.allocate(SIZE);
+        let others_handle = other.get_handle(others_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
         // A test cannot choose a process ID. The test therefore writes the process ID, table descriptor and slot of a
         // living peer into the dead exporter's handle.
-        bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
-        let namesakes_bytes = namesakes_handle.to_bytes();
-        bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);
+        bytes[forge::PROCESS].copy_from_slice(&other.process.to_le_bytes());
+        let others_bytes = others_handle.to_bytes();
+        bytes[forge::TABLE_AND_SLOT].copy_from_slice(&others_bytes[forge::TABLE_AND_SLOT]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
         // The library also rejects the handle if it contains the living peer's runtime handle.
-        bytes[forge::RUNTIME].copy_from_slice(&namesakes_bytes[forge::RUNTIME]);
+        bytes[forge::RUNTIME].copy_from_slice(&others_bytes[forge::RUNTIME]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        importer.open(&namesakes_handle);
+        importer.open(&others_handle);
     }
 
     open_accepts_hip_handles(fixture) {
