@@ -262,7 +262,7 @@ fn fail_twice(config: &Config, release: &str) {
     }
 }
 
-fn generation(generation: Generation) -> Config {
+fn config_of(generation: Generation) -> Config {
     Config::mi300x(2).with_generation(generation)
 }
 
@@ -271,7 +271,7 @@ fn one_failure_changes_nothing_in_generation_a() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::A), "generation A");
+    fail_once(&config_of(Generation::A), "generation A");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn one_failure_changes_nothing_in_rocm_6_1() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::A).with_extension(4), "6.1");
+    fail_once(&config_of(Generation::A).with_extension(4), "6.1");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn one_failure_changes_nothing_in_generation_b() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::B), "generation B");
+    fail_once(&config_of(Generation::B), "generation B");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn one_failure_changes_nothing_in_generation_c() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::C), "generation C");
+    fail_once(&config_of(Generation::C), "generation C");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn one_failure_changes_nothing_in_generation_d() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::D), "generation D");
+    fail_once(&config_of(Generation::D), "generation D");
 }
 
 #[test]
@@ -337,17 +337,17 @@ fn two_failures_restore_or_quarantine() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_twice(&generation(Generation::A), "generation A");
-    fail_twice(&generation(Generation::C), "generation C");
+    fail_twice(&config_of(Generation::A), "generation A");
+    fail_twice(&config_of(Generation::C), "generation C");
     if !hsa_rocr::test::is_long() {
         return;
     }
     fail_twice(
-        &without_cpu_mapping(generation(Generation::A)),
+        &without_cpu_mapping(config_of(Generation::A)),
         "generation A, CPU access by the runtime",
     );
     fail_twice(
-        &without_cpu_mapping(generation(Generation::B)),
+        &without_cpu_mapping(config_of(Generation::B)),
         "generation B, CPU access by the runtime",
     );
 }
