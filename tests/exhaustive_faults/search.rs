@@ -134,7 +134,7 @@ impl Search {
                 for operation in model.next_operations() {
                     search.try_last(&sequence, operation);
                     let after = model.after(operation);
-                    if !Model::is_leaf(operation)
+                    if !Model::is_always_last(operation)
                         && (all_sequences || states.insert(format!("{after:?}")))
                     {
                         extended.push(([&sequence[..], &[operation]].concat(), after));
