@@ -36,8 +36,8 @@ fn change_while_failing(
 }
 
 /// A rollback may map the memory again. A GPU whose access was set to none then has no page-table entry any more. The
-/// library must record that the entry is gone. Otherwise, the next rollback would set this GPU's access to none again, and
-/// AMD's runtime would map the memory for the GPU.
+/// library must record that the entry is gone. Otherwise, the next rollback would set this GPU's access to none again,
+/// and AMD's runtime would map the memory for the GPU.
 #[test]
 fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
@@ -255,8 +255,8 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
     }
 }
 
-/// In ROCm 7.14, the library must map the memory again to grant a peer access after the owner. The library then adds the
-/// peer to `runtime_granted`.
+/// In ROCm 7.14, the library must map the memory again to grant a peer access after the owner. The library then adds
+/// the peer to `runtime_granted`.
 #[test]
 fn peer_granted_after_owner_can_lose_access() {
     if process::rerun_in_own_process() {
@@ -314,8 +314,8 @@ fn quarantine_names_both_failed_maps() {
     }
 }
 
-/// The wait for page tables fails after a change, and again after the change's rollback. A GPU may therefore still use the
-/// memory through an old page-table entry.
+/// The wait for page tables fails after a change, and again after the change's rollback. A GPU may therefore still use
+/// the memory through an old page-table entry.
 #[test]
 fn failed_wait_keeps_memory_until_a_later_wait() {
     if process::rerun_in_own_process() {

@@ -95,8 +95,8 @@ fn memory_shrinks_after_unmapping_many() {
     }
 }
 
-/// Most maps allocate no node of the ledger's tree, or one. A map allocates more nodes if nodes on several levels of the
-/// tree are full.
+/// Most maps allocate no node of the ledger's tree, or one. A map allocates more nodes if nodes on several levels of
+/// the tree are full.
 #[test]
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
@@ -119,8 +119,8 @@ fn map_allocates_only_ledger_nodes() {
     }
 }
 
-/// Each call that changes something makes exactly one runtime call in each release. Look-ups and repeated grants make no
-/// runtime call.
+/// Each call that changes something makes exactly one runtime call in each release. Look-ups and repeated grants make
+/// no runtime call.
 #[test]
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {

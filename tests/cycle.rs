@@ -124,7 +124,7 @@ fn cycle_by_values(machine: &Machine, name: &str) {
     let reservation = Reservation::builder(4 * granule).aligned_to(2 * MIB).reserve(&machine.vmm);
     let reservation = reservation.unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(reservation.address().get() % (2 * MIB), 0, "{name}");
-    let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
     let first = reservation.map(0, &memory).unwrap();
     let second = reservation.map(2 * granule, &memory).unwrap();
     // Grants one GPU after the other, the owner first. Without a workaround, this fails in ROCm 7.14.
@@ -174,8 +174,8 @@ fn check_full_cycle(config: Config, name: &str) {
     assert_eq!(process_counts(), before, "{name}");
 }
 
-/// Returns every kind of machine, with its name. The machines need little memory, because the simulation allocates memory
-/// on the first access.
+/// Returns every kind of machine, with its name. The machines need little memory, because the simulation allocates
+/// memory on the first access.
 fn machines() -> [(&'static str, Config); 5] {
     [
         ("MI300X", Config::mi300x(1)),

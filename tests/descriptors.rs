@@ -57,7 +57,7 @@ fn calls_without_descriptors_change_nothing() {
             assert!(is_shortage, "{name}: {result:?}");
         }
         if machine.simulation.config().generation == hsa_vmm::simulation::Generation::C {
-            let result = vmm.create(granule, &machine.on(0));
+            let result = vmm.create(granule, &machine.shareable_on(0));
             assert!(
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
                 "{result:?}"
@@ -71,9 +71,9 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process if it grants a GPU access and no descriptor is free. The library therefore
-/// returns an error, and does not call the runtime. If the agent already has access, changing its permission needs no
-/// descriptor.
+/// AMD's runtime before 7.14 aborts the process if it grants a GPU access and no descriptor is free. The library
+/// therefore returns an error, and does not call the runtime. If the agent already has access, changing its permission
+/// needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -216,7 +216,8 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// To import memory, the library duplicates the descriptor. Some runtimes need a further descriptor to check the import.
+/// To import memory, the library duplicates the descriptor. Some runtimes need a further descriptor to check the
+/// import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
@@ -331,8 +332,8 @@ fn set_access_of_several_restores_after_failure() {
     });
 }
 
-/// Runs a test on the hostile runtime, with two mappings that the CPU and a GPU can read and write. Once, the library maps
-/// the memory for the CPU. Once, the exported descriptors are read-only, and the runtime maps the memory.
+/// Runs a test on the hostile runtime, with two mappings that the CPU and a GPU can read and write. Once, the library
+/// maps the memory for the CPU. Once, the exported descriptors are read-only, and the runtime maps the memory.
 fn on_hostile(
     function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {

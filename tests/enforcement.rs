@@ -24,8 +24,8 @@ fn machine_with_mapping(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Returns two configurations for each generation. In the first, the library maps memory for the CPU. In the second, the
-/// runtime maps memory for the CPU.
+/// Returns two configurations for each generation. In the first, the library maps memory for the CPU. In the second,
+/// the runtime maps memory for the CPU.
 fn cpu_mapping_configs() -> Vec<(String, Config)> {
     let generations = machine::generations();
     let by_library =

@@ -91,7 +91,7 @@ fn invalid_handles_are_rejected() {
     let error = machine.vmm.export_to_fabric_handle(for_fabric).unwrap_err();
     assert_eq!(error.argument(), Some(Argument::Handle), "{error}");
     // HIP rejects a request for both handle types.
-    let both = machine.on(0).shareable_as(HandleType::FABRIC);
+    let both = machine.shareable_on(0).shareable_as(HandleType::FABRIC);
     let error = machine.vmm.create(granule, &both).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::HandleType));
     machine.vmm.release(handle).unwrap();

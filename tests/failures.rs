@@ -95,7 +95,8 @@ impl State {
     }
 }
 
-/// Performs an operation in a new scenario. Returns the functions of the runtime that it calls, and the number of calls.
+/// Performs an operation in a new scenario. Returns the functions of the runtime that it calls, and the number of
+/// calls.
 fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = SimulatedScenario::new(config);
     let before = scenario.simulation.all_calls();
@@ -352,8 +353,8 @@ fn two_failures_restore_or_quarantine() {
     );
 }
 
-/// A CPU whose access was set to none stays in `runtime_granted`, because unmapping the memory still leaves a hole that the
-/// library must fill. The CPU also stays there after a failed unmap whose rollback has granted access again.
+/// A CPU whose access was set to none stays in `runtime_granted`, because unmapping the memory still leaves a hole that
+/// the library must fill. The CPU also stays there after a failed unmap whose rollback has granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::rerun_in_own_process() {

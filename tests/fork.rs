@@ -38,7 +38,7 @@ fn forked_child_gets_errors() {
         vmm.set_access(base, granule, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
         let reservation = Reservation::builder(granule).reserve(vmm).unwrap();
-        let allocation = Allocation::create(vmm, granule, &machine.on(0)).unwrap();
+        let allocation = Allocation::create(vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         let shared = allocation.export().unwrap();
         let end = process::in_child(|| {
@@ -47,7 +47,7 @@ fn forked_child_gets_errors() {
                 vmm.address_reserve(granule, 0, None).map(drop),
                 vmm.address_reserve(0, 3, None).map(drop),
                 vmm.address_free(base, granule),
-                vmm.create(granule, &machine.on(0)).map(drop),
+                vmm.create(granule, &machine.shareable_on(0)).map(drop),
                 vmm.release(handle),
                 vmm.map(base, granule, 0, handle),
                 vmm.map(base, 0, 1, handle),
@@ -77,7 +77,7 @@ fn forked_child_gets_errors() {
                 vmm.fill(base, 0, 4),
                 Vmm::open(&machine.runtime).map(drop),
                 Reservation::builder(granule).reserve(vmm).map(drop),
-                Allocation::create(vmm, granule, &machine.on(0)).map(drop),
+                Allocation::create(vmm, granule, &machine.shareable_on(0)).map(drop),
                 Allocation::import(vmm, &shared).map(drop),
                 Allocation::at(vmm, base).map(drop),
                 allocation.export().map(drop),
@@ -111,13 +111,13 @@ fn drops_in_a_forked_child_keep_parent_memory() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
-        let allocation = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let allocation =
+            Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         mapping.write(0, b"kept").unwrap();
         let before = (machine.vmm.usage(), machine.simulation.usage());
-        let everything = (machine, reservation, allocation, mapping);
-        let mut everything = Some(everything);
+        let mut everything = Some((machine, reservation, allocation, mapping));
         let end = process::in_child(|| {
             let (machine, reservation, allocation, mapping) = everything.take().unwrap();
             let Rejected { value: mapping, error } = mapping.unmap().unwrap_err();
@@ -207,7 +207,7 @@ struct Values {
 impl Values {
     fn new() -> Self {
         let machine = Machine::new(Config::mi300x(2));
-        let (vmm, granule, properties) = (&machine.vmm, machine.granule(), machine.on(0));
+        let (vmm, granule, properties) = (&machine.vmm, machine.granule(), machine.shareable_on(0));
         let reservation =
             Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
         let allocation = Allocation::create(vmm, granule, &properties).unwrap();

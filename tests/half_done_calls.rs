@@ -33,8 +33,8 @@ fn half_done_unmap_is_rolled_back() {
             let size = machine.granule();
             let (base, _) = machine.map_new_memory(0, size);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
-            // Bit `n` of `granted`: whether agent `n` is granted access. Bit `n` of `reduced`: whether its access is then
-            // set to none.
+            // Bit `n` of `granted`: whether agent `n` is granted access. Bit `n` of `reduced`: whether its access is
+            // then set to none.
             for (granted, reduced) in
                 (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
             {
@@ -155,8 +155,8 @@ fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     process::assert_inaccessible(base.get(), 4096, "unmapped");
 }
 
-/// A failed grant leaves a hole, in which another thread creates a mapping. A later grant would replace this mapping, so
-/// the library quarantines the range.
+/// A failed grant leaves a hole, in which another thread creates a mapping. A later grant would replace this mapping,
+/// so the library quarantines the range.
 #[test]
 fn foreign_mapping_after_failed_grant_is_quarantined() {
     if process::rerun_in_own_process() {
@@ -179,7 +179,8 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
     assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
 }
 
-/// After a failed replacement of a mapping by an overlapping one, the ledger lists either the old mapping or the new one.
+/// After a failed replacement of a mapping by an overlapping one, the ledger lists either the old mapping or the new
+/// one.
 #[test]
 fn failed_overlapping_replacement_is_consistent() {
     if process::rerun_in_own_process() {
@@ -189,8 +190,9 @@ fn failed_overlapping_replacement_is_consistent() {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
-        let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let large =
+            Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
+        let small = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let old_mapping = reservation.map(0, &large).unwrap();
         let grants = [access(machine.gpu(0), Access::ReadWrite)];
         let new_request = MapRequest {

@@ -95,7 +95,7 @@ fn handles_belong_to_one_vmm() {
     let second_vmm = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
     let [own, foreign] =
-        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.on(0)).unwrap()];
+        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.shareable_on(0)).unwrap()];
     assert_ne!(own, foreign);
     // A `Vmm` accepts only its own handles.
     assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
@@ -227,7 +227,8 @@ fn million_mappings_can_be_looked_up() {
 #[test]
 fn release_by_handle_invalidates_the_allocation() {
     let machine = Machine::new(Config::mi300x(1));
-    let new = || Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let new =
+        || Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap();
     let memory = new();
     machine.vmm.release(memory.handle()).unwrap();
     let successor = new();
@@ -252,7 +253,7 @@ fn release_by_handle_invalidates_the_allocation() {
 #[test]
 fn exhausted_memory_names_its_agent() {
     let machine = Machine::new(Config::mi300x(2).with_vram(64 << 10));
-    let error = Allocation::create(&machine.vmm, 128 * KIB, &machine.on(1)).unwrap_err();
+    let error = Allocation::create(&machine.vmm, 128 * KIB, &machine.shareable_on(1)).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("cannot create physical memory on GPU 1: "), "{message}");
 }

@@ -1,4 +1,5 @@
-//! Checks the layers of `src/`, the lengths of files, the paths in ARCHITECTURE.md, and the list of locks in `src/sync.rs`.
+//! Checks the layers of `src/`, the lengths of files, the paths in ARCHITECTURE.md, and the list of locks in
+//! `src/sync.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -167,8 +168,8 @@ fn modules_import_only_lower_layers() {
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// The internal names of the core that the highest layer uses, each with the reason. The test ignores an internal name if a
-/// public item has the same name.
+/// The internal names of the core that the highest layer uses, each with the reason. The test ignores an internal name
+/// if a public item has the same name.
 const INTERNAL: &[(&str, &str)] = &[
     ("attachment", "memory that other processes open: one registry for each started runtime"),
     ("Attachment", "see `attachment`"),

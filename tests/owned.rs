@@ -20,7 +20,7 @@ fn new_reservation(machine: &Machine, granules: usize) -> Reservation {
 }
 
 fn new_allocation(machine: &Machine) -> Allocation {
-    Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap()
+    Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap()
 }
 
 #[test]
@@ -392,7 +392,8 @@ fn fill_writes_exactly_its_range() {
 fn part_of_an_allocation_is_mapped() {
     let machine = machine();
     let granule = machine.granule();
-    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let allocation =
+        Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
     let reservation = new_reservation(&machine, 1);
     let mapping = reservation.map_part(0, 0..granule, &allocation).unwrap();
     assert_eq!(mapping.size(), granule);
@@ -413,7 +414,8 @@ fn any_part_is_mapped_with_page_tables() {
         let config = Config::mi300x(2).with_page_table_updates(updates);
         let machine = Machine::with_options(config, VmmOptions::new().with_page_tables(true));
         let (granule, gpu) = (machine.granule(), machine.gpu(1));
-        let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+        let allocation =
+            Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
         let reservation = new_reservation(&machine, 3);
         let all = [access(gpu, Access::ReadWrite), access(machine.cpu(0), Access::ReadWrite)];
         let second = reservation.map_part(0, granule..2 * granule, &allocation).unwrap();
@@ -447,7 +449,8 @@ fn batches_map_parts_of_an_allocation() {
     let options = VmmOptions::new().with_page_tables(true);
     let machine = Machine::with_options(Config::mi300x(1), options);
     let granule = machine.granule();
-    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let allocation =
+        Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
     let reservation = new_reservation(&machine, 2);
     let all = [access(machine.gpu(0), Access::ReadWrite)];
     // Maps the second half of the memory first.

@@ -13,8 +13,8 @@ use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
 use std::collections::BTreeSet;
 
-/// The quirks for which a `Vmm` reports a probe, on a machine with two GPUs whose memory the CPU can access. The `Vmm` also
-/// reports [`PEER_AFTER_OWNER`] if the probe finds this quirk.
+/// The quirks for which a `Vmm` reports a probe, on a machine with two GPUs whose memory the CPU can access. The `Vmm`
+/// also reports [`PEER_AFTER_OWNER`] if the probe finds this quirk.
 const PROBED: [&str; 7] = [
     "set_access_drops_unnamed_agents",
     "unmap_of_several_fails",
@@ -166,7 +166,8 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
         ] {
             for call in 1..=5 {
                 if (function, call) == ("hsa_amd_vmem_export_shareable_handle", 2) {
-                    // If the second export fails, the first descriptor stays open, because the runtime may still use it.
+                    // If the second export fails, the first descriptor stays open, because the runtime may still use
+                    // it.
                     continue;
                 }
                 let faults = hsa_vmm::simulation::FaultPlan::none().fail(

@@ -88,7 +88,7 @@ const FAILURES: &[Failure] = &[
         release: || generation(Generation::B),
         symptom: "the memory of a paused buffer stays in use",
         occurs: |machine| {
-            let properties = machine.on(0);
+            let properties = machine.shareable_on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
             // If another thread takes the addresses, the pause fails, but the memory is freed.
             let paused = buffer.pause(PauseMode::Discard);

@@ -275,7 +275,7 @@ fn barrier_locks_a_page_once_per_change_of_gpus() {
     assert_eq!(locks(), 1);
     let granule = machine.granule();
     let base = vmm.address_reserve(2 * granule, 0, None).unwrap();
-    let handle = vmm.create(granule, &machine.on(0)).unwrap();
+    let handle = vmm.create(granule, &machine.shareable_on(0)).unwrap();
     vmm.map(base, granule, 0, handle).unwrap();
     vmm.map(at(base, granule), granule, 0, handle).unwrap();
     assert_eq!(locks(), 1, "no GPU has access");

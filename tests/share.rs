@@ -185,7 +185,7 @@ fn export_keeps_memory_after_release() {
 #[test]
 fn imports_can_be_exported() {
     on_each_release(|release, machine, granule| {
-        let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let original = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
         let exported = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
         assert!(is_close_on_exec(&exported), "{release}");

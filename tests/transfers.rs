@@ -112,7 +112,7 @@ fn racing_writes_are_not_data_races() {
 fn closure_that_calls_the_library_panics() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
-    let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
     let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
     let mapping = reservation.map(0, &memory).unwrap();
     let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];

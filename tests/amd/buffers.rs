@@ -23,7 +23,7 @@ fn buffers_accept_any_size() {
     on_each("buffers::buffers_accept_any_size", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(4 * GIB);
-        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let mut buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -34,7 +34,7 @@ fn buffers_accept_any_size() {
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
             assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
-            let ring = RingBuffer::create(&library.vmm, size, 2, &library.on(1)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, size, 2, &library.shareable_on(1)).unwrap();
             ring.grant(&agents, Access::ReadWrite).unwrap();
             ring.write(ring.size() as u64 - 1, b"ab").unwrap();
             ring.read(0, &mut byte).unwrap();
@@ -51,7 +51,7 @@ fn growth_keeps_address_and_contents() {
     on_each("buffers::growth_keeps_address_and_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
-        let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
         let address = words.buffer.address();
@@ -92,7 +92,7 @@ fn shrink_releases_memory() {
         let library = Library::load(fixture.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::builder(GIB).with_step(MIB);
-            let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+            let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
@@ -125,7 +125,7 @@ fn growth_without_descriptors_changes_nothing() {
     on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let mut buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
         buffer.grow(2 * STEP).unwrap();
@@ -197,7 +197,8 @@ fn rings_are_contiguous_for_all_agents() {
         let library = Library::load(fixture.runtime());
         let test_bytes = test_bytes(STEP);
         for times in [2, 3, 7] {
-            let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
+            let ring =
+                RingBuffer::create(&library.vmm, STEP, times, &library.shareable_on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
             let source = library.map_new_memory(1, STEP).0;
@@ -242,7 +243,7 @@ impl Setup for Buffers {
             buffer.write(0, &test_bytes(steps * STEP)).unwrap();
             buffer
         });
-        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.on(1)).unwrap();
+        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.shareable_on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, &test_bytes(STEP)).unwrap();
         Self { small, full, ring, library }

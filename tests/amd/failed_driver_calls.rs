@@ -61,7 +61,11 @@ pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 
 /// Makes each driver call of each operation fail, each in a process of its own. Checks that the operation fails and
 /// changes nothing, or succeeds anyway.
-pub fn fail_each_driver_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
+pub fn fail_each_driver_call<S: Setup>(
+    test: &str,
+    operations: &[NamedOperation<S>],
+    min_calls: usize,
+) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, name_in_aborts, operation) in operations {
@@ -87,12 +91,7 @@ pub fn fail_each_driver_call<S: Setup>(test: &str, operations: &[NamedOperation<
     });
 }
 
-fn check_failed_call<S: Setup>(
-    mut setup: S,
-    operation: Operation<S>,
-    context: &str,
-    call: &str,
-) {
+fn check_failed_call<S: Setup>(mut setup: S, operation: Operation<S>, context: &str, call: &str) {
     setup.library().vmm.check().unwrap();
     let (before, open_before) = (setup.state(), descriptors());
     if let Err(error) = operation(&mut setup) {

@@ -83,8 +83,8 @@ const ERRORS: [&str; 11] = [
     "EINTR",
 ];
 
-/// The environment variable that selects the errors. With the value `all`, every call fails with every error. By default,
-/// every third call also fails with another error, and each time with the next one of the list.
+/// The environment variable that selects the errors. With the value `all`, every call fails with every error. By
+/// default, every third call also fails with another error, and each time with the next one of the list.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.

@@ -148,8 +148,8 @@ fn failed_driver_calls_leave_nothing_behind() {
     });
 }
 
-/// A size larger than the host's memory fails with `OutOfMemory`, not with `NotSupported`. This also holds before any host
-/// memory was created.
+/// A size larger than the host's memory fails with `OutOfMemory`, not with `NotSupported`. This also holds before any
+/// host memory was created.
 #[test]
 fn too_large_memory_is_out_of_memory() {
     let name = "host_memory::too_large_memory_is_out_of_memory";

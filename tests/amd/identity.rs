@@ -73,7 +73,8 @@ fn two_loaded_releases_are_distinguished() {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
                 load_without_starting(first);
-                // The dynamic linker returns the library that is already loaded. It does the same when HIP loads a runtime.
+                // The dynamic linker returns the library that is already loaded. It does the same when HIP loads a
+                // runtime.
                 let runtime = Runtime::load().unwrap();
                 let info = runtime.info();
                 assert_eq!(info.path, Some(first.canonicalize().unwrap()));

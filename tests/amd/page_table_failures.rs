@@ -1,11 +1,11 @@
 //! Each driver call of an operation that changes page tables fails in turn. The operation fails and changes nothing,
 //! succeeds anyway, or quarantines its range.
 //!
-//! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` works except for the control of
-//! page tables, and the library reports why it cannot control them.
+//! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` works except for the control
+//! of page tables, and the library reports why it cannot control them.
 
-use super::failures::errors_for;
 use super::failed_driver_calls::may_abort;
+use super::failures::errors_for;
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, set_variable};
@@ -69,8 +69,8 @@ impl Setup {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Starts `raw` before the last grants. The waits of these grants also cover the page-table changes for the mapping
-        // of `raw`.
+        // Starts `raw` before the last grants. The waits of these grants also cover the page-table changes for the
+        // mapping of `raw`.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);
@@ -273,8 +273,8 @@ fn failed_call_while_opening_is_reported() {
                                operations wait by hsa_amd_memory_lock";
                 failed_opens +=
                     usize::from(call.starts_with("OPEN#") && reasons == waits_by_runtime);
-                // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it cannot
-                // map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
+                // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it
+                // cannot map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
                 let may_abort = may_abort("grant", call).is_some()
                     || fixture.release() == Release::R6_1_2 && call.starts_with("MMAP#");
                 if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {
@@ -319,8 +319,8 @@ fn probe_keeps_memory_if_the_last_wait_fails() {
                 let found = lines[start..].iter().position(|line| line.contains(text));
                 start + found.unwrap_or_else(|| panic!("no {text} in {lines:#?}"))
             };
-            // Only the probe of page tables replaces entries. After the last replacement, the runtime unmaps the probe's
-            // memory, and the library waits.
+            // Only the probe of page tables replaces entries. After the last replacement, the runtime unmaps the
+            // probe's memory, and the library waits.
             let replaced = lines.iter().rposition(|line| line.contains("operation=REPLACE"));
             let unmapped = position(replaced.expect("the probe"), "operation=UNMAP");
             let wait = position(unmapped, "_GPU handle=");

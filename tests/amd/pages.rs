@@ -17,7 +17,7 @@ fn test_bytes(length: usize, seed: u8) -> Vec<u8> {
 }
 
 fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
-    let buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&library.vmm, size, &library.shareable_on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &test_bytes(size.min(MIB), 1)).unwrap();
     buffer
@@ -65,7 +65,7 @@ fn pause_in_turn(library: &Library) {
     first.write(size - 4, b"last").unwrap();
     for round in 0..4 {
         first.pause(PauseMode::Save).unwrap();
-        let mut second = PausableBuffer::create(&library.vmm, size, &library.on(0))
+        let mut second = PausableBuffer::create(&library.vmm, size, &library.shareable_on(0))
             .unwrap_or_else(|error| panic!("{round}: the memory was not freed: {error}"));
         let error = first.resume().unwrap_err();
         let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
@@ -115,7 +115,8 @@ fn pause_rounds_keep_address_and_contents() {
         let mut buffer = new_pausable(&library, PAGE);
         let address = buffer.address();
         let free_mebibytes = |library: &Library| {
-            let handles = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
+            let handles =
+                std::iter::from_fn(|| library.vmm.create(MIB, &library.shareable_on(0)).ok());
             let handles: Vec<_> = handles.take(100).collect();
             handles.iter().for_each(|&handle| library.vmm.release(handle).unwrap());
             handles.len()
@@ -144,7 +145,7 @@ fn pause_rounds_keep_address_and_contents() {
 fn new_paged(library: &Library, has_zero_page: bool, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
     let options = if has_zero_page { options.with_zero_page() } else { options };
-    let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+    let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }

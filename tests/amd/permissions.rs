@@ -108,8 +108,8 @@ fn permissions_are_enforced() {
             {
                 for writes in [false, true] {
                     combination += 1;
-                    // By default, tests only every fifth combination. These combinations together contain every value of
-                    // every variable.
+                    // By default, tests only every fifth combination. These combinations together contain every value
+                    // of every variable.
                     if !hsa_rocr::test::is_long() && combination % 5 != 0 {
                         continue;
                     }
@@ -300,8 +300,8 @@ fn failed_changes_are_rolled_back() {
     });
 }
 
-/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the grant is for less. No other
-/// GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
+/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the grant is for less. No
+/// other GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
@@ -361,11 +361,7 @@ fn failed_first_grant_leaves_no_access() {
         let list = [access(library.gpu(0), Access::Read)];
         library.vmm.set_access(setup.base, SIZE, &list).unwrap_err();
         for gpu in [0, 1] {
-            assert_eq!(
-                crate::process::page_table::page(gpu, setup.base.get()),
-                None,
-                "GPU {gpu}"
-            );
+            assert_eq!(crate::process::page_table::page(gpu, setup.base.get()), None, "GPU {gpu}");
         }
         assert_eq!(setup.read(0), Err(Fault));
     });
@@ -481,7 +477,8 @@ fn calls_take_effect_without_a_driver_page() {
             let late = first_late_call(&Setup::with_library(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
-        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if certain ones fail.
+        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if certain ones
+        // fail.
         let checked = (1..100).any(|failing_allocation| {
             in_child_with_status(|| check(failing_allocation)) == End::Failure(CHECKED)
         });

@@ -14,7 +14,7 @@ const SIZE: usize = 64 << 10;
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn map(library: &Library, reservation: &Reservation, offset: usize) -> Mapping {
-    let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+    let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
     let mapping = reservation.map(offset, &memory).unwrap();
     mapping.grant(&[library.gpu(0), library.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"used").unwrap();

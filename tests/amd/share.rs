@@ -84,8 +84,8 @@ fn run_pair(test: &str, exporter: impl Fn(Endpoint), importer: impl Fn(Endpoint)
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
-        // Each child closes its copy of the other child's socket. Otherwise, neither child would notice that the other has
-        // ended.
+        // Each child closes its copy of the other child's socket. Otherwise, neither child would notice that the other
+        // has ended.
         let first = Child::start(|| {
             let socket = sockets.take().unwrap().0;
             exporter(Endpoint { library: library(), socket });

@@ -79,7 +79,7 @@ fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     let vmm = &library.vmm;
     let (gpu, peer) = (number as usize % 2, 1 - number as usize % 2);
     let base = vmm.address_reserve(3 * SIZE, 0, None).map_err(failed("reserve"))?;
-    let memory = vmm.create(SIZE, &library.on(gpu)).map_err(failed("create"))?;
+    let memory = vmm.create(SIZE, &library.shareable_on(gpu)).map_err(failed("create"))?;
     vmm.map(base, SIZE, 0, memory).map_err(failed("map"))?;
     vmm.map(at(base, 2 * SIZE), SIZE, 0, memory).map_err(failed("map"))?;
     let grants = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));

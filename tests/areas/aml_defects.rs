@@ -56,7 +56,8 @@ fn no_failure_status_is_success() {
 /// In AML, `aml_errno = -error` makes a positive code negative, but `munmap` returns a positive code. In areas, all
 /// codes are positive, and every category of error has its own code.
 ///
-/// In AML, `return hip_to_aml_alloc_error(error)` translates a code a second time. In areas, each error keeps its cause.
+/// In AML, `return hip_to_aml_alloc_error(error)` translates a code a second time. In areas, each error keeps its
+/// cause.
 #[test]
 fn aml_numbers_are_positive() {
     let fixture = Fixture::simulated(Config::mi300x(1));

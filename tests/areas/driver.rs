@@ -1,5 +1,5 @@
-//! On AMD's runtime, each driver call of an area's `mmap` and `munmap` fails in turn. The operation changes nothing if it
-//! fails, and succeeds when the test repeats it.
+//! On AMD's runtime, each driver call of an area's `mmap` and `munmap` fails in turn. The operation changes nothing if
+//! it fails, and succeeds when the test repeats it.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
@@ -59,8 +59,8 @@ impl AreaSetup {
     }
 }
 
-/// Returns the driver calls of an `mmap` and its `munmap`. Leaves out the calls that unmap memory from GPUs, because AMD's
-/// runtime asserts that they succeed.
+/// Returns the driver calls of an `mmap` and its `munmap`. Leaves out the calls that unmap memory from GPUs, because
+/// AMD's runtime asserts that they succeed.
 fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     let mut calls = driver_calls(
         || AreaSetup::new(fixture, flags),

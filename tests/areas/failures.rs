@@ -92,8 +92,8 @@ impl Areas {
         }
     }
 
-    /// Drops everything. The `Vmm` frees what areas could not free. Fails if the runtime then still has resources, unless
-    /// something is quarantined.
+    /// Drops everything. The `Vmm` frees what areas could not free. Fails if the runtime then still has resources,
+    /// unless something is quarantined.
     fn tear_down(self, context: &str) {
         let quarantined = self.quarantined();
         let Self { fixture, vmm, area, memory, peer_memory, mapped } = self;
@@ -166,8 +166,8 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     configurations
 }
 
-/// Returns the names of the runtime functions that an operation calls, and the number of calls. Leaves out the wait for a
-/// signal, which cannot fail.
+/// Returns the names of the runtime functions that an operation calls, and the number of calls. Leaves out the wait for
+/// a signal, which cannot fail.
 fn calls_of(
     config: &Config,
     flags: AreaFlags,
@@ -277,8 +277,8 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// Either every call of one function fails, or one call and then later calls fail. Even if the operation fails, everything
-/// can be freed once the runtime works again.
+/// Either every call of one function fails, or one call and then later calls fail. Even if the operation fails,
+/// everything can be freed once the runtime works again.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;

@@ -43,7 +43,9 @@ impl Fixture {
     #[track_caller]
     pub fn can_access(&self, gpu: usize, address: Address) -> bool {
         match &self.simulation {
-            Some(simulation) => can_copy_from(simulation, agent_index_of_gpu(&self.runtime, gpu), address),
+            Some(simulation) => {
+                can_copy_from(simulation, agent_index_of_gpu(&self.runtime, gpu), address)
+            }
             None => is_in_page_table(gpu, address),
         }
     }

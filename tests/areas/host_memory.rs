@@ -96,8 +96,8 @@ fn page_parts_can_be_mapped_on_amds_runtime() {
     on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", check_page_parts);
 }
 
-/// Mapping host memory that is already mapped fails. AMD's runtime would count locks of the same range, and would confuse
-/// two ranges with the same start.
+/// Mapping host memory that is already mapped fails. AMD's runtime would count locks of the same range, and would
+/// confuse two ranges with the same start.
 fn check_mapped_host_memory(fixture: &Fixture) {
     let [mapped_area, _] = areas(fixture);
     let mut page = vec![0u8; 8192];

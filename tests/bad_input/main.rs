@@ -1,4 +1,5 @@
-//! Calls reject invalid input. The error names the argument, and the call changes nothing and does not call the runtime.
+//! Calls reject invalid input. The error names the argument, and the call changes nothing and does not call the
+//! runtime.
 
 #[path = "../machine/mod.rs"]
 mod machine;

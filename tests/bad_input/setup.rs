@@ -55,7 +55,7 @@ impl Setup {
         machine.grant(used, granule, machine.gpu(0), Access::Read);
         let foreign_handle = foreign_machine.create(0, granule);
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         let private_handle = private_handle.unwrap();
         Self {

@@ -1,5 +1,5 @@
-//! Makes runtime calls fail during operations on buffers. Either each call fails alone, in turn, or one call and all later
-//! calls fail. The modules that use this one check the result.
+//! Makes runtime calls fail during operations on buffers. Either each call fails alone, in turn, or one call and all
+//! later calls fail. The modules that use this one check the result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;
@@ -25,8 +25,8 @@ pub trait Setup: Sized {
 
 pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 
-/// The state of the library and the runtime that a failed operation must not change: mappings, the access of GPUs and of
-/// this process, and the runtime's usage.
+/// The state of the library and the runtime that a failed operation must not change: mappings, the access of GPUs and
+/// of this process, and the runtime's usage.
 #[derive(Debug, PartialEq)]
 pub struct RuntimeState {
     mappings: Vec<MappingInfo>,
@@ -126,7 +126,8 @@ pub fn fail_one_call<S: Setup>(
 }
 
 /// Performs each operation on each configuration many times. Each time, another call fails, and all later calls of the
-/// operation and of its rollback fail too. After the operation, calls succeed again. Returns how many times a call failed.
+/// operation and of its rollback fail too. After the operation, calls succeed again. Returns how many times a call
+/// failed.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],
@@ -150,8 +151,8 @@ pub fn fail_all_calls_from<S: Setup>(
     runs
 }
 
-/// Performs an operation repeatedly. Each time, `plan` makes another call fail. Ends when no call fails, and returns how
-/// many times a call failed.
+/// Performs an operation repeatedly. Each time, `plan` makes another call fail. Ends when no call fails, and returns
+/// how many times a call failed.
 fn run_with_each_call<S: Setup>(
     config: &Config,
     (configuration, name, operation): (&'static str, &'static str, Operation<S>),

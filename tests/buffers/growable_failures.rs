@@ -47,7 +47,7 @@ impl Setup for Buffers {
             buffer
         };
         let (small, full) = (GrowableVec::new(new_buffer(2)), new_buffer(6));
-        let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.on(1)).unwrap();
+        let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.shareable_on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, test_bytes(STEP)).unwrap();
         Self { small, full, ring, machine }
@@ -99,11 +99,13 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
     ("make a buffer and fill it", |s| {
         let options = GrowableBuffer::builder(4 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&s.machine.vmm, &s.machine.on(1))?;
+        let mut buffer = options.reserve(&s.machine.vmm, &s.machine.shareable_on(1))?;
         buffer.grant(&[s.machine.gpu(1)], Access::ReadWrite)?;
         buffer.grow(3 * STEP)
     }),
-    ("make a ring", |s| RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.on(1)).map(drop)),
+    ("make a ring", |s| {
+        RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.shareable_on(1)).map(drop)
+    }),
     ("grant a peer the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
 ];

@@ -12,7 +12,7 @@ fn growth_keeps_address_and_contents() {
     for (release, config) in releases() {
         let machine = Machine::new(config);
         let options = GrowableBuffer::builder(16 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let mut buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0), machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         let step = buffer.step();
@@ -56,7 +56,7 @@ fn growth_maps_whole_steps() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
-        GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
         assert_eq!((buffer.mapped_size(), create_calls()), (2 * MIB, 1), "{size}");
@@ -86,8 +86,10 @@ fn every_step_makes_the_same_calls() {
         let steps = end / step;
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));
-        let mut buffer =
-            GrowableBuffer::builder(end).with_step(step).reserve(vmm, &machine.on(0)).unwrap();
+        let mut buffer = GrowableBuffer::builder(end)
+            .with_step(step)
+            .reserve(vmm, &machine.shareable_on(0))
+            .unwrap();
         buffer.grant(&[gpu, machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         let calls = || machine.simulation.all_calls();

@@ -12,7 +12,7 @@ const STEP: usize = 16 * KIB;
 
 fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -83,7 +83,9 @@ fn pool_has_at_most_the_steps_of_the_buffer() {
         drop(free);
         let options = GrowableBuffer::builder(4 * STEP).with_step(STEP).exactly_at(start);
         let options = options.with_handle_pool(1 << 40);
-        let Ok(mut buffer) = options.reserve(&machine.vmm, &machine.on(0)) else { return false };
+        let Ok(mut buffer) = options.reserve(&machine.vmm, &machine.shareable_on(0)) else {
+            return false;
+        };
         expect_handles(&buffer, 4);
         let is_extended = buffer.extend(2 * STEP).is_ok();
         if is_extended {

@@ -225,7 +225,7 @@ proptest! {
     ) {
         let machine = Machine::new(generations()[generation].1.clone());
         let options = GrowableBuffer::builder(6 * STEP).with_step(STEP);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         let address = buffer.address();
         let access = [Access::None; AGENTS];
         let model = Model { bytes: Vec::new(), maximum: 6 * STEP, access };

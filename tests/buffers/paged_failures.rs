@@ -31,7 +31,7 @@ impl Setup for Buffers {
         let [plain, with_zeros] = [false, true].map(|has_zero_page| {
             let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer.map(1..4).unwrap();
             (1..4).for_each(|page| buffer.write(page * PAGE, &[page as u8 + 10; 9]).unwrap());
@@ -109,7 +109,7 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.with_zeros, 2)),
     ("make a buffer", |s| {
         let options = PagedBuffer::builder(3 * PAGE).with_page_size(PAGE).with_zero_page();
-        options.reserve(&s.machine.vmm, &s.machine.on(1)).map(drop)
+        options.reserve(&s.machine.vmm, &s.machine.shareable_on(1)).map(drop)
     }),
 ];
 
@@ -119,8 +119,8 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The buffer keeps the memory for the next page, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // The operations "make" call the first two functions only when they drop a value, which returns no error. Without
-        // aligned reservations, the library repeats the third call until it succeeds.
+        // The operations "make" call the first two functions only when they drop a value, which returns no error.
+        // Without aligned reservations, the library repeats the third call until it succeeds.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }

@@ -18,7 +18,7 @@ const MAP: &str = "hsa_amd_vmem_map";
 
 fn new_buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(64 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -73,7 +73,7 @@ fn pooled_pages_need_no_new_memory() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         wait_for(&buffer, |statistics| statistics.ready == 3);
         let plan = FaultPlan::none().always(CREATE, OUT_OF_RESOURCES);
@@ -95,7 +95,7 @@ fn pooled_pages_need_no_new_memory() {
 fn pool_has_at_most_the_pages_of_the_buffer() {
     let machine = Machine::new(Config::mi300x(1));
     let options = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_handle_pool(1 << 40);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     wait_for(&buffer, |statistics| statistics.ready >= 4);
     // Without a limit, the thread continues to create memory.
     std::thread::sleep(Duration::from_millis(100));
@@ -111,7 +111,8 @@ fn unmap_removes_pages_ahead() {
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead_is(8));
-    // The mapped sequence now ends at page 5. Only the pages 6 to 9 may be mapped ahead: 8 and 9 stay, 10 and 11 do not.
+    // The mapped sequence now ends at page 5. Only the pages 6 to 9 may be mapped ahead: 8 and 9 stay, 10 and 11 do
+    // not.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};
@@ -255,7 +256,8 @@ fn zero_page_buffers_only_create_memory_ahead() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
-        let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer =
+            options.with_zero_page().reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();
         wait_for(&buffer, |statistics| statistics.ready == 3);

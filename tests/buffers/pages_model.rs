@@ -204,7 +204,7 @@ impl Pair {
             let options =
                 PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
@@ -212,8 +212,8 @@ impl Pair {
         Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
-    /// Applies an operation to the buffers and the model. If the operation fails because of `fault`, the model returns to
-    /// its previous state, and the buffers must still match it.
+    /// Applies an operation to the buffers and the model. If the operation fails because of `fault`, the model returns
+    /// to its previous state, and the buffers must still match it.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, ERROR));
@@ -427,7 +427,7 @@ fn pausable_buffer_matches_a_vector() {
 
 fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
     let machine = Machine::new(generations()[generation].1.clone());
-    let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
     let mut model =
         PausableModel { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
     let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];

@@ -28,7 +28,7 @@ pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
 
 /// Returns a buffer with contents, to which the CPU and the owner have access.
 pub fn filled_buffer(machine: &Machine, size: usize) -> PausableBuffer {
-    let buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&machine.vmm, size, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &pattern(size, 1)).unwrap();
     buffer
@@ -102,7 +102,8 @@ fn pause_releases_three_gibibytes() {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
-            let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+            let mut buffer =
+                PausableBuffer::create(&machine.vmm, size, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             let address = buffer.address();
             for _ in 0..3 {
@@ -267,7 +268,7 @@ fn pause_saves_without_owner_access() {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
                 let machine = Machine::new(config);
                 let mut buffer =
-                    PausableBuffer::create(&machine.vmm, 5000, &machine.on(0)).unwrap();
+                    PausableBuffer::create(&machine.vmm, 5000, &machine.shareable_on(0)).unwrap();
                 buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
                 buffer.grant(&[machine.gpu(0)], owner_access).unwrap();
                 buffer.write(0, &pattern(5000, 9)).unwrap();
@@ -415,9 +416,9 @@ fn create_rejects_bad_arguments() {
     let create = |size, properties: &AllocationProperties| {
         PausableBuffer::create(&machine.vmm, size, properties).unwrap_err()
     };
-    assert_eq!(create(0, &machine.on(0)).problem(), Some(Problem::Zero));
-    assert_eq!(create(usize::MAX, &machine.on(0)).problem(), Some(Problem::Overflow));
-    let error = create(1 << 45, &machine.on(0));
+    assert_eq!(create(0, &machine.shareable_on(0)).problem(), Some(Problem::Zero));
+    assert_eq!(create(usize::MAX, &machine.shareable_on(0)).problem(), Some(Problem::Overflow));
+    let error = create(1 << 45, &machine.shareable_on(0));
     assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);

@@ -61,8 +61,8 @@ impl Buffers {
         }
     }
 
-    /// Resumes paused buffers, whose addresses may be quarantined. Checks the contents unless they were discarded. Returns
-    /// the number of buffers whose address has changed.
+    /// Resumes paused buffers, whose addresses may be quarantined. Checks the contents unless they were discarded.
+    /// Returns the number of buffers whose address has changed.
     fn resume_anywhere(&mut self, discarded: bool, context: &str) -> usize {
         let (agents, vmm) = ([self.machine.cpu(0), self.machine.gpu(0)], &self.machine.vmm);
         let mut moved = 0;
@@ -105,7 +105,9 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("set the owner's access to none", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
-    ("make a buffer", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
+    ("make a buffer", |s| {
+        PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.shareable_on(1)).map(drop)
+    }),
 ];
 
 /// Returns whether an operation succeeds although this function fails.

@@ -19,7 +19,8 @@ fn gpu_permissions(machine: &Machine, gpu: usize, address: Address) -> (bool, bo
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps adjacent granules, each with memory of its own. Each granule contains bytes of the value `first` plus its index.
+/// Maps adjacent granules, each with memory of its own. Each granule contains bytes of the value `first` plus its
+/// index.
 fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -240,7 +241,8 @@ fn owned_mappings_follow_their_memory() {
         let granule = machine.granule();
         let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
         let new_mapping = |index: usize| {
-            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let memory =
+                Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             mapping.write(0, &[index as u8; 4]).unwrap();
@@ -294,7 +296,8 @@ fn exchanged_mappings_may_be_unsorted() {
     let new_mappings = |first: u8| {
         let reservation = Reservation::builder(3 * granule).reserve(&machine.vmm).unwrap();
         let new_mapping = |index: usize| {
-            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let memory =
+                Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             mapping.write(0, &[first + index as u8]).unwrap();
@@ -321,7 +324,8 @@ fn exchanged_mappings_may_be_unsorted() {
 #[test]
 fn exchange_rejects_one_empty_list() {
     let machine = Machine::new(Config::mi300x(1));
-    let memory = Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let memory =
+        Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap();
     let reservation = Reservation::builder(machine.granule()).reserve(&machine.vmm).unwrap();
     let mut mappings = [reservation.map(0, &memory).unwrap()];
     assert_eq!(Mapping::exchange_many(&mut [], &mut []), Ok(()));
@@ -343,10 +347,12 @@ fn exchange_by_address_makes_owned_values_stale() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let other = machine.map_new_memory(0, granule).0;
-        let new_memory = || Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let new_memory =
+            || Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
         let mapping = reservation.map(0, &new_memory()).unwrap().named("kept");
-        let mut buffer = PausableBuffer::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let mut buffer =
+            PausableBuffer::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         for address in [mapping.address(), buffer.address()] {
             machine.vmm.exchange(address, other, granule).unwrap();
@@ -380,7 +386,7 @@ fn stale_mapping_exchanges_nothing() {
     let granule = machine.granule();
     let new_mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         reservation.map(0, &memory).unwrap()
     };
     let (mut first, mut second, mut foreign) =

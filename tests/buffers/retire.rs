@@ -18,7 +18,7 @@ fn new_buffer(machine: &Machine, pages: usize) -> PagedBuffer {
 
 fn new_buffer_with_pool(machine: &Machine, pages: usize, pool: usize) -> PagedBuffer {
     let buffer = PagedBuffer::builder(pages * PAGE).with_page_size(PAGE).with_handle_pool(pool);
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -84,7 +84,8 @@ fn retired_pages_stay_readable_until_signals_fire() {
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
-        // If the runtime frees memory only with the reservation where it was mapped, the buffer keeps and reuses the memory.
+        // If the runtime frees memory only with the reservation where it was mapped, the buffer keeps and reuses the
+        // memory.
         let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
         buffer.map(1..3).unwrap();
         let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
@@ -151,8 +152,9 @@ fn retired_page_stops_using_shared_memory() {
     }
 }
 
-/// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's thread
-/// first unmaps the memory, and drops the mapping later. The buffer must keep the memory for reuse even in between.
+/// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
+/// thread first unmaps the memory, and drops the mapping later. The buffer must keep the memory for reuse even in
+/// between.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     for (generation, config) in generations() {
@@ -180,8 +182,8 @@ fn full_queue_leaves_pages_mapped() {
     let buffer = new_buffer(&machine, 4);
     buffer.map(0..3).unwrap();
     let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
-    // The queue can never accept more pages than its capacity. If the queue is only full at the moment, it can accept the
-    // page later.
+    // The queue can never accept more pages than its capacity. If the queue is only full at the moment, it can accept
+    // the page later.
     assert_eq!(error.problem(), Some(Problem::ExceedsCapacity(2)), "{error}");
     buffer.write(0, &[7; 3 * PAGE]).unwrap();
     assert_eq!(buffer.statistics().mapped, 3);
@@ -241,7 +243,7 @@ fn zero_pages_cannot_be_retired() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.map(0..1).unwrap();
     let error = retire(&buffer, 0..1, &queue, &[]).unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireZeroPages));

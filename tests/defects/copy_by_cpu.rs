@@ -2,8 +2,8 @@
 //! although the waiting thread may have destroyed the signal by then.
 //!
 //! The process only crashes if the signal is destroyed within a few instructions: two of several hundred runs of
-//! `hsa-vmm fuzz` crashed. The test makes the copying thread single-step, and stops the thread after the instruction that
-//! decrements the signal.
+//! `hsa-vmm fuzz` crashed. The test makes the copying thread single-step, and stops the thread after the instruction
+//! that decrements the signal.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, load, store};
@@ -43,7 +43,8 @@ fn protect(address: usize, protection: c_int) {
     assert_eq!(status, 0);
 }
 
-/// Handles the first store to the target: allows the store. If `SIGNAL_VALUE` is set, also makes the thread single-step.
+/// Handles the first store to the target: allows the store. If `SIGNAL_VALUE` is set, also makes the thread
+/// single-step.
 extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     COPY_THREAD.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);

@@ -46,7 +46,7 @@ fn create_fails_without_memory_through_the_library() {
         let library = Library::load(fixture.runtime());
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {
-            let error = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();
+            let error = library.vmm.create(48 * MIB, &library.shareable_on(0)).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
         }
         library.vmm.release(memory).unwrap();

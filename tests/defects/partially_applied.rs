@@ -1,11 +1,11 @@
-//! If the runtime fails at a later descriptor of a list, the earlier descriptors stay in effect. A failed change of access
-//! revokes the existing access.
+//! If the runtime fails at a later descriptor of a list, the earlier descriptors stay in effect. A failed change of
+//! access revokes the existing access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_inaccessible, in_child};
-use crate::table::{LIST_HALF_APPLIED, FAILED_CHANGE_REVOKES_ACCESS};
+use crate::table::{FAILED_CHANGE_REVOKES_ACCESS, LIST_HALF_APPLIED};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};

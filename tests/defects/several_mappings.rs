@@ -4,9 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RO, RW, RawRuntime, SIZE, store};
 use crate::machine::{Library, access, at};
 use crate::process::assert_inaccessible;
-use crate::table::{
-    ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_FAILS, UNNAMED_AGENTS_LOSE_ACCESS,
-};
+use crate::table::{ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_FAILS, UNNAMED_AGENTS_LOSE_ACCESS};
 use hsa_vmm::Access;
 
 #[test]

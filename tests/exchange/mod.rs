@@ -23,7 +23,10 @@ struct MappedMemory {
 
 impl MappedMemory {
     fn create(library: &Library, gpu: usize) -> Self {
-        Self::of(library, Allocation::create(&library.vmm, SIZE, &library.on(gpu)).unwrap())
+        Self::of(
+            library,
+            Allocation::create(&library.vmm, SIZE, &library.shareable_on(gpu)).unwrap(),
+        )
     }
 
     fn receive(library: &Library, channel: &Channel, name: &str) -> Self {

@@ -10,8 +10,8 @@ use rustix::process::geteuid;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// A channel rejects memory from another user's process until the caller trusts that user. Then both processes can use the
-/// memory. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
+/// A channel rejects memory from another user's process until the caller trusts that user. Then both processes can use
+/// the memory. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
 pub fn share_with_another_user(open: OpenLibrary<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -88,8 +88,8 @@ fn assert_other_namespace<T>(result: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel connects processes of different PID namespaces, because it needs no process ID. A ticket contains a process
-/// ID, which belongs to another process outside its namespace. The library then rejects the ticket. Needs
+/// A channel connects processes of different PID namespaces, because it needs no process ID. A ticket contains a
+/// process ID, which belongs to another process outside its namespace. The library then rejects the ticket. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     let (outside_channel, inside_channel) = Channel::pair().unwrap();

@@ -24,7 +24,8 @@ pub struct Executor {
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Executor {
-    /// Executes a sequence of operations on a new machine. Returns the machine, and the model's state after the sequence.
+    /// Executes a sequence of operations on a new machine. Returns the machine, and the model's state after the
+    /// sequence.
     pub fn run_sequence(
         config: &Config,
         page_tables: PageTables,
@@ -77,7 +78,7 @@ impl Executor {
             // Agent 0 is the CPU, so GPUs are numbered from agent 1.
             Operation::Create(agent) => {
                 let size = self.parts * self.granule;
-                self.handles.push(vmm.create(size, &self.machine.on(agent - 1))?);
+                self.handles.push(vmm.create(size, &self.machine.shareable_on(agent - 1))?);
             }
             Operation::Release(handle) => vmm.release(self.handles[handle])?,
             Operation::Map(handle, part, range) => {
@@ -179,7 +180,8 @@ impl Executor {
         }
     }
 
-    /// Executes an operation while the runtime calls of `plan` fail. Returns the operation's result and the failed calls.
+    /// Executes an operation while the runtime calls of `plan` fail. Returns the operation's result and the failed
+    /// calls.
     pub fn execute_with_faults(
         &mut self,
         operation: Operation,

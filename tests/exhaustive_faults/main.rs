@@ -1,7 +1,8 @@
-//! Tries every sequence of operations, with every failure of its last operation. Each run executes one sequence with one
-//! failure. In turn, each runtime call of the last operation fails with each status, alone or together with later calls.
-//! In other runs, `mmap`, `mprotect` or the allocation of descriptors fails. After the failure, the state is unchanged, or
-//! the ranges that the library could not restore are in quarantine. `retire.rs` does the same for retirements.
+//! Tries every sequence of operations, with every failure of its last operation. Each run executes one sequence with
+//! one failure. In turn, each runtime call of the last operation fails with each status, alone or together with later
+//! calls. In other runs, `mmap`, `mprotect` or the allocation of descriptors fails. After the failure, the state is
+//! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` does the same for
+//! retirements.
 //!
 //! Sequences have up to four operations. `HSA_VMM_LONG=1` increases this to five where the library neither changes page
 //! tables nor waits for their changes. If several sequences reach the same state before the last operation, only one of
@@ -35,7 +36,8 @@ fn search(name: &'static str, config: Config, min_runs: u64) {
     run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
-/// Tests a machine on which the library controls the page tables. The machine's changes take effect as late as possible.
+/// Tests a machine on which the library controls the page tables. The machine's changes take effect as late as
+/// possible.
 fn search_with_controlled_page_tables(name: &'static str, generation: Generation) {
     let config = config_of(generation).with_page_table_updates(PageTableUpdates::Late);
     run_search(name, (config, PageTables::Controlled), 4, 1_000);

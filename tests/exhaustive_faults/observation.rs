@@ -18,11 +18,11 @@ pub struct Observation {
     quarantine: Vec<Quarantined>,
     /// For each mapping: the access of each agent, by `get_access`.
     access: Vec<[Access; AGENTS]>,
-    /// For each mapping and GPU: whether the GPU's page table allows reads and writes, and the offset in the memory. The
-    /// offset is 0 without access.
+    /// For each mapping and GPU: whether the GPU's page table allows reads and writes, and the offset in the memory.
+    /// The offset is 0 without access.
     pages: Vec<[(bool, bool, usize); GPUS.len()]>,
-    /// For each mapping and GPU: whether the page table has an entry. If the library does not control page tables, an entry
-    /// of AMD's driver allows all access.
+    /// For each mapping and GPU: whether the page table has an entry. If the library does not control page tables, an
+    /// entry of AMD's driver allows all access.
     entries: Vec<[bool; GPUS.len()]>,
     /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
@@ -101,9 +101,9 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. If a GPU's access was set to
-    /// none, the GPU keeps its entry only until the memory is mapped again, for example by a rollback. If the library
-    /// controls page tables, a GPU may also gain an entry without permissions.
+    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. If a GPU's access was
+    /// set to none, the GPU keeps its entry only until the memory is mapped again, for example by a rollback. If the
+    /// library controls page tables, a GPU may also gain an entry without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
@@ -226,8 +226,8 @@ fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; 
     Ok(granted)
 }
 
-/// Returns the access of this process to every granule of the reservations. Fails if a granule has no mapping, not even one
-/// without access.
+/// Returns the access of this process to every granule of the reservations. Fails if a granule has no mapping, not even
+/// one without access.
 fn process_access(
     executor: &Executor,
     reservations: &[(Address, usize)],
@@ -254,8 +254,8 @@ fn process_access(
     reservations.iter().map(accesses).collect()
 }
 
-/// Checks the state after an operation has quarantined a range. The library lists the range and rejects calls on it, and
-/// other mappings are unchanged.
+/// Checks the state after an operation has quarantined a range. The library lists the range and rejects calls on it,
+/// and other mappings are unchanged.
 ///
 /// If `may_have_hole` is set, the range may have a hole: the kernel has rejected the call that would have filled it.
 pub fn check_quarantine(

@@ -1,8 +1,8 @@
-//! Enumerates every sequence of operations, and every way in which the last operation can fail. A run executes a sequence
-//! with one of these failures.
+//! Enumerates every sequence of operations, and every way in which the last operation can fail. A run executes a
+//! sequence with one of these failures.
 //!
-//! Earlier operations of a sequence never fail. A failed operation changes nothing, so the sequence without it is the same
-//! test.
+//! Earlier operations of a sequence never fail. A failed operation changes nothing, so the sequence without it is the
+//! same test.
 
 use crate::executor::Executor;
 use crate::machine::Machine;
@@ -359,8 +359,8 @@ impl Trial<'_> {
     /// Returns whether the operation succeeds although this function fails.
     fn tolerates_failure(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // If the library cannot map memory for the CPU, the runtime maps it. If the library cannot replace a mapping
-            // of this process, it removes the mapping's access.
+            // If the library cannot map memory for the CPU, the runtime maps it. If the library cannot replace a
+            // mapping of this process, it removes the mapping's access.
             (SYSTEM_CALL, _) => true,
             // Without the properties, the owner of an import is unknown.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
@@ -369,7 +369,8 @@ impl Trial<'_> {
             // The failure leaks a signal, or leaves memory of this process locked.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
-            // The library waits for changes of page tables by locking a page. If the unlock fails, the page stays locked.
+            // The library waits for changes of page tables by locking a page. If the unlock fails, the page stays
+            // locked.
             ("hsa_amd_memory_unlock", _) => self.search.page_tables != PageTables::Untouched,
             // The mapping was removed. The library quarantines only its memory.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,

@@ -1,5 +1,5 @@
-//! Threads that continuously try to map foreign memory in and around a reservation, while the library changes mappings in
-//! the reservation.
+//! Threads that continuously try to map foreign memory in and around a reservation, while the library changes mappings
+//! in the reservation.
 
 use crate::machine::{Library, access, at};
 use crate::process::assert_mapped;
@@ -23,8 +23,8 @@ struct ForeignMapping {
 }
 
 impl ForeignMapping {
-    /// Maps memory near the hint, or anywhere if the hint is 0. With `MAP_FIXED_NOREPLACE` in `flags`, maps exactly at the
-    /// hint, or returns `None`.
+    /// Maps memory near the hint, or anywhere if the hint is 0. With `MAP_FIXED_NOREPLACE` in `flags`, maps exactly at
+    /// the hint, or returns `None`.
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The byte in foreign pages. `runtime.c` defines the same value.
 pub const FOREIGN_BYTE: u8 = 0x77;
 
-/// Compiles a C file that uses HSA's types into a library. The library's symbols have the same symbol version as those of
-/// AMD's releases.
+/// Compiles a C file that uses HSA's types into a library. The library's symbols have the same symbol version as those
+/// of AMD's releases.
 pub fn compile(name: &str, source: &Path) -> PathBuf {
     compile_with(name, source, &[])
 }
@@ -131,8 +131,8 @@ pub fn foreign_page_is_at(address: Address) -> bool {
     unsafe { [0, 4095].into_iter().all(|offset| page.add(offset).read_volatile() == FOREIGN_BYTE) }
 }
 
-/// Makes two adjacent mappings at the start of a reservation of four pages. The hostile runtime also maps their memory for
-/// the CPU. Returns the reservation's address.
+/// Makes two adjacent mappings at the start of a reservation of four pages. The hostile runtime also maps their memory
+/// for the CPU. Returns the reservation's address.
 pub fn make_two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
     let properties = AllocationProperties::on(gpu);
     let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();

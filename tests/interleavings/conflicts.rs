@@ -278,7 +278,7 @@ fn mapping_ahead_does_not_affect_callers() {
         let machine = machine();
         let granule = machine.granule();
         let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(2);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).expect("addresses");
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).expect("addresses");
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).expect("access");
         let map_and_unmap = |_: &Machine| {
             buffer.map(0..2).expect("the pages are not mapped");

@@ -290,8 +290,8 @@ impl Executor {
         self.ipc().runtime()
     }
 
-    /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that contains
-    /// the address, and with the offset in that memory.
+    /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that
+    /// contains the address, and with the offset in that memory.
     fn with_memory_at<T>(
         &self,
         address: usize,

@@ -1,5 +1,5 @@
-//! Parents, children and grandchildren share memory by IPC. Each process has a runtime of its own, and the processes end in
-//! different orders.
+//! Parents, children and grandchildren share memory by IPC. Each process has a runtime of its own, and the processes
+//! end in different orders.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

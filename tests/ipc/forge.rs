@@ -1,7 +1,7 @@
 //! Forges handles, as a process can that knows their layout.
 //!
-//! This module implements the documented layout of [`IpcHandle`] independently of the library. Tests fail if the library
-//! does not follow its documentation.
+//! This module implements the documented layout of [`IpcHandle`] independently of the library. Tests fail if the
+//! library does not follow its documentation.
 
 use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;

@@ -154,7 +154,8 @@ pub fn disconnect_before_reply(handle: &IpcHandle, times: usize) {
     }
 }
 
-/// Listens at the socket name of this process. Sends each client a descriptor that is not memory, and disconnects at once.
+/// Listens at the socket name of this process. Sends each client a descriptor that is not memory, and disconnects at
+/// once.
 pub fn send_invalid_descriptor() {
     let listener = bind_name(std::process::id() as i32);
     std::thread::spawn(move || {

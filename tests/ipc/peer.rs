@@ -87,8 +87,8 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its process id");
-        // Ignores the ID that the peer has sent, which is valid only in the peer's PID namespace. The socket's credentials
-        // contain the peer's ID in the test's namespace.
+        // Ignores the ID that the peer has sent, which is valid only in the peer's PID namespace. The socket's
+        // credentials contain the peer's ID in the test's namespace.
         let credentials =
             rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }
@@ -173,8 +173,8 @@ impl Peer {
 
     /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
     ///
-    /// Tries several sizes, because releases of AMD's runtime differ in the sizes that they cache after a free, and in the
-    /// addresses that they choose.
+    /// Tries several sizes, because releases of AMD's runtime differ in the sizes that they cache after a free, and in
+    /// the addresses that they choose.
     #[track_caller]
     pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
@@ -221,8 +221,8 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long the
-    /// open of the first handle took, and the longest time of an open and close of the second.
+    /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long
+    /// the open of the first handle took, and the longest time of an open and close of the second.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,

@@ -1,4 +1,5 @@
-//! The library rejects exporters of another user until the caller trusts the user, and exporters in another PID namespace.
+//! The library rejects exporters of another user until the caller trusts the user, and exporters in another PID
+//! namespace.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

@@ -12,8 +12,8 @@ pub type Fields = Vec<(&'static str, String)>;
 
 /// Calls `on_event` for each event that passes the filter, on the thread that logs it.
 ///
-/// The first call installs a subscriber for the whole process. Later calls have no effect. A subscriber of one thread would
-/// not suffice: tracing caches for all threads whether the first thread's subscriber is interested in an event.
+/// The first call installs a subscriber for the whole process. Later calls have no effect. A subscriber of one thread
+/// would not suffice: tracing caches for all threads whether the first thread's subscriber is interested in an event.
 pub fn subscribe(filter: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
     static ONCE: Once = Once::new();
     let set = || tracing::subscriber::set_global_default(EventSubscriber { filter, on_event });

@@ -52,7 +52,7 @@ impl Library {
     }
 
     /// Returns the properties of shareable memory on a GPU.
-    pub fn on(&self, gpu: usize) -> AllocationProperties {
+    pub fn shareable_on(&self, gpu: usize) -> AllocationProperties {
         AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
@@ -63,7 +63,7 @@ impl Library {
 
     #[track_caller]
     pub fn create(&self, gpu: usize, size: usize) -> Handle {
-        self.vmm.create(size, &self.on(gpu)).expect("memory")
+        self.vmm.create(size, &self.shareable_on(gpu)).expect("memory")
     }
 
     #[track_caller]
@@ -129,7 +129,9 @@ impl Library {
             let base = free.address();
             drop(free);
             let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(base);
-            let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
+            let Ok(mut buffer) = options.reserve(&self.vmm, &self.shareable_on(0)) else {
+                continue;
+            };
             assert_eq!(buffer.address(), base);
             let extend = |&steps: &usize| match buffer.extend(steps * step) {
                 Ok(()) => true,

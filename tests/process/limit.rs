@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 /// Allows this process to open only `descriptors` further descriptors.
 pub fn limit_free_descriptors(descriptors: u64) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    // The limit applies to the number of a new descriptor, not to the count. Opening files uses up the free lower numbers.
+    // The limit applies to the number of a new descriptor, not to the count. Opening files uses up the free lower
+    // numbers.
     let mut files = Vec::new();
     loop {
         let file = File::open("/dev/null").unwrap();

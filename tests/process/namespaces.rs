@@ -47,8 +47,8 @@ pub fn new_pid_namespace() {
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // Also creates a network namespace. AMD's runtime names its socket by the process ID, and in a PID namespace this ID
-    // may equal that of a process outside.
+    // Also creates a network namespace. AMD's runtime names its socket by the process ID, and in a PID namespace this
+    // ID may equal that of a process outside.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());

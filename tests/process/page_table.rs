@@ -11,8 +11,9 @@ pub fn entries(gpu: usize) -> Vec<Range<usize>> {
 /// Returns the permissions of the entry that starts at an address of a GPU, such as `rwx`.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 pub fn permissions(gpu: usize, address: usize) -> Option<String> {
-    let line =
-        lines(gpu).into_iter().find(|line| entry_range(line).is_some_and(|it| it.start == address))?;
+    let line = lines(gpu)
+        .into_iter()
+        .find(|line| entry_range(line).is_some_and(|it| it.start == address))?;
     line.split_whitespace().last().map(str::to_owned)
 }
 
@@ -50,7 +51,8 @@ pub struct Page {
 #[track_caller]
 pub fn page(gpu: usize, address: usize) -> Option<Page> {
     let lines = lines(gpu);
-    let line = lines.iter().find(|line| entry_range(line).is_some_and(|it| it.contains(&address)))?;
+    let line =
+        lines.iter().find(|line| entry_range(line).is_some_and(|it| it.contains(&address)))?;
     let (before, after) = line.split_once(" offset 0x")?;
     let (offset, permissions) = after.split_once(' ')?;
     let offset = usize::from_str_radix(offset, 16).ok()? + address - entry_range(line)?.start;

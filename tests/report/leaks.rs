@@ -63,7 +63,7 @@ fn owned_values_are_not_logged_as_leaks() {
     let logged = warnings(|| {
         let machine = machine();
         let reservation = Reservation::builder(GRANULE).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, GRANULE, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, GRANULE, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         // The mapping is the last value that uses the runtime.
         drop((reservation, memory, machine));

@@ -121,7 +121,8 @@ fn try_naming_stale_values() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
     let reservation = Reservation::builder(2 * GRANULE).reserve(vmm).unwrap().named("mine");
-    let memory = Allocation::create(vmm, GRANULE, &machine.on(0)).unwrap().named("memory");
+    let memory =
+        Allocation::create(vmm, GRANULE, &machine.shareable_on(0)).unwrap().named("memory");
     let mapping = reservation.map(0, &memory).unwrap().named("mapping");
     let some = |name: &str| vec![Some(name.to_owned())];
     assert_eq!(names(&machine), [some("mine"), some("mapping"), some("memory")]);

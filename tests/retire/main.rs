@@ -38,7 +38,7 @@ fn machine() -> Machine {
 /// Maps new memory at an offset of a reservation, with access for the CPU and the first GPU.
 #[track_caller]
 fn map(machine: &Machine, reservation: &Reservation, offset: usize) -> Mapping {
-    let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
     let mapping = reservation.map(offset, &memory).unwrap();
     mapping.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"used").unwrap();
@@ -295,7 +295,7 @@ fn range_can_be_mapped_again_after_its_retirement() {
     for round in 1..=50 {
         let mapping = map(&machine, &reservation, 0);
         submit(&queue, mapping, &[signal.at_least(round)]).unwrap();
-        let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
         let taken = reservation.map(0, &memory).unwrap_err();
         assert!(matches!(taken.problem(), Some(Problem::AlreadyMapped(_))), "{taken}");
         assert_readable(&machine, reservation.address());

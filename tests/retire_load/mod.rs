@@ -211,7 +211,7 @@ impl<'a> Worker<'a> {
     /// Maps new memory in an unused slot, and submits the mapping.
     fn retire(&mut self, tag: u8) {
         let library = self.load.library;
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let mapping = loop {
             let offset = self.random.below(SLOTS) * SIZE;
             match self.reservation.map(offset, &memory) {

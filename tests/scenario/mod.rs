@@ -147,7 +147,7 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("free", |s| s.library.vmm.address_free(s.empty, 2 * s.granule())),
     ("create", |s| {
-        let created = s.library.vmm.create(s.granule(), &s.library.on(1))?;
+        let created = s.library.vmm.create(s.granule(), &s.library.shareable_on(1))?;
         s.handles.borrow_mut().push(created);
         Ok(())
     }),

@@ -125,7 +125,7 @@ fn owned_values_drop_on_any_thread() {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(8 * granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         std::thread::scope(|scope| {
             for number in 0..8 {
                 let (reservation, memory) = (reservation.clone(), memory.clone());
@@ -158,7 +158,7 @@ fn several_vmms_share_a_runtime() {
                     for _ in 0..30 {
                         let vmm = Vmm::open(&machine.runtime).unwrap();
                         let base: Address = vmm.address_reserve(granule, 0, None).unwrap();
-                        let handle = vmm.create(granule, &machine.on(0)).unwrap();
+                        let handle = vmm.create(granule, &machine.shareable_on(0)).unwrap();
                         vmm.map(base, granule, 0, handle).unwrap();
                         // The `Vmm` frees everything when it is dropped.
                     }

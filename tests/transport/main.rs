@@ -32,7 +32,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Creates shareable memory.
 fn new_memory(library: &Library) -> Allocation {
-    Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
+    Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap()
 }
 
 /// Maps memory, and grants the CPU access.
