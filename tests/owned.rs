@@ -1,4 +1,4 @@
-//! Owned values: they can be dropped in any order, and each keeps the values that it depends on alive.
+//! Owned values can be dropped in any order. Each value keeps the values alive that it depends on.
 
 mod machine;
 
@@ -226,7 +226,7 @@ fn drop_does_not_panic_when_frees_fail() {
     }
 }
 
-/// Makes adjacent mappings. Each maps new memory, which contains the mapping's number.
+/// Makes adjacent mappings of new memory. Each mapping's first byte is its number.
 fn map_adjacent(
     machine: &Machine,
     reservation: &Reservation,
@@ -282,7 +282,7 @@ fn unmap_many_accepts_gaps() {
 fn failed_unmap_many_returns_all_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // From ROCm 7.0 on, one runtime call unmaps all four.
+        // From ROCm 7.0 on, one runtime call unmaps all four mappings.
         let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
         for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, HSA_STATUS_ERROR);

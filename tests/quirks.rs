@@ -1,4 +1,4 @@
-//! The workaround of each quirk is needed on some release, avoids a failure there, and does no harm on other releases.
+//! The workaround of each quirk avoids a failure on a release that has the quirk, and does no harm on other releases.
 
 mod hostile;
 mod machine;
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// A failure that occurs on a release if a quirk is not worked around.
+/// A failure that occurs on a release if the library does not work around a quirk.
 struct Failure {
     quirk: &'static str,
     /// A release that has the quirk.
     release: fn() -> Config,
     /// A description of the failure.
     symptom: &'static str,
-    /// Returns whether the failure occurs.
+    /// Performs the operations that fail, and returns whether the failure occurs.
     occurs: fn(&Machine) -> bool,
 }
 
@@ -90,7 +90,7 @@ const FAILURES: &[Failure] = &[
         occurs: |machine| {
             let properties = machine.shareable_on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // If another thread takes the addresses, the pause fails, but the memory is freed.
+            // If another thread takes the addresses, the pause fails, but still frees the memory.
             let paused = buffer.pause(PauseMode::Discard);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
@@ -158,7 +158,7 @@ fn gpu_loses_access(machine: &Machine) -> bool {
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // ROCm 6.0 has revoked the first GPU's access by now. 6.1 and 6.2 revoke it in the following call.
+    // The loop's last grant has revoked the first GPU's access in ROCm 6.0. In 6.1 and 6.2, the next call revokes it.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
@@ -184,12 +184,12 @@ fn quirk_named(name: &str) -> &'static Quirk {
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
     let mut tested: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
-    // Tested below, with a runtime that counts concurrent calls.
+    // `unlocked_calls_race_without_the_workaround` tests this quirk, with a runtime that counts concurrent calls.
     assert!(tested.insert("some_calls_take_no_lock"));
-    // Tested on AMD's own runtime: conformance/tests/quirks.rs.
+    // `conformance/tests/quirks.rs` tests these two quirks on AMD's own runtime.
     assert!(tested.insert("unmap_keeps_memory"));
     assert!(tested.insert("grant_without_descriptor_aborts"));
-    // Tested in tests/defects/ipc_server.rs.
+    // `tests/defects/ipc_server.rs` tests this quirk.
     assert!(tested.insert("ipc_server_outlives_stop"));
     assert_eq!(names, tested);
 }
@@ -239,8 +239,8 @@ fn unneeded_workarounds_do_no_harm() {
     }
 }
 
-/// Runs exports and other calls in two threads. Returns how often a call overlapped an export, in which the runtime
-/// takes no lock.
+/// One thread exports memory, while another creates and releases memory. The runtime takes no lock in an export.
+/// Returns how many calls overlapped an export.
 fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = HostileRuntime::new();
     // SAFETY: this test compiled the runtime, which implements HSA's functions.
@@ -290,7 +290,7 @@ fn with_quirks_keeps_needed_quirks() {
     }
     let config = generation(Generation::C);
     let needed = machine::quirks_of(&config);
-    // The safe method cannot remove quirks.
+    // `with_quirks` cannot remove quirks. Only the unsafe `with_exact_quirks` can.
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), needed);
     let handle = machine.create(0, machine.granule());
@@ -314,7 +314,8 @@ fn with_quirks_adds_quirks() {
     assert_eq!(machine.vmm.quirks(), expected);
 }
 
-/// Two adjacent mappings can need the same list of agents, although different agents are granted access.
+/// The library can send two adjacent mappings the same list of agents, although different agents gain access to them.
+/// It must record for each mapping which agents it has granted access.
 #[test]
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();

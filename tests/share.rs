@@ -1,4 +1,4 @@
-//! Memory shared as file descriptors, within a process and between processes.
+//! The library exports memory as file descriptors, and imports it in the same process or in another one.
 
 mod machine;
 mod process;
@@ -128,7 +128,7 @@ fn imported_descriptor_may_be_closed() {
             let shared = export(&machine, original);
             let imported = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
             drop(shared);
-            // Another file now has the number of the closed descriptor.
+            // This file gets the number of the closed descriptor.
             let decoy = File::open("/dev/null").unwrap();
             let imported_address = machine.reserve(granule);
             machine.map(imported_address, granule, imported);
@@ -260,7 +260,7 @@ fn failed_imports_and_exports_leak_no_descriptor() {
             let null = File::open("/dev/null").unwrap();
             let error = machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
-            // Another process could shrink these files, so that the CPU's accesses would raise SIGBUS.
+            // Another process could shrink these files. Accesses of the CPU would then raise SIGBUS.
             let memory_file = memfd_create("no memory", MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&memory_file, granule as u64).unwrap();
             for shrinkable in [file.as_fd(), memory_file.as_fd()] {
@@ -363,8 +363,7 @@ fn import_is_granted_to_several_gpus() {
                 .unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is the first, the second or the last in the list of all GPUs. One GPU already has access
-            // before the grant to all.
+            // Before the grant to all GPUs, GPU 1 already has access. The loop tests every GPU as the owner.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

@@ -1,4 +1,4 @@
-//! Owned values whose mappings another owner has replaced, on the simulation.
+//! An owned value does not act on the mapping that has replaced its own, its successor. Tests this on the simulation.
 
 mod machine;
 mod successor;

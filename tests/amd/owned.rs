@@ -1,4 +1,4 @@
-//! Owned values keep the values that they need alive, in whatever order they are dropped.
+//! Owned values can be dropped in any order. Each value keeps the values alive that it depends on.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in_order, orders};

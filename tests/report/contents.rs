@@ -1,4 +1,4 @@
-//! Reports match the state.
+//! A report matches the state of the library.
 
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
@@ -71,7 +71,8 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver grants a GPU read and write access with any grant.
+/// AMD's user-space driver gives a GPU read and write access with any grant. The report says if a GPU can do more than
+/// the caller has requested.
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();

@@ -1,4 +1,4 @@
-//! Leaks are logged by name.
+//! When the last `Vmm` is dropped, the library logs leaked reservations and memory with their names.
 
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
@@ -28,7 +28,7 @@ fn leaks_are_logged_by_name() {
         let (base, handles) = map_pages(&machine, 2, &[0]);
         machine.vmm.name_reservation(base, "kv cache").unwrap();
         machine.vmm.name_handle(handles[0], "page 0").unwrap();
-        // No handle refers to this memory: only its reservation is reported as leaked.
+        // No handle refers to this memory, so the library reports only its reservation as leaked.
         let (_, unnamed) = map_pages(&machine, 1, &[0]);
         machine.vmm.release(unnamed[0]).unwrap();
         machine.close();

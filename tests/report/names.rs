@@ -1,4 +1,4 @@
-//! Each name belongs to one value, and is removed when that value is freed.
+//! Each name belongs to one reservation, mapping or memory. The library removes the name when its owner is freed.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
@@ -19,7 +19,7 @@ fn names_can_be_set_changed_and_removed() {
     let vmm = &machine.vmm;
     let (base, handles) = map_pages(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
-    // Any address inside is accepted.
+    // The calls accept any address inside the reservation or mapping.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
     vmm.name_mapping(at(base, 2 * GRANULE - 1), "second").unwrap();
     vmm.name_handle(handles[0], "page").unwrap();
@@ -108,7 +108,8 @@ fn new_reservation_inherits_no_name() {
     machine.assert_empty();
 }
 
-/// The owned value's range was freed by address, and other values were created in it.
+/// An owned value whose range was freed by address does not set the names of values that were created later in the
+/// range.
 #[test]
 fn stale_owned_value_names_nothing() {
     // Retries if another thread takes the addresses.

@@ -1,4 +1,4 @@
-//! A report as text.
+//! The text of a report.
 
 use super::*;
 use hsa_vmm::PoolMemory;

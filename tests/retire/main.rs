@@ -1,4 +1,4 @@
-//! Retire queues: mappings that are unmapped when signals fire.
+//! Retire queues unmap mappings once signals have fired.
 
 #[path = "../allocations/mod.rs"]
 mod allocations;
@@ -68,7 +68,8 @@ fn submit_range(
     unsafe { queue.submit_range(address, size, signals) }
 }
 
-/// Fails unless the CPU and the GPU can still read the memory. A load from unmapped memory ends the process.
+/// Fails unless the CPU and the GPU can still read the memory. If the memory is not mapped, the CPU's load ends the
+/// process.
 #[track_caller]
 fn assert_readable(machine: &Machine, address: Address) {
     assert!(machine.simulation.page(0, address.get()).is_some(), "no entry in the page table");
@@ -157,8 +158,8 @@ fn mapping_without_signals_is_unmapped_by_next_poll() {
     machine.assert_everything_freed();
 }
 
-/// The queue's thread works in passes and pauses between them. A pass that takes long because unmapping is slow must
-/// not lengthen the pause.
+/// The queue's thread reads signals and unmaps in passes, and pauses between passes. If unmapping is slow, a pass takes
+/// long, but the pause must not become longer.
 #[test]
 fn slow_unmaps_do_not_lengthen_the_pause() {
     const COUNT: usize = 10;
@@ -172,7 +173,7 @@ fn slow_unmaps_do_not_lengthen_the_pause() {
     let begun = Instant::now();
     for (index, mapping) in mappings.into_iter().enumerate() {
         if index == COUNT {
-            // The queue's thread has begun to unmap the others.
+            // Submits the last mapping after the queue's thread has begun to unmap the others.
             wait_until(|| queue.pending() < COUNT);
         }
         submit(&queue, mapping, &[]).unwrap();
@@ -195,7 +196,7 @@ fn full_queue_returns_the_mapping() {
     let is_full = |error: &Error| matches!(error.kind(), ErrorKind::LimitReached { limit: 2, .. });
     // SAFETY: the queue is dropped before the signal.
     let rejected = unsafe { queue.submit_many(mappings, &[signal.at_most(0)]) }.unwrap_err();
-    // The same call cannot succeed later.
+    // The error says that this call can never succeed, not that the queue is full at the moment.
     let problem = rejected.error.problem();
     assert_eq!((problem, queue.pending()), (Some(Problem::ExceedsCapacity(2)), 0), "all or none");
     let by_range = submit_range(&queue, reservation.address(), 3 * SIZE, &[]).unwrap_err();

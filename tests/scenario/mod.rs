@@ -1,4 +1,4 @@
-//! A scenario with two reservations, and every operation on it.
+//! A scenario: two reservations with mappings and handles. Lists every operation on them.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -21,11 +21,11 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// that only this mapping keeps allocated.
 pub struct Scenario {
     pub library: Library,
-    /// Eight granules, of which the first five are mapped in four mappings.
+    /// A reservation of eight granules. Four mappings cover its first five granules.
     pub used: Address,
-    /// Two granules in which nothing is mapped.
+    /// A reservation of two granules, in which nothing is mapped.
     pub empty: Address,
-    /// One granule of memory that is not mapped.
+    /// A handle of one granule of memory, which is not mapped.
     pub spare: Handle,
     /// A descriptor that was exported from `spare`.
     pub shared: OwnedFd,
@@ -43,7 +43,8 @@ impl Scenario {
         let [mapped_twice, kept_by_mapping, spare] =
             [0, 1, 0].map(|gpu| library.create(gpu, granule));
         let double = library.create(0, 2 * granule);
-        // Accesses all memory once, so that the runtime opens no files later.
+        // Accesses all memory once, because the runtime opens files on the first access, and the tests count
+        // descriptors.
         for (index, handle) in
             [mapped_twice, kept_by_mapping, spare, double].into_iter().enumerate()
         {
@@ -108,7 +109,7 @@ impl Scenario {
         vmm.check().unwrap_or_else(|e| panic!("{context}: {e}"));
     }
 
-    /// Grants the CPU read access, and fails unless it reads the original contents.
+    /// Grants the CPU read access to all mappings. Fails unless the CPU reads the original contents.
     pub fn assert_contents(&self, context: &str) {
         let granule = self.granule();
         for (index, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
@@ -127,7 +128,7 @@ impl Scenario {
 
 pub type Operation = fn(&Scenario) -> Result<(), Error>;
 
-/// Every operation that calls the runtime, in several variants, each with a name.
+/// Every operation of the library that calls the runtime, with its name. Some operations have several variants.
 pub const OPERATIONS: &[(&str, Operation)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {

@@ -1,5 +1,5 @@
-//! Tests of owned values whose mappings were unmapped by address and replaced by mappings of another owner.
-//! Every method must fail, and must not change the other owner's mappings.
+//! Tests of owned values whose mappings were unmapped by address. Another owner has then made mappings at the same
+//! addresses: the successors. Every method of the owned value must fail, and must not change the successors.
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -22,7 +22,7 @@ struct Successor<'a> {
 }
 
 impl<'a> Successor<'a> {
-    /// Unmaps these ranges by address, and maps other memory there.
+    /// Unmaps these ranges by address, and maps new memory at the same addresses.
     #[track_caller]
     fn replace(library: &'a Library, ranges: &[(Address, usize)]) -> Self {
         let mut mappings = Vec::new();
@@ -57,7 +57,7 @@ impl<'a> Successor<'a> {
         }
     }
 
-    /// Fails unless a method has returned `NotMapped`, and has changed nothing.
+    /// Fails unless a method has returned `NotMapped`, and has not changed the successors.
     #[track_caller]
     fn assert_rejected<T>(&self, method: &str, result: Result<T, impl Into<Error>>) {
         match result.map_err(Into::into) {

@@ -1,5 +1,4 @@
-//! Concurrent threads. Operations are atomic, do not deadlock, and do not wait for operations on other
-//! reservations.
+//! Operations of concurrent threads are atomic, do not deadlock, and do not wait for operations on other reservations.
 
 #[path = "../hostile/mod.rs"]
 mod hostile;
@@ -93,7 +92,8 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// In some calls, the simulated release takes no lock. If two such calls overlap, the simulation aborts the process.
+/// Like AMD's runtime, the simulation takes no lock in some calls. If a call overlaps one of these calls, the
+/// simulation aborts the process.
 #[test]
 fn vmms_and_runtimes_share_a_simulation() {
     within(TIME_LIMIT, || {
