@@ -25,11 +25,11 @@ fn warnings(function: impl FnOnce()) -> Vec<Fields> {
 fn leaks_are_logged_by_name() {
     let logged = warnings(|| {
         let machine = machine();
-        let (base, handles) = map_pages(&machine, 2, &[0]);
+        let (base, handles) = map_granules(&machine, 2, &[0]);
         machine.vmm.name_reservation(base, "kv cache").unwrap();
         machine.vmm.name_handle(handles[0], "page 0").unwrap();
         // No handle refers to this memory, so the library reports only its reservation as leaked.
-        let (_, unnamed) = map_pages(&machine, 1, &[0]);
+        let (_, unnamed) = map_granules(&machine, 1, &[0]);
         machine.vmm.release(unnamed[0]).unwrap();
         machine.close();
     });

@@ -24,7 +24,7 @@ fn machine() -> Machine {
 }
 
 /// Reserves `granules` granules. At each granule that `mapped` lists, maps new memory of the second GPU.
-fn map_pages(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
+fn map_granules(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
     let page = |&number: &usize| {
         let handle = machine.create(1, GRANULE);

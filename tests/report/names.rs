@@ -17,7 +17,7 @@ fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
 fn names_can_be_set_changed_and_removed() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 4, &[0, 1]);
+    let (base, handles) = map_granules(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
     // The calls accept any address inside the reservation or mapping.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
@@ -38,7 +38,7 @@ fn names_can_be_set_changed_and_removed() {
 fn naming_rejects_values_that_do_not_exist() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     let assert_rejected = |result: Result<(), Error>, argument, problem| {
         let error = result.unwrap_err();
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
@@ -64,7 +64,7 @@ fn naming_rejects_values_that_do_not_exist() {
 fn names_end_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     vmm.name_reservation(base, "old").unwrap();
     vmm.name_mapping(base, "old").unwrap();
     vmm.name_handle(handles[0], "old").unwrap();
@@ -165,7 +165,7 @@ fn pool_memory_is_reported_until_freed() {
 #[test]
 fn naming_fails_in_a_forked_child() {
     let machine = machine();
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     let end = process::in_child(|| {
         let vmm = &machine.vmm;
         let results = [
