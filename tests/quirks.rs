@@ -29,21 +29,21 @@ struct Failure {
     occurs: fn(&Machine) -> bool,
 }
 
-fn generation(generation: Generation) -> Config {
+fn config_of(generation: Generation) -> Config {
     Config::mi300x(2).with_generation(generation)
 }
 
 const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
-        release: || generation(Generation::A).with_extension(4),
+        release: || config_of(Generation::A).with_extension(4),
         symptom: "a GPU loses access when another GPU's access changes",
         occurs: gpu_loses_access,
     },
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut rocm_6_0 = generation(Generation::A).with_extension(4);
+            let mut rocm_6_0 = config_of(Generation::A).with_extension(4);
             rocm_6_0.extension_reported = false;
             rocm_6_0
         },
@@ -60,7 +60,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "unmap_of_several_fails",
-        release: || generation(Generation::A),
+        release: || config_of(Generation::A),
         symptom: "an unmap of two mappings fails",
         occurs: |machine| {
             let granule = machine.granule();
@@ -73,7 +73,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "cpu_unmap_leaves_hole",
-        release: || without_cpu_mapping(generation(Generation::A)),
+        release: || without_cpu_mapping(config_of(Generation::A)),
         symptom: "a reservation has unmapped addresses",
         occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -85,7 +85,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "memory_returns_with_addresses",
-        release: || generation(Generation::B),
+        release: || config_of(Generation::B),
         symptom: "the memory of a paused buffer stays in use",
         occurs: |machine| {
             let properties = machine.shareable_on(0);
@@ -98,7 +98,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "peer_after_owner_fails",
-        release: || generation(Generation::C),
+        release: || config_of(Generation::C),
         symptom: "a grant to a peer fails after a grant to the owner",
         occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -110,7 +110,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "export_keeps_descriptor",
-        release: || generation(Generation::C),
+        release: || config_of(Generation::C),
         symptom: "two exports return the same descriptor, which the runtime owns",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -139,7 +139,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_needs_descriptor",
-        release: || generation(Generation::D),
+        release: || config_of(Generation::D),
         symptom: "an import cannot be exported",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -288,7 +288,7 @@ fn with_quirks_keeps_needed_quirks() {
     if process::rerun_in_own_process() {
         return;
     }
-    let config = generation(Generation::C);
+    let config = config_of(Generation::C);
     let needed = machine::quirks_of(&config);
     // `with_quirks` cannot remove quirks. Only the unsafe `with_exact_quirks` can.
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(Quirks::default()));
@@ -306,7 +306,7 @@ fn with_quirks_keeps_needed_quirks() {
 fn with_quirks_adds_quirks() {
     let mut additional = Quirks::default();
     additional.peer_after_owner_fails = true;
-    let config = generation(Generation::A);
+    let config = config_of(Generation::A);
     let mut expected = machine::quirks_of(&config);
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;
@@ -320,7 +320,7 @@ fn with_quirks_adds_quirks() {
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();
     additional.set_access_drops_unnamed_agents = true;
-    let config = generation(Generation::B);
+    let config = config_of(Generation::B);
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let base = machine.reserve(2 * granule);
