@@ -256,7 +256,7 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
 }
 
 /// In ROCm 7.14, the library must map the memory again to grant a peer access after the owner. The library then adds
-/// the peer to `runtime_granted`.
+/// the peer to `runtime_granted`, the agents to which the runtime has granted access.
 #[test]
 fn peer_granted_after_owner_can_lose_access() {
     if process::rerun_in_own_process() {

@@ -1,5 +1,5 @@
 //! The full cycle on every kind of machine and every release: reserve, create, map, grant, use, revoke, unmap, release,
-//! free. Once with calls of `Vmm`, and once with owned values.
+//! free. Each test runs the cycle once with calls of `Vmm`, and once with owned values.
 
 mod machine;
 mod process;
@@ -102,7 +102,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     for gpu in 0..gpus.len() {
         assert_eq!(machine.simulation.page(gpu, base.get()), None, "{name}");
     }
-    // Releases `small` before its memory is unmapped, and `large` after.
+    // Releases `small` while its memory is mapped, and `large` after its memory was unmapped.
     vmm.release(small).unwrap();
     assert!(vmm.allocation_size(small).is_err());
     let retained = vmm.retain_allocation_handle(at(base, 5 * granule + 1)).unwrap();
@@ -127,7 +127,7 @@ fn cycle_by_values(machine: &Machine, name: &str) {
     let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
     let first = reservation.map(0, &memory).unwrap();
     let second = reservation.map(2 * granule, &memory).unwrap();
-    // Grants one GPU after the other, the owner first. Without a workaround, this fails in ROCm 7.14.
+    // Grants one GPU after the other, the owner first. Without a workaround, these grants fail in ROCm 7.14.
     for &gpu in &gpus {
         first.grant(&[gpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
     }

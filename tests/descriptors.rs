@@ -284,7 +284,8 @@ fn set_access_keeps_cpu_access_after_failure() {
     });
 }
 
-/// `set_access` changes several mappings. If the descriptors run out after the first change, the library restores it.
+/// `set_access` changes several mappings. If the descriptors run out after the first change, the library undoes this
+/// change.
 #[test]
 fn set_access_of_several_restores_after_failure() {
     on_each_release(|machine| {
@@ -332,8 +333,9 @@ fn set_access_of_several_restores_after_failure() {
     });
 }
 
-/// Runs a test on the hostile runtime, with two mappings that the CPU and a GPU can read and write. Once, the library
-/// maps the memory for the CPU. Once, the exported descriptors are read-only, and the runtime maps the memory.
+/// Runs a test twice on the hostile runtime, with two mappings that the CPU and a GPU can read and write. The first
+/// time, the library maps the memory for the CPU. The second time, the exported descriptors are read-only, and the
+/// runtime maps the memory for the CPU.
 fn on_hostile(
     function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {
@@ -365,7 +367,7 @@ fn on_hostile(
     }
 }
 
-/// Revoking unmaps the memory. Before it maps the memory again, another thread takes the last descriptors.
+/// Revoking unmaps the memory. Before the library maps the memory again, another thread takes the last descriptors.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {

@@ -232,8 +232,9 @@ fn agent_copies_need_access_to_the_range() {
     }
 }
 
-/// To revoke one agent's access, the library maps the memory again and grants the other agents access again. It must
-/// record these grants. Otherwise, it could not revoke them later, or fill the hole that the runtime leaves.
+/// To revoke one agent's access, the library maps the memory again and grants the other agents access again. The
+/// library must record these grants. Otherwise, it could not revoke them later, or fill the hole that the runtime
+/// leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::rerun_in_own_process() {
@@ -410,8 +411,8 @@ fn state_matches_results_at_the_mapping_limit() {
     }
 }
 
-/// When CPUs lose access, the library does not call the runtime, even after it has mapped memory again. It calls
-/// `mprotect`, whether the library or the runtime has mapped the memory for the CPU.
+/// When CPUs lose access, the library does not call the runtime, even after it has mapped memory again. The library
+/// calls `mprotect`, even if the runtime has mapped the memory for the CPU.
 #[test]
 fn revoking_cpus_makes_no_runtime_call() {
     if process::rerun_in_own_process() {

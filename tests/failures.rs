@@ -353,8 +353,9 @@ fn two_failures_restore_or_quarantine() {
     );
 }
 
-/// A CPU whose access was set to none stays in `runtime_granted`, because unmapping the memory still leaves a hole that
-/// the library must fill. The CPU also stays there after a failed unmap whose rollback has granted access again.
+/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose access was set to none
+/// stays in this set, because unmapping the memory still leaves a hole that the library must fill. The CPU also stays
+/// in the set after a failed unmap whose rollback has granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::rerun_in_own_process() {

@@ -1,5 +1,5 @@
-//! The library identifies runtimes, also if a runtime reports a false version or lacks functions, and if a process has
-//! loaded several.
+//! The library identifies runtimes, even if a runtime reports a false version or lacks functions, or if a process has
+//! loaded several runtimes.
 
 mod hostile;
 mod log;

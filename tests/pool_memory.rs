@@ -226,7 +226,7 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// If the kernel driver is not from AMD's own package, AMD's runtime cannot export memory. It then returns
+/// If the kernel driver is not from AMD's own package, AMD's runtime cannot export memory. The runtime then returns
 /// `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
 #[test]
 fn unsupported_export_differs_from_runtime_failure() {

@@ -111,8 +111,8 @@ fn privileged_load_ignores_environment() {
         assert_eq!(constructor_user, None, "{variable:?} ran the caller's code: {text}");
         assert!(!text.contains(variable.1), "{variable:?} was not ignored: {text}");
     }
-    // In a program without privileges, the constructor runs, but only with the caller's own rights. This does not
-    // include the last variable: the library never uses a relative `ROCM_PATH`.
+    // In a program without privileges, the constructor runs, but only with the caller's own rights. The loop leaves out
+    // the last variable, because the library never uses a relative `ROCM_PATH`.
     for variable in &variables[..3] {
         attack.set_mode(0o755);
         let (text, constructor_user) = attack.run(&[*variable]);

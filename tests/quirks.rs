@@ -151,14 +151,14 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
-/// Returns whether a GPU loses access when the access of another one changes.
+/// Returns whether a GPU loses access when another GPU's access changes.
 fn gpu_loses_access(machine: &Machine) -> bool {
     let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
     machine.map(base, granule, machine.create(0, granule));
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // The loop's last grant has revoked the first GPU's access in ROCm 6.0. In 6.1 and 6.2, the next call revokes it.
+    // In ROCm 6.0, the loop's last grant has revoked the first GPU's access. In 6.1 and 6.2, the next call does.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
@@ -315,7 +315,7 @@ fn with_quirks_adds_quirks() {
 }
 
 /// The library can send two adjacent mappings the same list of agents, although different agents gain access to them.
-/// It must record for each mapping which agents it has granted access.
+/// The library must record, for each mapping, the agents to which it has granted access.
 #[test]
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();

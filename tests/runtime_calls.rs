@@ -1,5 +1,5 @@
 //! The library makes as few runtime calls as the runtime allows. One call can set the access of several agents to
-//! several mappings. If this call fails half-way, the library rolls it back completely.
+//! several mappings. If this call fails half-way, the library rolls the call back completely.
 
 mod machine;
 mod process;
@@ -81,8 +81,8 @@ fn only_the_last_access_of_an_agent_is_sent() {
     }
 }
 
-/// The library gives the CPU access by a view, a mapping of this process. It does not send the CPU's access to the
-/// runtime.
+/// The library gives the CPU access by a view, a mapping of this process. The library does not send the CPU's access to
+/// the runtime.
 #[test]
 fn access_of_the_cpu_is_not_sent() {
     for (release, config) in machine::releases() {
@@ -274,7 +274,7 @@ fn barrier_locks_a_page_once_per_change_of_gpus() {
     let options = VmmOptions::new().with_barrier(true);
     let vmm = Vmm::open_with(&machine.runtime, options).unwrap();
     let locks = || machine.simulation.calls("hsa_amd_memory_lock");
-    // Opening waits once, to test the calls.
+    // Opening a `Vmm` waits once, to test the calls that the wait makes.
     assert_eq!(locks(), 1);
     let granule = machine.granule();
     let base = vmm.address_reserve(2 * granule, 0, None).unwrap();

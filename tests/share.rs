@@ -287,7 +287,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import. After a grant to the owner, it rejects a grant to another agent.
+/// ROCm 7.14 does not report the owner of an import. Once the owner has access, ROCm 7.14 rejects grants to other
+/// agents.
 /// The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
 fn import_of_unknown_owner_is_granted_gpu_by_gpu() {

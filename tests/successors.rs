@@ -1,4 +1,5 @@
-//! An owned value does not act on the mapping that has replaced its own, its successor. Tests this on the simulation.
+//! On the simulation: an owned value whose mapping was unmapped by address does not act on the mapping that replaces
+//! it, the successor.
 
 mod machine;
 mod successor;

@@ -77,14 +77,14 @@ fn check_failure(fixture: &Fixture, operation: Operation, context: &str, plan: &
     assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
 
-/// Errors that the driver returns. Every call fails with the first of them.
+/// Errors that the driver returns. Every call fails with the first error.
 const ERRORS: [&str; 11] = [
     "ENOMEM", "EINVAL", "EBUSY", "EFAULT", "EPERM", "ENOSPC", "EMFILE", "ENFILE", "EIO", "ENODEV",
     "EINTR",
 ];
 
 /// The environment variable that selects the errors. With the value `all`, every call fails with every error. By
-/// default, every third call also fails with another error, and each time with the next one of the list.
+/// default, every third call also fails with one further error. These calls use the further errors in turn.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.

@@ -74,7 +74,7 @@ fn cpu_access_changes_make_no_hole() {
         }
         assert_eq!(access_changes(&shim), before, "no call of the runtime");
         vmm.write(at(base, size), b"kept").unwrap();
-        // When the access of GPUs changes, in 6.1 the library also names the CPU in each call.
+        // In 6.1, the library also names the CPU in each call that changes GPUs' access.
         for gpu in 0..2 {
             library.grant(base, size, library.gpu(gpu), Access::ReadWrite);
         }

@@ -111,7 +111,7 @@ fn another_process_shares_the_memory() {
     });
 }
 
-/// A fault plan, and a function that returns whether the plan's failure causes an error of this kind.
+/// A fault plan, and a function that returns whether an error has the kind that the plan should cause.
 type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
 
 const FAILURES: [PlannedFailure; 5] = [
@@ -156,7 +156,7 @@ fn too_large_memory_is_out_of_memory() {
     on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        // SAFETY: queries a number and touches no memory.
+        // SAFETY: the call only returns a number.
         let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) } as usize;
         // The driver allocates at most half of the machine's memory.
         let three_quarters = (pages / 4 * 3 * 4096).next_multiple_of(SIZE);

@@ -73,8 +73,7 @@ fn two_loaded_releases_are_distinguished() {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
                 load_without_starting(first);
-                // The dynamic linker returns the library that is already loaded. It does the same when HIP loads a
-                // runtime.
+                // `Runtime::load` gets the library that is already loaded, as HIP would.
                 let runtime = Runtime::load().unwrap();
                 let info = runtime.info();
                 assert_eq!(info.path, Some(first.canonicalize().unwrap()));

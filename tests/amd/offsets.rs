@@ -1,4 +1,4 @@
-//! Mappings at an offset into a handle's memory. They need control of page tables.
+//! Mappings at an offset into a handle's memory. Such mappings need control of page tables.
 
 use crate::amd_runtime::raw::{Fault, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};

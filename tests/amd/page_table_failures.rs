@@ -119,7 +119,7 @@ impl Setup {
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
-    /// The address, the GPU, and its entry.
+    /// The address, the GPU, and the GPU's page-table entry.
     pages: Vec<(Address, usize, Option<page_table::Page>)>,
     values: Vec<(Address, usize, u64)>,
 }
@@ -268,7 +268,7 @@ fn failed_call_while_opening_is_reported() {
                 println!("{context}: {reasons}");
                 tried += 1;
                 reported += usize::from(!reasons.is_empty());
-                // The library still enforces permissions, because it can also wait by a call of the runtime.
+                // The library still enforces permissions, because calls of the runtime can also wait.
                 let waits_by_runtime = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 failed_opens +=

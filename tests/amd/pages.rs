@@ -98,7 +98,7 @@ fn overlaying_a_mapping_frees_memory() {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let mut quirks = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined.
+        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined behaviour.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         pause_in_turn(&Library::open(runtime, options));
     });

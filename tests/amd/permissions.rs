@@ -394,7 +394,7 @@ enum LateCall {
 fn first_late_call(setup: &Setup) -> Option<LateCall> {
     let Setup { library, raw, base } = setup;
     let (second, _) = library.map_new_memory(0, SIZE);
-    // A GPU's first copy creates its queue, which also waits for page tables.
+    // A GPU's first copy creates the GPU's queue. The creation also waits for page tables.
     for address in [*base, second] {
         for gpu in [0, 1] {
             let agent = library.gpu(gpu);
@@ -449,10 +449,11 @@ fn calls_take_effect_late_without_barrier() {
     });
 }
 
-/// If the library cannot allocate a page of its own through `/dev/kfd`, it waits with calls of the runtime.
+/// If the library cannot allocate a page of its own through `/dev/kfd`, the library waits by calls of the runtime.
 #[test]
 fn calls_take_effect_without_a_driver_page() {
     static WAITS_BY_RUNTIME: AtomicBool = AtomicBool::new(false);
+    /// The exit status of a child in which the library's own allocation failed, and all calls took effect.
     const CHECKED: i32 = 9;
     let test = "permissions::calls_take_effect_without_a_driver_page";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
@@ -477,7 +478,7 @@ fn calls_take_effect_without_a_driver_page() {
             let late = first_late_call(&Setup::with_library(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
-        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if certain ones
+        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if some of them
         // fail.
         let checked = (1..100).any(|failing_allocation| {
             in_child_with_status(|| check(failing_allocation)) == End::Failure(CHECKED)

@@ -9,7 +9,7 @@ use std::path::Path;
 type Calls = BTreeMap<String, u64>;
 
 /// Counts the calls in the driver's log, whose lines are `process:thread time device CALL arguments`.
-fn calls(log: &Path) -> Calls {
+fn count_calls(log: &Path) -> Calls {
     let mut calls = Calls::new();
     for line in std::fs::read_to_string(log).unwrap().lines() {
         let call = line.split(' ').nth(3).unwrap_or_default();
@@ -18,7 +18,7 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Returns whether tests need not make a call fail: the call does not affect operations, or never fails in a driver.
+/// Returns whether tests leave out a call, because it has no effect on operations, or because no driver rejects it.
 fn is_irrelevant(call: &str) -> bool {
     let irrelevant =
         ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
@@ -33,10 +33,10 @@ pub fn driver_calls<T>(start: impl Fn() -> T, function: impl Fn(&mut T)) -> Vec<
     let end = in_child(|| {
         set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let mut state = start();
-        let before = calls(&log);
+        let before = count_calls(&log);
         function(&mut state);
         let mut lines = String::new();
-        for (call, count) in calls(&log) {
+        for (call, count) in count_calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {
                 if !is_irrelevant(&call) {
                     lines += &format!("{call}#{number}\n");

@@ -288,7 +288,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let first_failure = FaultPlan::none().fail(function, number, HSA_STATUS_ERROR);
                     let mut plans = vec![FaultPlan::none().always(function, HSA_STATUS_ERROR)];
-                    // After the first failure, either one later call fails, or all calls from a later one on.
+                    // After the first failure, either one later call fails, or a later call and all calls after it.
                     plans.extend((1..20).map(|nth| {
                         first_failure.clone().fail_any(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
                     }));

@@ -137,8 +137,8 @@ fn mapped_host_memory_is_busy_on_amds_runtime() {
     on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", check_mapped_host_memory);
 }
 
-/// Host memory that one `Runtime` has mapped is busy for another. Both share one loaded library of AMD's, which would
-/// unlock neither of two overlapping ranges.
+/// Host memory that one `Runtime` has mapped is busy for another `Runtime`. The two share AMD's loaded library. If
+/// their ranges overlapped, AMD's library would unlock neither range.
 fn check_host_memory_of_two_runtimes(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();

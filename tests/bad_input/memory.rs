@@ -76,7 +76,8 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// Some of HIP's functions have a `flags` argument, which must be zero. The C interface checks it with `check_flags`.
+/// Some of HIP's functions have a `flags` argument, which must be zero. The C interface checks this argument with
+/// `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation;

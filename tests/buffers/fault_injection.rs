@@ -1,5 +1,5 @@
 //! Makes runtime calls fail during operations on buffers. Either each call fails alone, in turn, or one call and all
-//! later calls fail. The modules that use this one check the result.
+//! later calls fail. The modules that use this module check the result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;

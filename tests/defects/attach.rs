@@ -27,7 +27,7 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shares memory between two processes, and returns how the importer ended.
 ///
 /// `export` returns a value that this function keeps until the importer ends, and the handle's bytes. `import` gets
-/// these bytes. When it is ready, it calls its second argument, and then opens the memory.
+/// these bytes. When `import` is ready, it calls its second argument, and then opens the memory.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),

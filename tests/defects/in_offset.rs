@@ -1,4 +1,4 @@
-//! The runtime accepts `in_offset`, but ignores it: it always maps the start of the memory.
+//! The runtime accepts `in_offset`, but ignores the value, and always maps the start of the memory.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};

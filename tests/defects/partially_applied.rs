@@ -38,7 +38,7 @@ fn failed_change_revokes_access_on_the_runtime() {
     let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
     FAILED_CHANGE_REVOKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second change revokes this access. The third change, which fails, would
-        // grant it again.
+        // grant the access again.
         fail_page_table_change(CHANGES_AT_START + 3);
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);

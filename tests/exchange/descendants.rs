@@ -40,7 +40,8 @@ fn connect_all() -> [Option<Ends>; 3] {
 }
 
 /// Sends memory ("down") from the parent to the grandchild, and other memory ("up") from the grandchild to the parent.
-/// Every process writes and reads both memories. Then one process is killed, and the other two continue to use both.
+/// Every process writes and reads both memories. Then one process is killed, and the other two processes continue to
+/// use both memories.
 pub fn share_with_descendants(open: OpenLibrary<'_>, killed: Role) {
     let (mut report_reader, report_writer) = UnixStream::pair().unwrap();
     report_reader.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -64,7 +64,7 @@ fn send_word(channel: &Channel, word: &str) {
     channel.send_descriptor(std::io::stderr(), &description).unwrap();
 }
 
-/// Receives a word. Fails unless it is the expected one.
+/// Receives a word, and fails unless the word is `word`.
 #[track_caller]
 fn expect_word(channel: &Channel, word: &str) {
     assert_eq!(channel.receive_descriptor().unwrap().1.name, word);

@@ -88,8 +88,8 @@ fn assert_other_namespace<T>(result: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel connects processes of different PID namespaces, because it needs no process ID. A ticket contains a
-/// process ID, which belongs to another process outside its namespace. The library then rejects the ticket. Needs
+/// A channel connects processes of different PID namespaces, because a channel needs no process ID. A ticket contains a
+/// process ID. In another namespace, this ID belongs to another process, so the library rejects the ticket. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     let (outside_channel, inside_channel) = Channel::pair().unwrap();

@@ -4,9 +4,10 @@
 //! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` does the same for
 //! retirements.
 //!
-//! Sequences have up to four operations. `HSA_VMM_LONG=1` increases this to five where the library neither changes page
-//! tables nor waits for their changes. If several sequences reach the same state before the last operation, only one of
-//! them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
+//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations on machines where
+//! the library does not change page tables and does not wait for changes of page tables. If several sequences reach the
+//! same state before the last operation, the search tries only one of them. `HSA_VMM_FAULT_DEPTH=6` tries every
+//! sequence of up to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -224,7 +224,8 @@ impl Model {
     }
 
     /// Returns whether no sequence continues after an operation. Continuing would test nothing new, because other
-    /// operations reach the same state. `CreateOnHost` is an exception, to limit the number of sequences.
+    /// operations reach the same state. After `CreateOnHost`, continuing would test something new, but would take too
+    /// many sequences.
     pub fn is_always_last(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))

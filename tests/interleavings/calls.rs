@@ -1,8 +1,8 @@
 //! Records which calls of the runtime overlap.
 //!
-//! The library logs each call of the runtime before it releases the locks that it holds for the call. When a call is
-//! logged, this module switches to the other threads, as if the call took long. It records the calls that the other
-//! threads make before the switch back.
+//! The library logs each call of the runtime while it still holds the call's locks. When a call is logged, this module
+//! switches to the other threads, as if the call took long. The module records the calls that the other threads make
+//! before the switch back.
 
 use crate::log;
 use shuttle::thread::yield_now;

@@ -159,8 +159,8 @@ fn opposite_copies_do_not_deadlock() {
     });
 }
 
-/// The runtime's `map` fails from its third call on. A revocation then fails, and the library cannot roll it back. It
-/// quarantines the reservation while other threads use the reservation.
+/// The runtime's `map` fails from its third call on. A revocation then fails, and the library cannot roll the
+/// revocation back. The library quarantines the reservation while other threads use the reservation.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_schedules(SCHEDULES, || {

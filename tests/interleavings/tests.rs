@@ -1,8 +1,8 @@
 //! Tests the library's own locks with the model checker shuttle.
 //!
-//! Shuttle runs one thread at a time, and chooses the next thread at every lock. The module [`calls`] makes it also
-//! choose the next thread during every call of the runtime, as if the call took long. Shuttle detects deadlocks, and
-//! prints the schedule of a failure for `shuttle::replay`.
+//! Shuttle runs one thread at a time, and chooses the next thread at every lock. The module [`calls`] makes shuttle
+//! also choose the next thread during every call of the runtime, as if the call took long. Shuttle detects deadlocks,
+//! and prints the schedule of a failure for `shuttle::replay`.
 
 extern crate hsa_vmm_interleaved as hsa_vmm;
 

@@ -7,7 +7,9 @@ use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-/// The positions of the fields of a handle.
+// The positions of the fields of a handle.
+
+/// AMD's own handle of the memory.
 pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;
@@ -31,7 +33,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, add)
 }
 
-/// Returns the handle with the correct check value for this generation of its slot.
+/// Returns the handle with the correct check value. `generation` is the number of the export, which the exporter's
+/// table contains.
 pub fn with_valid_check(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
     let mut covered = bytes[..CHECK.start].to_vec();
     covered.extend(generation.to_le_bytes());

@@ -118,7 +118,8 @@ pub fn bind_relay_names(process: i32) {
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
-/// Counts the connections that `connect_to_relays` holds after each step. Tests only check whether it is zero.
+/// The sum of the numbers of open connections after each step of `connect_to_relays`. Tests only check whether the sum
+/// is zero.
 pub static FLOODED: AtomicUsize = AtomicUsize::new(0);
 
 /// Connects to all relays of other processes repeatedly, until this process ends.

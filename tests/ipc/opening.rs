@@ -84,7 +84,7 @@ on_all_fixtures! {
         }
         assert_error(&importer.try_run(&format!("close_raw {}", twice[1])), INVALID_VALUE);
         exporter.free(address);
-        // As in HIP, the runtime decides whether freed memory can still be opened. ROCm 6.1 allows it.
+        // As in HIP, the runtime decides whether freed memory can still be opened. ROCm 6.1 still opens the memory.
         if let Err(error) = within(30, || importer.try_open(&hip_handle)) {
             assert_eq!(error.hip, INVALID_DEVICE_POINTER, "{}", error.text);
         }

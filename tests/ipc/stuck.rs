@@ -28,7 +28,7 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     table
 }
 
-/// Returns whether to run a long test on this fixture. On AMD's runtime, runs it only in the mode with a server,
+/// Returns whether to run a long test on this fixture. On AMD's runtime, long tests run only in the mode with a server,
 /// because both modes behave alike.
 fn runs_long_test(name: &str, fixture: &Fixture) -> bool {
     (matches!(fixture, Fixture::Simulation) || fixture.has_server())

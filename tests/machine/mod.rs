@@ -52,8 +52,8 @@ impl Machine {
         assert_idle(&self.simulation);
     }
 
-    /// Calls `function`. Returns the names of the runtime's functions that it calls, without `hsa_amd_vmem_`, and the
-    /// number of calls of each.
+    /// Counts the calls of the runtime that `function` makes. Returns the name of each called function, without
+    /// `hsa_amd_vmem_`, and the number of calls.
     pub fn calls(&self, function: impl FnOnce()) -> Vec<(&'static str, u64)> {
         let before = self.simulation.all_calls();
         function();

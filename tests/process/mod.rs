@@ -112,7 +112,8 @@ pub fn descriptors() -> usize {
 
 /// Calls `function` while the process can open only `free_descriptors` further descriptors.
 pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
-    // The standard library duplicates descriptors to 3 and above. With a limit of 3, this fails with another error.
+    // The standard library duplicates descriptors to 3 and above. With a limit of 3, the duplication would fail with
+    // another error.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD only reads flags, and any number is a valid argument.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;

@@ -8,7 +8,7 @@ pub fn entries(gpu: usize) -> Vec<Range<usize>> {
     lines(gpu).iter().filter_map(|line| entry_range(line)).collect()
 }
 
-/// Returns the permissions of the entry that starts at an address of a GPU, such as `rwx`.
+/// Returns the permissions of the entry that starts at an address, for example `rwx`.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 pub fn permissions(gpu: usize, address: usize) -> Option<String> {
     let line = lines(gpu)
@@ -42,11 +42,11 @@ pub struct Page {
     pub memory: String,
     /// The offset of the page in the memory, in bytes.
     pub offset: usize,
-    /// Such as `rwx`.
+    /// For example `rwx`.
     pub permissions: String,
 }
 
-/// Returns the page at an address of a GPU, or `None` if no entry contains the address.
+/// Returns the page at an address, or `None` if no entry of the GPU contains the address.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 #[track_caller]
 pub fn page(gpu: usize, address: usize) -> Option<Page> {

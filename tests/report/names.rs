@@ -1,4 +1,4 @@
-//! Each name belongs to one reservation, mapping or memory. The library removes the name when its owner is freed.
+//! Each name belongs to one reservation, mapping or memory, and the library removes both together.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};

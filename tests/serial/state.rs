@@ -31,7 +31,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Applies an operation. Returns whether this outcome is possible. If it is not, the caller must drop the state.
+    /// Applies an operation. Returns whether this outcome is possible. After `false`, the caller must drop the state.
     pub fn try_apply(&mut self, operation: Operation, outcome: Outcome) -> bool {
         if let Outcome::Rejected(reason) = outcome {
             return self.can_be_rejected(operation, reason);

@@ -106,7 +106,7 @@ fn look_ups_run_during_runtime_calls() {
             assert_eq!(vmm.retain_allocation_handle(at(base, 4096)), Ok(handle));
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
-            // With this second call of `map`, the first one continues.
+            // The first call of `map` continues once this second call has begun.
             vmm.map(second_base, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });

@@ -413,7 +413,7 @@ fn ten_thousand_rounds_leak_nothing() {
         drop(receiver.receive(&machine.vmm).unwrap());
     };
     round();
-    // Counts shared mappings only, because the allocator and threads add private ones.
+    // Counts shared mappings only, because the allocator and threads add private mappings.
     let shared =
         || process::regions().iter().filter(|region| region.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());
