@@ -121,7 +121,7 @@ on_all_fixtures! {
         });
     }
 
-    exporters_survive_importers_that_hang_up(fixture) {
+    exporters_survive_importers_that_disconnect(fixture) {
         if !fixture.has_server() {
             return;
         }
@@ -141,7 +141,7 @@ on_all_fixtures! {
         importer.assert_contains(opened, "there");
     }
 
-    importers_survive_servers_that_hang_up(fixture) {
+    importers_survive_servers_that_disconnect(fixture) {
         if !fixture.has_server() {
             return;
         }
