@@ -21,7 +21,7 @@ thread_local! {
     static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// The calls since [`begin`].
+/// The calls since [`begin_recording`].
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     running: Vec<String>,
@@ -54,13 +54,13 @@ fn is_race(unlocked: &str, overlapping: &str) -> bool {
     is_unlocked(unlocked) && (is_unlocked(overlapping) || is_locked(overlapping))
 }
 
-/// Begins a recording. Until [`end`], every call of the runtime switches to the other threads.
-pub fn begin() {
+/// Begins a recording. Until [`end_recording`], every call of the runtime switches to the other threads.
+pub fn begin_recording() {
     RECORDING.set(Some(Recording::default()));
 }
 
 /// Ends the recording, and returns it.
-pub fn end() -> Recording {
+pub fn end_recording() -> Recording {
     RECORDING.take().unwrap_or_default()
 }
 

@@ -22,13 +22,13 @@ fn machine() -> Machine {
 
 /// Runs several functions at once, and returns the overlaps of the runtime's calls.
 fn run_concurrently(machine: &Machine, operations: &[&(dyn Fn(&Machine) + Sync)]) -> Recording {
-    calls::begin();
+    calls::begin_recording();
     thread::scope(|scope| {
         for operation in operations {
             scope.spawn(move || operation(machine));
         }
     });
-    let recording = calls::end();
+    let recording = calls::end_recording();
     machine.vmm.check().expect("the ledger is consistent");
     recording
 }

@@ -16,9 +16,9 @@ fn run_programs(threads: usize, steps: usize) {
         in_many_schedules(SCHEDULES, move || {
             let machine = Machine::new(config.clone());
             let seed = seed.fetch_add(1, Ordering::Relaxed);
-            calls::begin();
+            calls::begin_recording();
             run_round(&machine, threads, steps, &mut Random(seed));
-            let recording = calls::end();
+            let recording = calls::end_recording();
             if machine.vmm.quirks().some_calls_take_no_lock {
                 assert_eq!(recording.races().next(), None, "seed {seed}");
             }
