@@ -167,7 +167,7 @@ fn forged_length_is_accepted_on_the_runtime() {
 fn forged_length_is_rejected_through_the_library() {
     on_each("attach::forged_length_is_rejected_through_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(fixture);
+            let (runtime, ipc) = open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
             let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
@@ -177,7 +177,7 @@ fn forged_length_is_rejected_through_the_library() {
             ((ipc, memory), bytes)
         };
         let import = |bytes: [u8; IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(fixture);
+            let (_runtime, ipc) = open_ipc(fixture);
             report_ready();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, UnavailableReason::TooLarge);
@@ -193,7 +193,7 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: UnavailableReason) {
     assert_eq!(*reason, expected);
 }
 
-pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
+pub fn open_ipc(fixture: &Fixture) -> (Runtime, Ipc) {
     // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
@@ -204,7 +204,7 @@ pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
 fn freed_memory_is_rejected_through_the_library() {
     on_each("attach::freed_memory_is_rejected_through_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(fixture);
+            let (runtime, ipc) = open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let handles = [SMALL, LARGE].map(|size| {
                 let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
@@ -213,7 +213,7 @@ fn freed_memory_is_rejected_through_the_library() {
             (ipc, <[u8; 2 * IpcHandle::SIZE]>::try_from(handles.concat()).unwrap())
         };
         let import = |bytes: [u8; 2 * IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(fixture);
+            let (_runtime, ipc) = open_ipc(fixture);
             report_ready();
             for handle in bytes.chunks_exact(IpcHandle::SIZE) {
                 let handle = IpcHandle::from_bytes(handle.try_into().unwrap());

@@ -241,7 +241,7 @@ fn taken_socket_is_an_error_through_the_library() {
 fn forged_socket_names_are_ignored() {
     on_each("ipc_server::forged_socket_names_are_ignored", |fixture| {
         request_sharing_by_dma_buf();
-        let (runtime, ipc) = crate::attach::open(fixture);
+        let (runtime, ipc) = crate::attach::open_ipc(fixture);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let (socket, _peer) = UnixStream::pair().unwrap();
@@ -351,7 +351,7 @@ fn free_does_not_wait_for_the_server() {
     on_each(test, |fixture| {
         request_sharing_by_dma_buf();
         let share = || {
-            let (runtime, ipc) = crate::attach::open(fixture);
+            let (runtime, ipc) = crate::attach::open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             ipc.get_mem_handle(memory.address()).unwrap();
