@@ -12,29 +12,29 @@ use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
 use machine::{Machine, access, at, releases, without_cpu_mapping};
 
-/// To unmap memory, AMD's runtime revokes the access of one agent after the other, and returns at the first failure. It
-/// also revokes the access of agents whose access was set to none before.
+/// To unmap memory, AMD's runtime revokes the access of one agent after the other, and returns at the first failure.
+/// The runtime also revokes the access of agents whose access was set to none before.
 #[test]
 fn half_done_unmap_is_rolled_back() {
     if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in releases() {
-        for (config, controls) in [config.clone(), without_cpu_mapping(config)]
+        for (config, controls_page_tables) in [config.clone(), without_cpu_mapping(config)]
             .into_iter()
             .flat_map(|it| [(it.clone(), false), (it, true)])
         {
             let context = format!(
-                "{release}, dma-bufs for the CPU: {}, page tables: {controls}",
+                "{release}, dma-bufs for the CPU: {}, control of page tables: {controls_page_tables}",
                 config.dmabuf_cpu_mapping
             );
-            let options = VmmOptions::new().with_page_tables(controls);
+            let options = VmmOptions::new().with_page_tables(controls_page_tables);
             let machine = Machine::with_options(config, options);
             let size = machine.granule();
             let (base, _) = machine.map_new_memory(0, size);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
-            // Bit `n` of `granted`: whether agent `n` is granted access. Bit `n` of `reduced`: whether its access is
-            // then set to none.
+            // Bit `n` of `granted`: whether agent `n` is granted access. Bit `n` of `reduced`: whether the access of
+            // agent `n` is then set to none.
             for (granted, reduced) in
                 (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
             {
@@ -59,8 +59,9 @@ fn half_done_unmap_is_rolled_back() {
                     };
                     let found = machine.vmm.get_access(agent, base);
                     assert_eq!(found, Ok(expected), "{context}: {agent}");
-                    if let Some(gpu) =
-                        bit.checked_sub(1).filter(|_| expected != Access::None || controls)
+                    if let Some(gpu) = bit
+                        .checked_sub(1)
+                        .filter(|_| expected != Access::None || controls_page_tables)
                     {
                         let page = machine.simulation.page(gpu, base.get());
                         let writable = page.is_some_and(|page| page.writable);
@@ -179,8 +180,8 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
     assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
 }
 
-/// After a failed replacement of a mapping by an overlapping one, the ledger lists either the old mapping or the new
-/// one.
+/// After the replacement of a mapping by an overlapping mapping has failed, the ledger lists either the old mapping or
+/// the new mapping.
 #[test]
 fn failed_overlapping_replacement_is_consistent() {
     if process::rerun_in_own_process() {

@@ -101,7 +101,6 @@ fn unlocked_calls_overlap_no_call_on_handles() {
         let granule = machine.granule();
         let handle = machine.create(0, granule);
         let bases = [(); 2].map(|()| machine.reserve(granule));
-        // A second `Runtime` and `Vmm` on the same simulation.
         let runtime =
             Runtime::simulated_by(machine.simulation.clone()).expect("the simulation is running");
         let second_vmm = Vmm::open(&runtime).expect("virtual memory is supported");
