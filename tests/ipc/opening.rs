@@ -121,7 +121,7 @@ on_all_fixtures! {
         exporter.write(address + SIZE - 4, "last");
         let opened = importer.open(&exporter.get_handle(inside));
         let size = SIZE - INTERIOR_OFFSET;
-        assert_eq!(importer.run(&format!("size {opened}")), size.to_string());
+        assert_eq!(importer.run(&format!("get_size {opened}")), size.to_string());
         assert!(importer.run(&format!("read {opened} {size}")).ends_with(&to_hex(b"last")));
         assert_error(&importer.try_run(&format!("read {opened} {}", size + 1)), INVALID_VALUE);
         importer.run(&format!("fill {opened} {} {size}", 0x6464_6464));

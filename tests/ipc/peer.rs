@@ -56,7 +56,7 @@ impl Setup {
     #[track_caller]
     pub fn peer_on(&self, gpu: usize) -> Peer {
         let mut peer = self.peer_without_runtime();
-        peer.run(&format!("runtime {gpu}"));
+        peer.run(&format!("open_runtime {gpu}"));
         peer
     }
 
@@ -196,7 +196,7 @@ impl Peer {
 
     #[track_caller]
     pub fn get_handle(&mut self, address: usize) -> IpcHandle {
-        IpcHandle::from_bytes(&from_hex(&self.run(&format!("get {address}"))))
+        IpcHandle::from_bytes(&from_hex(&self.run(&format!("get_handle {address}"))))
     }
 
     #[track_caller]

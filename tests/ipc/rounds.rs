@@ -10,7 +10,7 @@ fn rounds() -> usize {
 
 /// Returns the numbers of descriptors and mappings of a peer.
 fn resources(peer: &mut Peer) -> (usize, usize) {
-    let text = peer.run("resources");
+    let text = peer.run("count_resources");
     let (descriptors, mappings) = text.split_once(' ').expect("two numbers");
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
@@ -44,7 +44,7 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let open_and_close = |importer: &mut Peer, number| {
             let hex = executor::to_hex(&handle.to_bytes());
-            importer.run(&format!("rounds {hex} {number}"));
+            importer.run(&format!("open_repeatedly {hex} {number}"));
         };
         open_and_close(&mut importer, 10);
         let before = (resources_after_pause(&mut exporter), resources(&mut importer));
@@ -59,9 +59,9 @@ on_all_fixtures! {
     /// Each round exports 2 MiB of a GPU with 1 GiB, so a leak exhausts the memory.
     many_exports_leak_nothing(fixture) {
         let mut exporter = Setup::on(fixture).peer();
-        exporter.run("new_rounds 10");
+        exporter.run("export_repeatedly 10");
         let before = resources(&mut exporter);
-        let result = exporter.try_run(&format!("new_rounds {}", rounds()));
+        let result = exporter.try_run(&format!("export_repeatedly {}", rounds()));
         if fixture.leaks_exported_memory() {
             assert_error(&result, OUT_OF_MEMORY);
         } else {
@@ -75,7 +75,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
         let before = resources(&mut exporter);
-        exporter.run(&format!("get_rounds {address} {}", rounds()));
+        exporter.run(&format!("get_handle_repeatedly {address} {}", rounds()));
         assert_leaked(before, &mut exporter, 0);
         assert_eq!(exporter.get_handle(address), handle);
     }

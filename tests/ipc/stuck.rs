@@ -110,8 +110,8 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let mut flooder = setup.peer_without_runtime();
         flooder.run("connect_to_relays");
-        let rounds = format!("rounds {} 50", executor::to_hex(&handle.to_bytes()));
-        let connected = |flooder: &mut Peer| flooder.run("flood_count") != "0";
+        let rounds = format!("open_repeatedly {} 50", executor::to_hex(&handle.to_bytes()));
+        let connected = |flooder: &mut Peer| flooder.run("count_connections") != "0";
         within(60, || {
             importer.run(&rounds);
             // The library starts relays only if the exporter has a server.
@@ -127,7 +127,7 @@ on_all_fixtures! {
         }
         let setup = Setup::on(fixture);
         let mut exporter = setup.peer();
-        exporter.run("sigpipe");
+        exporter.run("reset_sigpipe");
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
         let handle = exporter.get_handle(address);
@@ -148,7 +148,7 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut server) = (setup.peer(), setup.peer_without_runtime());
         let mut importer = setup.peer();
-        importer.run("sigpipe");
+        importer.run("reset_sigpipe");
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get_handle(address);
         server.run("send_invalid_descriptor");
