@@ -76,7 +76,7 @@ impl Executor {
                 impostor::connect_to_relays();
                 Ok(String::new())
             }
-            "count_connections" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
+            "count_connections" => Ok(impostor::CONNECTIONS.load(Ordering::Relaxed).to_string()),
             "send_invalid_descriptor" => {
                 impostor::send_invalid_descriptor();
                 Ok(String::new())
