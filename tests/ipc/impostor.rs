@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The size of a request to AMD's server, in bytes.
-const REQUEST: usize = 64;
+const REQUEST_SIZE: usize = 64;
 /// Every process ID is smaller than this number (`PID_MAX_LIMIT`).
 const PROCESS_NUMBER_LIMIT: i64 = 1 << 22;
 /// The request that ends AMD's server.
@@ -33,8 +33,8 @@ fn connect(process: i32) -> std::io::Result<UnixStream> {
     UnixStream::connect_addr(&server_address(process))
 }
 
-fn request(pointer: u64) -> [u8; REQUEST] {
-    let mut request = [0; REQUEST];
+fn request(pointer: u64) -> [u8; REQUEST_SIZE] {
+    let mut request = [0; REQUEST_SIZE];
     let text = pointer.to_string();
     request[..text.len()].copy_from_slice(text.as_bytes());
     request
@@ -100,7 +100,7 @@ pub fn replace_server(process: i32, own: &IpcHandle) {
     let memory = fetch(own);
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
-            let mut request = [0; REQUEST];
+            let mut request = [0; REQUEST_SIZE];
             // A library that checks the server disconnects without a request.
             if stream.read(&mut request).is_ok_and(|read| read > 0) {
                 send_descriptor(&stream, &memory);
@@ -161,7 +161,7 @@ pub fn send_invalid_descriptor() {
     std::thread::spawn(move || {
         let null = std::fs::File::open("/dev/null").expect("/dev/null exists");
         while let Ok((mut stream, _)) = listener.accept() {
-            if stream.read(&mut [0; REQUEST]).is_ok_and(|read| read > 0) {
+            if stream.read(&mut [0; REQUEST_SIZE]).is_ok_and(|read| read > 0) {
                 send_descriptor(&stream, &null);
             }
         }
