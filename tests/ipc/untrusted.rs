@@ -119,7 +119,7 @@ on_all_fixtures! {
         assert_error(&result, INVALID_DEVICE_POINTER);
     }
 
-    open_rejects_a_registration_of_another_server(fixture) {
+    open_rejects_a_table_entry_of_another_server(fixture) {
         if !fixture.has_server() {
             return;
         }
