@@ -112,7 +112,7 @@ on_all_fixtures! {
         let opened = importer.open(&handle);
         let hex = executor::to_hex(&handle.to_bytes());
         importer.run(&format!("call_in_child {own_address} {hex}"));
-        // The child dropped its copies of these values, which must not affect the parent.
+        // The forked child has dropped its copies of the importer's values. The importer's own values are unaffected.
         importer.assert_contains(opened, "kept");
         importer.write(own_address, "own");
         importer.assert_contains(own_address, "own");

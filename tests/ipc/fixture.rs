@@ -37,7 +37,7 @@ impl Fixture {
     pub fn open(&self) -> Runtime {
         let opened = match self {
             Self::Simulation => {
-                // As in AMD's releases, the runtime accepts any length, so the library has to check it.
+                // As in AMD's releases, the simulation accepts any length, so the library must check the length.
                 let mut config = Config::mi300x(2);
                 config.accepts_any_ipc_length = true;
                 Runtime::simulated(config)
@@ -60,13 +60,13 @@ impl Fixture {
 
     /// Returns whether exported memory is freed only when the process ends: a defect of AMD's runtime 7.2.
     ///
-    /// To record the owner of memory that it shares by dma-buf, this runtime opens a device handle. It never closes the
-    /// handle.
+    /// When this runtime shares memory by dma-buf, it opens a device handle to record the memory's owner. The runtime
+    /// never closes the device handle.
     pub fn leaks_exported_memory(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }
 
-    /// Returns whether an exporter's runtime has a server that sends its memory.
+    /// Returns whether an exporter's runtime has a server that sends the exported memory.
     pub fn has_server(&self) -> bool {
         matches!(self, Self::Amd { mode: Mode::Server, .. })
     }

@@ -1,5 +1,5 @@
-//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that launch no kernel. They have the same names as
-//! in hip-tests.
+//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that launch no kernel. The cases have the same names
+//! as in hip-tests.
 //!
 //! These cases are left out:
 //! * `hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device`: a device has only one context;

@@ -54,7 +54,8 @@ fn fetch(handle: &IpcHandle) -> OwnedFd {
 }
 
 /// Fetches the memory at an address from AMD's server. Returns `None` if there is no server, or if the server sends
-/// nothing. The server holds its lock until the caller acknowledges on the returned connection, or closes it.
+/// nothing. The server holds its lock until the caller writes an acknowledgement to the returned connection, or closes
+/// the connection.
 pub fn request_memory(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     let mut stream = connect(process).ok()?;
     stream.write_all(&request(pointer)).expect("the server reads");

@@ -23,8 +23,8 @@ on_all_fixtures! {
             importer.kill();
         }
         let mut importer = setup.peer();
-        // The server of AMD's runtime may have ended when an importer was killed. Exporting again starts
-        // another one, and returns the same handle.
+        // The server of AMD's runtime may have ended when an importer was killed. Exporting again starts another
+        // server, and returns the same handle.
         assert_eq!(exporter.get_handle(address), handle);
         let opened = importer.open(&handle);
         importer.assert_contains(opened, "safe");

@@ -109,7 +109,7 @@ on_all_fixtures! {
         let last = exporter.get_handle(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
         assert_error(&importer.try_run(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
-        // Any address of the mapped allocation closes the memory, even one before the opened address.
+        // Any address of the mapped allocation closes the memory, even an address before the opened address.
         importer.run(&format!("close_raw {}", opened - 77));
     }
 

@@ -222,7 +222,7 @@ impl Peer {
     }
 
     /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long
-    /// the open of the first handle took, and the longest time of an open and close of the second.
+    /// opening the first handle took, and how long opening and closing the second handle took at most.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,
@@ -263,8 +263,8 @@ impl Peer {
     pub fn stop(&self) {
         self.send_signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: a process of this test that is not reaped yet, and a writable status. The call does not reap a
-        // stopped process.
+        // SAFETY: the process is a child that was not reaped yet, and the kernel writes only to `status`. The call does
+        // not reap a stopped process.
         let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
         assert!(stopped == self.process && libc::WIFSTOPPED(status), "{stopped}, {status:#x}");
     }
