@@ -49,7 +49,7 @@ fn thread_ids() -> BTreeSet<libc::pid_t> {
     std::fs::read_dir("/proc/self/task").expect("/proc is mounted").filter_map(number).collect()
 }
 
-/// Calls `share`, which starts the server thread on some releases. Then delays that thread, and calls `stop`.
+/// Calls `share`, which starts the server thread on some releases. Then delays the server thread, and calls `stop`.
 fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = thread_ids();
     let shared = share();
@@ -230,7 +230,7 @@ fn taken_socket_is_an_error_through_the_library() {
         }
         let error = result.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::SocketTaken(_)), "{error}");
-        // The other process has ended. The first call binds the name, the second uses it again.
+        // The other process has ended. The first call binds the name, and the second call uses the name again.
         for _ in 0..2 {
             share().unwrap();
         }
@@ -262,7 +262,8 @@ fn forged_socket_names_are_ignored() {
     });
 }
 
-/// Shares memory, and makes a process of another user request it from the server without acknowledging the reply.
+/// Shares memory, and makes a process of another user request the memory from the server without acknowledging the
+/// reply.
 /// Calls `function` before that process ends. Returns `None` if the process did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),

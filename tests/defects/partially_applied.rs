@@ -87,7 +87,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
-/// Changes read-write access to read-only. The runtime revokes the access and grants it again.
+/// Changes read-write access to read-only. The runtime revokes the old access, and then fails to grant the new access.
 #[test]
 fn failed_change_keeps_access_through_the_library() {
     on_each("partially_applied::failed_change_keeps_access_through_the_library", |fixture| {
