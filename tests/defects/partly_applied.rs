@@ -21,7 +21,7 @@ const CHANGES_AT_START: u64 = 2;
 #[test]
 fn failed_list_is_partly_applied_on_the_runtime() {
     LIST_HALF_APPLIED.check_on_each_release(
-        "partially_applied::failed_list_is_partly_applied_on_the_runtime",
+        "partly_applied::failed_list_is_partly_applied_on_the_runtime",
         |fixture| {
             fail_page_table_change(CHANGES_AT_START + 2);
             let raw = RawRuntime::start(fixture);
@@ -35,7 +35,7 @@ fn failed_list_is_partly_applied_on_the_runtime() {
 
 #[test]
 fn failed_change_revokes_access_on_the_runtime() {
-    let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
+    let test = "partly_applied::failed_change_revokes_access_on_the_runtime";
     FAILED_CHANGE_REVOKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second change revokes this access. The third change, which fails, would
         // grant the access again.
@@ -51,7 +51,7 @@ fn failed_change_revokes_access_on_the_runtime() {
 /// afterwards.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
-    on_each("partially_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
+    on_each("partly_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
                 fail_page_table_change(change);
@@ -90,7 +90,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
 /// Changes read-write access to read-only. The runtime revokes the old access, and then fails to grant the new access.
 #[test]
 fn failed_change_keeps_access_through_the_library() {
-    on_each("partially_applied::failed_change_keeps_access_through_the_library", |fixture| {
+    on_each("partly_applied::failed_change_keeps_access_through_the_library", |fixture| {
         fail_page_table_change(3);
         let library = load_without_probes(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);
