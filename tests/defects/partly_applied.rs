@@ -5,7 +5,7 @@ use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_inaccessible, in_child};
-use crate::table::{FAILED_CHANGE_REVOKES_ACCESS, LIST_HALF_APPLIED};
+use crate::table::{FAILED_CHANGE_REVOKES_ACCESS, LIST_PARTLY_APPLIED};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
@@ -20,7 +20,7 @@ const CHANGES_AT_START: u64 = 2;
 
 #[test]
 fn failed_list_is_partly_applied_on_the_runtime() {
-    LIST_HALF_APPLIED.check_on_each_release(
+    LIST_PARTLY_APPLIED.check_on_each_release(
         "partly_applied::failed_list_is_partly_applied_on_the_runtime",
         |fixture| {
             fail_page_table_change(CHANGES_AT_START + 2);

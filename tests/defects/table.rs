@@ -43,7 +43,7 @@ defects! {
         "set_access to two mappings aborts the process if the list contains a CPU",
         "runtime.cpp of 6.1: maps each mapping with the total size of both mappings; fixed by ROCR-Runtime 8f1b0566",
         "the library calls set_access once for each mapping: quirk `set_access_of_several_fails`";
-    LIST_HALF_APPLIED: [Yes, Yes, Yes],
+    LIST_PARTLY_APPLIED: [Yes, Yes, Yes],
         "if set_access fails for one agent of its list, earlier agents of the list keep their new access",
         "runtime.cpp, VMemorySetAccessPerHandle: returns at the first failure",
         "the library checks every descriptor first; after a failure, it rolls back the earlier changes";
