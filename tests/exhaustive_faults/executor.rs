@@ -45,7 +45,7 @@ impl Executor {
                 panic!("{sequence:?} succeeds when nothing fails: {operation:?}: {error}")
             });
             model = model.after(operation);
-            executor.tag(&model);
+            executor.write_tags(&model);
         }
         (executor, model)
     }
@@ -147,7 +147,7 @@ impl Executor {
     }
 
     /// Writes each memory's tag with the CPU, where the CPU has write access.
-    pub fn tag(&self, model: &Model) {
+    pub fn write_tags(&self, model: &Model) {
         for mapping in &model.mappings {
             if mapping.access[crate::model::CPU] == hsa_vmm::Access::ReadWrite {
                 let address = self.address(mapping.reservation, mapping.slot);

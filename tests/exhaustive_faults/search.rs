@@ -334,7 +334,7 @@ impl Trial<'_> {
                     return Err(format!("the operation returned Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
-                executor.tag(&after);
+                executor.write_tags(&after);
                 Observation::of(executor)?.check_against(executor, &after)?;
                 Ok(State::Changed)
             }
@@ -388,7 +388,7 @@ impl Trial<'_> {
         if state == State::Unchanged {
             let result = executor.execute(self.operation);
             result.map_err(|error| format!("on repetition: {error}"))?;
-            executor.tag(&after);
+            executor.write_tags(&after);
             Observation::of(&executor)?.check_against(&executor, &after)?;
         }
         if state != State::Quarantined {
@@ -422,7 +422,7 @@ impl Trial<'_> {
                 || self.describe(&format!("with {free_descriptors} free descriptors: {result:?}"));
             if result.is_ok() {
                 let after = prepared.model.after(self.operation);
-                prepared.executor.tag(&after);
+                prepared.executor.write_tags(&after);
                 let observation = Observation::of(&prepared.executor);
                 let verdict = observation
                     .and_then(|observation| observation.check_against(&prepared.executor, &after));
