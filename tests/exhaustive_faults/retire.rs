@@ -8,7 +8,7 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{RetireQueue, VmmOptions};
 
 /// Retires one of two adjacent mappings while the n-th call fails. Returns the function that failed, if any did.
-fn retire(
+fn retire_with_failing_call(
     name: &str,
     config: &Config,
     options: VmmOptions,
@@ -71,10 +71,13 @@ fn faults_in_retirements_are_quarantined() {
         for (options, name) in all.into_iter().zip(["untouched", "barrier", "page tables"]) {
             let name = format!("{generation}, {name}");
             for nth in 1.. {
-                let Some(function) = retire(&name, &config, options, nth, ERROR) else { break };
+                let Some(function) = retire_with_failing_call(&name, &config, options, nth, ERROR)
+                else {
+                    break;
+                };
                 runs += 1;
                 for &status in statuses_of(function) {
-                    retire(&name, &config, options, nth, status);
+                    retire_with_failing_call(&name, &config, options, nth, status);
                     runs += 1;
                 }
             }
