@@ -199,7 +199,7 @@ impl<'a> Worker<'a> {
             self.fire_one();
         }
         while !self.used.is_empty() {
-            self.recycle();
+            self.reclaim_signals();
             thread::sleep(PAUSE);
         }
         let mut left = left.lock().unwrap();
@@ -224,7 +224,7 @@ impl<'a> Worker<'a> {
             }
             if self.random.below(4) == 0 {
                 self.fire_one();
-                self.recycle();
+                self.reclaim_signals();
             }
         };
         // The queue has unmapped the earlier mapping in this slot, so its signals can be used again.
@@ -291,11 +291,11 @@ impl<'a> Worker<'a> {
         }
         mapping.signals[0].set(0);
         self.used.push((mapping.address, mapping.signals));
-        self.recycle();
+        self.reclaim_signals();
     }
 
     /// Collects the signals of mappings that the queue has unmapped, for new submissions.
-    fn recycle(&mut self) {
+    fn reclaim_signals(&mut self) {
         let vmm = &self.load.library.vmm;
         let mut index = 0;
         while let Some((address, _)) = self.used.get(index) {
