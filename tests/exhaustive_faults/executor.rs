@@ -195,7 +195,7 @@ impl Executor {
     }
 }
 
-/// Returns the tag that the CPU writes to this part of the memory with this number.
+/// Returns the tag that the CPU writes to a part of a memory: a byte that identifies the memory and the part.
 pub fn tag_of(memory: usize, part: usize) -> u8 {
     (2 * memory + part) as u8 + 1
 }

@@ -53,7 +53,7 @@ fn search_with_barrier(name: &'static str, generation: Generation) {
     run_search(name, (config, PageTables::Barrier), 4, 1_000);
 }
 
-/// Tests one machine. Fails if a run violates a rule, or if there are too few runs: fewer than `min_runs` with
+/// Tests one machine. Fails if a run ends in a wrong state, or if there are too few runs: fewer than `min_runs` with
 /// `HSA_VMM_LONG=1`, otherwise fewer than a tenth. With `HSA_VMM_FAULT_DEPTH`, does not check the number of runs.
 fn run_search(
     name: &'static str,

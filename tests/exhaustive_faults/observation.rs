@@ -129,7 +129,7 @@ impl Observation {
     }
 
     /// Fails with the first difference. Allows one open descriptor fewer, because the library may have closed its spare
-    /// descriptor for the runtime.
+    /// descriptor, so that the runtime can open one.
     pub fn check_unchanged_except_spare(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {
             after.descriptors = self.descriptors;

@@ -129,7 +129,7 @@ fn thread_unmaps_without_poll() {
     let signal = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 2);
-    // After the pause of the second round, the queue's own thread sleeps, and the submission must wake it.
+    // After the pause of the second round, the queue's own thread sleeps. The submission must wake the thread.
     for pause in [Duration::ZERO, Duration::from_millis(200)] {
         thread::sleep(pause);
         signal.set(1);

@@ -27,7 +27,9 @@ pub struct Load<'a> {
     pub threads: usize,
     /// The number of retirements of each thread.
     pub retirements_per_thread: usize,
+    /// The capacity of the queue.
     pub capacity: usize,
+    /// The queue's time limit for signals.
     pub time_limit: Duration,
     /// Fails if an agent cannot read the byte at an address.
     pub read: &'a (dyn Fn(Address, u8) + Sync),
