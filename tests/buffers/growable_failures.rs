@@ -24,7 +24,7 @@ struct Buffers {
     machine: Machine,
 }
 
-/// The contents of buffers. They are created once, because the test compares them thousands of times.
+/// The contents of buffers, created only once, because the tests compare them thousands of times.
 static TEST_BYTES: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|index| (index % 253) as u8 + 1).collect());
 

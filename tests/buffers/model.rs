@@ -71,7 +71,7 @@ impl Model {
         size == 0 || self.access[agent] >= access
     }
 
-    /// Applies an operation to the model. Returns whether it should succeed.
+    /// Applies an operation to the model. Returns whether the operation should succeed.
     fn apply(&mut self, operation: &Operation) -> bool {
         let len = self.bytes.len();
         let resized = match *operation {

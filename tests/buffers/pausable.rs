@@ -125,7 +125,7 @@ fn pause_releases_three_gibibytes() {
 fn many_pauses_change_nothing() {
     run_single_threaded(|| {
         for (generation, config) in generations() {
-            // Generation B frees and reserves the addresses again, so the test runs more rounds with it.
+            // In generation B, a pause frees and reserves the addresses again, so the test runs more rounds.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
             let rounds = hsa_rocr::test::part_by_default(10_000).min(limit) as u32;
             let machine = Machine::new(config);
@@ -258,8 +258,8 @@ fn grants_while_paused_apply_on_resume() {
     });
 }
 
-/// The GPU that owns the memory copies the contents, even without access. The owner's access to the buffer does not
-/// change.
+/// The GPU that owns the memory copies the contents, even if the GPU has no access to the buffer. The GPU's access does
+/// not change.
 #[test]
 fn pause_saves_without_owner_access() {
     run_single_threaded(|| {

@@ -159,7 +159,7 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let base = map_granules(&machine, 3, 0, 10);
     let peer_base = map_granules(&machine, 1, 1, 20);
     vmm.set_access(peer_base, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
-    let double = machine.map_new_memory(0, 2 * granule).0;
+    let two_granule_base = machine.map_new_memory(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
     let second = at(base, granule);
     let null = Address::NULL;
@@ -170,8 +170,18 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (base, second, 2 * granule, overlaps),
         (base, base, granule, overlaps),
-        (base, double, 2 * granule, (source, |problem| problem == Problem::DifferentLayout)),
-        (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
+        (
+            base,
+            two_granule_base,
+            2 * granule,
+            (source, |problem| problem == Problem::DifferentLayout),
+        ),
+        (
+            base,
+            two_granule_base,
+            granule,
+            (size, |problem| matches!(problem, Problem::SplitsMapping(_))),
+        ),
         (base, empty, granule, source_not_mapped),
         (empty, base, granule, (destination, |problem| matches!(problem, Problem::NotMapped(_)))),
         (null, base, granule, (destination, |problem| problem == Problem::Null)),
@@ -221,7 +231,12 @@ fn exchange_and_relocate_reject_bad_ranges() {
             granule,
             (destination, |problem| matches!(problem, Problem::NotAligned { .. })),
         ),
-        (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
+        (
+            empty,
+            two_granule_base,
+            granule,
+            (size, |problem| matches!(problem, Problem::SplitsMapping(_))),
+        ),
     ];
     let calls = machine.simulation.all_calls();
     for (number, (target, origin, length, (argument, is_expected))) in moves.into_iter().enumerate()
