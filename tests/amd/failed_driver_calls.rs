@@ -13,7 +13,8 @@ use std::fmt::Debug;
 /// Pairs of an operation and a driver call. If the call fails during the operation, AMD's runtime aborts the process,
 /// because the runtime asserts that granting a GPU access succeeds (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
 ///
-/// The library checks beforehand that the process may open one more file descriptor. It cannot predict other failures.
+/// The library checks beforehand that the process may open one more file descriptor. The library cannot predict other
+/// failures.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),

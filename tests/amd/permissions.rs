@@ -300,8 +300,8 @@ fn failed_changes_are_rolled_back() {
     });
 }
 
-/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the grant is for less. No
-/// other GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
+/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the caller grants only read
+/// access. No other GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
@@ -390,7 +390,7 @@ enum LateCall {
 }
 
 /// Grants access, and then unmaps memory. After each call, checks by a GPU's write whether the call has taken effect.
-/// Returns the first call that has not.
+/// Returns the first call that has not taken effect.
 fn first_late_call(setup: &Setup) -> Option<LateCall> {
     let Setup { library, raw, base } = setup;
     let (second, _) = library.map_new_memory(0, SIZE);
@@ -405,7 +405,7 @@ fn first_late_call(setup: &Setup) -> Option<LateCall> {
             }
         }
     }
-    // The last grant may have moved the memory and flushed the first GPU's TLB.
+    // The last grant may have moved the memory and flushed the first GPU's TLB. A write fills the TLB again.
     raw.write_by(raw.gpus[0], second.get(), 2).unwrap();
     library.vmm.unmap(second, SIZE).unwrap();
     raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(LateCall::Unmap)

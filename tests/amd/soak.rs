@@ -17,7 +17,7 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// The number of threads that use each of the three `Vmm`s. The same number of threads uses areas.
 const THREADS: usize = 3;
 
-/// Returns the duration of the test on one release: two seconds, or the variable's value.
+/// Returns the duration of the test on one release: the value of `HSA_VMM_SOAK_SECONDS`, or two seconds.
 fn duration() -> Duration {
     let seconds = std::env::var("HSA_VMM_SOAK_SECONDS");
     let seconds = seconds.map(|text| text.parse().expect("HSA_VMM_SOAK_SECONDS is a number"));

@@ -7,7 +7,7 @@ use hsa_vmm::runtime::DriverState;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, ErrorKind, Runtime, Vmm};
 
-/// The driver's first calls. Each fails in a process of its own.
+/// Driver calls that the runtime makes when it starts. Each call fails in a process of its own.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
 
 #[test]
