@@ -229,7 +229,7 @@ fn failure_after_exchange_keeps_access_none() {
 }
 
 /// The test switches on the quirk `peer_after_owner_fails`, so that the library maps the memory again to grant the peer
-/// access. If this fails, the library rolls back the CPU's access, which it has changed first.
+/// access. If a call fails, the library rolls back the CPU's access, which it has changed first.
 #[test]
 fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::rerun_in_own_process() {

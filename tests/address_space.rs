@@ -453,7 +453,7 @@ fn unneeded_hole_workaround_quarantines() {
         return;
     }
     // The runtime leaves no hole, but the test switches on the quirk. The library therefore takes the runtime's own
-    // mapping for a foreign mapping in a hole, and does not change it.
+    // mapping for a foreign mapping in a hole, and does not change the mapping.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);

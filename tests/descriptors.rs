@@ -72,8 +72,8 @@ fn calls_without_descriptors_change_nothing() {
 }
 
 /// AMD's runtime before 7.14 aborts the process if it grants a GPU access and no descriptor is free. The library
-/// therefore returns an error, and does not call the runtime. If the agent already has access, changing its permission
-/// needs no descriptor.
+/// therefore returns an error, and does not call the runtime. Changing the permission of an agent that already has
+/// access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -410,7 +410,7 @@ fn rejected_unmap_needs_no_descriptor() {
         limit_free_descriptors(0);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
-        // If the runtime has mapped the memory for the CPU, the rollback has unmapped it and mapped it again.
+        // If the runtime has mapped the memory for the CPU, the rollback has unmapped the memory and mapped it again.
         let unmaps = if hostile.get(c"hostile_writable") == 0 { 2 } else { 1 };
         hostile.set(c"hostile_unmap_fails_at", unmaps + 1);
         vmm.unmap_many(&[(base, 2 * 4096)]).unwrap_err();

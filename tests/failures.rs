@@ -1,5 +1,5 @@
-//! Each runtime call of each operation fails in turn. The operation returns an error. It leaves the state unchanged, or
-//! quarantines what it could not restore.
+//! Each runtime call of each operation fails in turn. The operation returns an error. The state is unchanged, or the
+//! library quarantines what it could not restore.
 
 mod machine;
 mod process;
@@ -95,8 +95,8 @@ impl State {
     }
 }
 
-/// Performs an operation in a new scenario. Returns the functions of the runtime that it calls, and the number of
-/// calls.
+/// Performs an operation in a new scenario. Returns the functions of the runtime that the operation calls, and the
+/// number of calls.
 fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = SimulatedScenario::new(config);
     let before = scenario.simulation.all_calls();
@@ -206,7 +206,7 @@ fn check_failure(
     }
 }
 
-/// For each operation and each function that it calls: makes the function fail from its n-th call on, for every n.
+/// Makes each function of the runtime that an operation calls fail from its n-th call on, for every n.
 fn fail_from(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {
