@@ -336,7 +336,7 @@ fn set_access_of_several_restores_after_failure() {
 /// Runs a test twice on the hostile runtime, with two mappings that the CPU and a GPU can read and write. The first
 /// time, the library maps the memory for the CPU. The second time, the exported descriptors are read-only, and the
 /// runtime maps the memory for the CPU.
-fn on_hostile(
+fn on_hostile_runtime(
     function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {
     for writable in [1, 0] {
@@ -373,7 +373,7 @@ fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, [gpu, _]| {
+    on_hostile_runtime(|hostile, vmm, base, [gpu, _]| {
         limit_free_descriptors(1);
         hostile.set(c"hostile_exhausts_descriptors", 1);
         vmm.revoke(base, 2 * 4096, &[gpu]).unwrap();
@@ -387,7 +387,7 @@ fn exchange_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, _| {
+    on_hostile_runtime(|hostile, vmm, base, _| {
         limit_free_descriptors(1);
         hostile.set(c"hostile_exhausts_descriptors", 1);
         let second = at(base, 4096);
@@ -406,7 +406,7 @@ fn rejected_unmap_needs_no_descriptor() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, _| {
+    on_hostile_runtime(|hostile, vmm, base, _| {
         limit_free_descriptors(0);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
