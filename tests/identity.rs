@@ -60,7 +60,7 @@ fn without_probes() -> VmmOptions {
     VmmOptions::new().with_probing(Probing::Never)
 }
 
-/// Returns the reasons why the library does not know a runtime. Fails if it knows the runtime.
+/// Returns the reasons why the library does not know a runtime. Fails if the library knows the runtime.
 #[track_caller]
 fn reasons(runtime: &Runtime) -> String {
     match &runtime.info().implementation {
@@ -126,7 +126,7 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // This runtime also reports no build. It is unknown, because it lacks the function of the loader extension.
+    // The library does not know another runtime without a build, because that runtime has no loader extension.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }

@@ -25,7 +25,7 @@ const PROBED: [&str; 7] = [
     "import_needs_descriptor",
 ];
 
-/// A quirk whose probe can find that the quirk is present, but not that it is absent.
+/// A quirk whose probe can only find that the quirk is present, not that the quirk is absent.
 const PEER_AFTER_OWNER: &str = "peer_after_owner_fails";
 
 /// Returns the quirks for which a `Vmm` reports a probe if the runtime has the quirks `present_quirks`.

@@ -158,7 +158,8 @@ fn gpu_loses_access(machine: &Machine) -> bool {
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // In ROCm 6.0, the loop's last grant has revoked the first GPU's access. In 6.1 and 6.2, the next call does.
+    // In ROCm 6.0, the loop's last grant has revoked the first GPU's access. In 6.1 and 6.2, the grant below revokes
+    // this access.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }

@@ -42,11 +42,10 @@ impl Scenario {
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
         let [mapped_twice, kept_by_mapping, spare] =
             [0, 1, 0].map(|gpu| library.create(gpu, granule));
-        let double = library.create(0, 2 * granule);
+        let large = library.create(0, 2 * granule);
         // Accesses all memory once, because the runtime opens files on the first access, and the tests count
         // descriptors.
-        for (index, handle) in
-            [mapped_twice, kept_by_mapping, spare, double].into_iter().enumerate()
+        for (index, handle) in [mapped_twice, kept_by_mapping, spare, large].into_iter().enumerate()
         {
             library.map(used, granule, handle);
             library.grant(used, granule, library.cpu(0), Access::ReadWrite);
@@ -55,7 +54,7 @@ impl Scenario {
         }
         library.map(used, granule, mapped_twice);
         library.map(at(used, granule), granule, kept_by_mapping);
-        library.map(at(used, 2 * granule), 2 * granule, double);
+        library.map(at(used, 2 * granule), 2 * granule, large);
         library.map(at(used, 4 * granule), granule, mapped_twice);
         let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
@@ -69,7 +68,7 @@ impl Scenario {
         }
         library.vmm.release(kept_by_mapping).unwrap();
         let shared = library.vmm.export_to_shareable_handle(spare, DESCRIPTOR).unwrap();
-        let handles = RefCell::new(vec![mapped_twice, spare, double]);
+        let handles = RefCell::new(vec![mapped_twice, spare, large]);
         Self { library, used, empty, spare, shared, handles }
     }
 
@@ -79,10 +78,10 @@ impl Scenario {
 
     /// Returns four mappings to make: two in each reservation. Three of them map the same memory.
     pub fn new_mappings(&self) -> [NewMapping; 4] {
-        let (size, double) = (self.granule(), self.handles.borrow()[2]);
+        let (size, large) = (self.granule(), self.handles.borrow()[2]);
         let new_mapping = |address, handle| NewMapping { address, size, offset: 0, handle };
         [
-            new_mapping(at(self.empty, size), double),
+            new_mapping(at(self.empty, size), large),
             new_mapping(at(self.used, 6 * size), self.spare),
             new_mapping(self.empty, self.spare),
             new_mapping(at(self.used, 5 * size), self.spare),
