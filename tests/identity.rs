@@ -126,7 +126,8 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // The library does not know another runtime without a build, because that runtime has no loader extension.
+    // The library does not know this runtime, which also reports no build, because the runtime lacks the function of
+    // the loader extension.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }
