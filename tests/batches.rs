@@ -141,7 +141,7 @@ fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
     states
 }
 
-/// Runs random batches on one machine, and the equivalent single calls on another.
+/// Runs random batches on one machine, and the equivalent single calls on another machine.
 #[test]
 fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {

@@ -95,8 +95,8 @@ fn memory_shrinks_after_unmapping_many() {
     }
 }
 
-/// Most maps allocate no node of the ledger's tree, and few maps allocate more than one. A map allocates several nodes
-/// if nodes on several levels of the tree are full.
+/// Most maps allocate no node of the ledger's tree, and few maps allocate more than one node. A map allocates several
+/// nodes if nodes on several levels of the tree are full.
 #[test]
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;

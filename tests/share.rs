@@ -1,4 +1,4 @@
-//! The library exports memory as file descriptors, and imports it in the same process or in another one.
+//! The library exports memory as file descriptors, and imports it in the same process or in another process.
 
 mod machine;
 mod process;

@@ -64,7 +64,7 @@ fn find_loaded(path: &Path) -> LoadedLibrary {
 #[test]
 fn two_loaded_releases_are_distinguished() {
     let name = "identity::two_loaded_releases_are_distinguished";
-    // Both releases run with the C library of the newer one.
+    // Both releases run with the C library of the newer release.
     test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
         let newer = fixture.runtime();
         let older: PathBuf =

@@ -181,8 +181,8 @@ fn grant_to_gpu_needs_a_descriptor() {
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
         raise_limit();
         vmm.set_access(base, size, &gpus).unwrap();
-        // Changing a permission needs no descriptor. Revoking needs one, because the library grants the other GPU
-        // access again.
+        // Changing a permission needs no descriptor. Revoking needs a descriptor, because the library grants the other
+        // GPU access again.
         limit_free_descriptors(0);
         library.grant(base, size, library.gpu(1), Access::Read);
         let result = vmm.revoke(base, size, &[library.gpu(1)]);

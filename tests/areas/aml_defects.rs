@@ -35,7 +35,7 @@ fn no_failure_status_is_success() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
     let area = fixture.area(0, AreaFlags::HOST).unwrap();
-    // All statuses that HSA and AMD define, and some undefined ones.
+    // All statuses that HSA and AMD define, and some undefined statuses.
     for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
         let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
         simulation.set_faults(plan);

@@ -25,8 +25,8 @@ pub trait Setup: Sized {
 
 pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 
-/// The state of the library and the runtime that a failed operation must not change: mappings, the access of GPUs and
-/// of this process, and the runtime's usage.
+/// The state of the library and the runtime that a failed operation must not change. The state consists of the
+/// mappings, the access of GPUs and of this process, and the runtime's usage.
 #[derive(Debug, PartialEq)]
 pub struct RuntimeState {
     mappings: Vec<MappingInfo>,
@@ -56,8 +56,7 @@ impl RuntimeState {
     }
 }
 
-/// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
-/// dma-bufs.
+/// Returns one configuration of each generation, one of ROCm 6.1, and one on which the CPU cannot map dma-bufs.
 pub fn configurations() -> Vec<(&'static str, Config)> {
     let generation_a = || Config::mi300x(2).with_generation(Generation::A);
     let mut configurations = generations();

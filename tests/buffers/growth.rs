@@ -112,7 +112,7 @@ fn every_step_makes_the_same_calls() {
         assert_eq!(total_calls, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
-        // Both GPUs can access the whole buffer: one writes near the end, the other reads.
+        // Both GPUs can access the whole buffer: one GPU writes near the end, and the other GPU reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
             assert!(page.is_some(), "{generation}, GPU {gpu}");

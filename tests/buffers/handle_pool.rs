@@ -209,7 +209,7 @@ fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut parent_buffer = Some(new_buffer(&machine, 2));
     for round in 0..20 {
-        // The pool's thread is creating a handle, or has just created one.
+        // The pool's thread may be creating a handle during the fork.
         parent_buffer.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = parent_buffer.take().unwrap();

@@ -181,7 +181,7 @@ impl Pair {
             self.model.maximum += result.map_or(0, |()| steps * STEP);
         } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {
-                // A fill consists of several copies. The library does not roll back copies before the failed one.
+                // A fill consists of several copies. The library does not roll back copies before the failed copy.
                 self.model.bytes[offset..offset + size].fill(None);
             }
         } else {

@@ -27,7 +27,7 @@ fn buffers_accept_any_size() {
             assert_eq!((buffer.size(), buffer.address()), (size, address), "{context}");
             assert_eq!(buffer.mapped_size(), size.next_multiple_of(2 * MIB), "{context}");
             assert_eq!(machine.used_by(0), buffer.mapped_size(), "{context}");
-            // The first and the last byte are accessible, the next one is not.
+            // The first and the last byte are accessible. The byte after the last is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
             let mut byte = [0];

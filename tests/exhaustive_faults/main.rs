@@ -4,10 +4,10 @@
 //! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` does the same for
 //! retirements.
 //!
-//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations on machines where
-//! the library does not change page tables and does not wait for changes of page tables. If several sequences reach the
-//! same state before the last operation, the search tries only one of them. `HSA_VMM_FAULT_DEPTH=6` tries every
-//! sequence of up to six operations.
+//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations, unless the
+//! library changes page tables or waits for changes of page tables. If several sequences reach the same state before
+//! the last operation, the search tries only one of them. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six
+//! operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -53,8 +53,8 @@ fn search_with_barrier(name: &'static str, generation: Generation) {
     run_search(name, (config, PageTables::Barrier), 4, 1_000);
 }
 
-/// Tests one machine. Fails if a run ends in a wrong state, or if there are too few runs: fewer than `min_runs` with
-/// `HSA_VMM_LONG=1`, otherwise fewer than a tenth. With `HSA_VMM_FAULT_DEPTH`, does not check the number of runs.
+/// Tests one machine. Fails if a run ends in a wrong state, or if there are fewer than `min_runs` runs. Without
+/// `HSA_VMM_LONG=1`, a tenth of `min_runs` is enough. With `HSA_VMM_FAULT_DEPTH`, does not check the number of runs.
 fn run_search(
     name: &'static str,
     machine: (Config, PageTables),

@@ -1,7 +1,8 @@
 //! The expected state after a sequence of operations, and the operations that can follow.
 //!
-//! The model implements only a part of HIP's documents. It needs this part to leave out operations that fail before the
-//! library calls the runtime, and sequences that differ from others only in the numbers of reservations.
+//! The model implements only the part of HIP's documents that the search needs to leave out two kinds of sequences. One
+//! kind ends with an operation that fails before the library calls the runtime. The other kind differs from a tested
+//! sequence only in the numbers of reservations.
 
 use hsa_vmm::Access;
 

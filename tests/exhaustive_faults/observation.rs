@@ -226,8 +226,8 @@ fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; 
     Ok(granted)
 }
 
-/// Returns the access of this process to every granule of the reservations. Fails if a granule has no mapping, not even
-/// one without access.
+/// Returns the access of this process to every granule of the reservations. Fails if a granule is not mapped in this
+/// process. A granule without access is also mapped.
 fn process_access(
     executor: &Executor,
     reservations: &[(Address, usize)],

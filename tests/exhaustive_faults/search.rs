@@ -17,8 +17,8 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// If fewer operations precede the tested one, every run has a machine of its own. After longer sequences, the search
-/// reuses a machine if the operation has changed nothing.
+/// If fewer operations precede the tested operation, every run has a machine of its own. After longer sequences, the
+/// search reuses a machine if the operation has changed nothing.
 const FRESH_MACHINE_DEPTH: usize = 3;
 
 /// What the library does to GPUs' page tables besides the runtime's calls.
@@ -169,10 +169,12 @@ impl Search {
 /// Stands for a failed system call in a list of failed functions.
 const SYSTEM_CALL: &str = "a system call";
 
-/// A machine on which the operations before the tested one were executed, the model's state, and the observed state.
+/// A machine on which the operations before the tested operation were executed.
 struct PreparedMachine {
     executor: Executor,
+    /// The expected state.
     model: Model,
+    /// The observed state.
     before: Observation,
 }
 
@@ -277,7 +279,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Makes each `mmap` and `mprotect` in a reservation fail: first alone, and then together with all later ones.
+    /// Makes each `mmap` and `mprotect` in a reservation fail: first alone, and then together with all later calls.
     fn fail_system_calls(&mut self) -> Result<(), String> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {

@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 const PAGES_PER_MAPPING: usize = 4;
 /// The number of mappings in the reservation.
 const MAPPINGS: usize = 4;
-/// The maximum number of foreign mappings that a thread keeps at the same time, except while it makes new ones.
+/// The maximum number of foreign mappings that a thread keeps at the same time, except while it makes new mappings.
 const MAX_FOREIGN: usize = 64;
 const MIN_DURATION: Duration = Duration::from_millis(600);
 

@@ -18,7 +18,7 @@ const SIZE: usize = 64 << 10;
 const SLOTS: usize = 256;
 /// How long a worker waits before it tries again. Meanwhile, the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
-/// On average, one in this many submissions has signals that fire too late or never.
+/// On average, one of `LATE_SUBMISSION_INTERVAL` submissions has signals that fire too late or never.
 const LATE_SUBMISSION_INTERVAL: usize = 250;
 
 /// The parameters of a load test.

@@ -2,8 +2,8 @@
 //!
 //! In a round, each thread runs a random program on the same reservations and allocations ([`Executor`]). The round
 //! records the result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a
-//! model ([`State`]) has the same results and the same final state. If one operation ended before another began, it
-//! must also come first in the serial order.
+//! model ([`State`]) has the same results and the same final state. If an operation ended before another began, the
+//! first operation must also come first in the serial order.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -125,7 +125,7 @@ pub enum Reason {
     AddressTaken,
 }
 
-/// An operation or a step of one, with its result and the times of its begin and end.
+/// An operation or a step of an operation, with its result and the times of its begin and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub operation: Operation,
