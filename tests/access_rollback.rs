@@ -274,7 +274,7 @@ fn peer_granted_after_owner_can_lose_access() {
     assert_eq!(readable, [true, false]);
 }
 
-/// The rollback only unmaps a new mapping. It restores no access, because the mapping had none.
+/// The rollback only unmaps a new mapping. The rollback restores no access, because no agent had access.
 #[test]
 fn failed_grant_unmaps_a_new_mapping_once() {
     if process::rerun_in_own_process() {

@@ -71,9 +71,9 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process if it grants a GPU access and no descriptor is free. The library
-/// therefore returns an error, and does not call the runtime. Changing the permission of an agent that already has
-/// access needs no descriptor.
+/// AMD's runtime before 7.14 aborts the process if no descriptor is free when the runtime grants a GPU access. The
+/// library therefore returns an error, and does not call the runtime. Changing the permission of an agent that already
+/// has access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {

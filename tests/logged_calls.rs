@@ -1,4 +1,4 @@
-//! The library logs the arguments and the result of each call of the runtime. It logs failed calls as warnings.
+//! The library logs each call of the runtime with its arguments and its result. Failed calls are logged as warnings.
 
 mod log;
 

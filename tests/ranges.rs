@@ -267,7 +267,7 @@ fn each_failing_call_leaves_no_descriptor() {
             assert!(error.to_string().contains(function), "{release}: {error}");
             assert_eq!(before, state(), "{release}: {status:#x}");
         }
-        // The simulation drops a `lost` call: it returns success, but no descriptor.
+        // For a `lost` call, the simulation returns success, but no descriptor.
         for (function, address, size) in [
             ("hsa_amd_vmem_export_shareable_handle", base, granule),
             ("hsa_amd_portable_export_dmabuf", memory.address(), 8192),

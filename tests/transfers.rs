@@ -11,7 +11,7 @@ use machine::{Machine, at, generations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// The size of a copy, in bytes. It is so large that the library splits the copy.
+/// The size of a copy, in bytes. The library splits copies of this size.
 const LARGE: usize = (3 << 20) + 17;
 
 /// Returns bytes that repeat every 251 bytes.

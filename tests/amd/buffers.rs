@@ -64,7 +64,7 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
-            // The other GPU copies across mappings that were made before and after it got access.
+            // The other GPU copies across mappings that were made before and after this GPU got access.
             let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];

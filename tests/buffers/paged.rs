@@ -329,7 +329,7 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only when the addresses are freed where it was mapped. The buffer reuses the memory of
+/// ROCm 7.2 frees memory only when the addresses of its mapping are freed. The buffer reuses the memory of
 /// unmapped pages, so that usage does not grow.
 #[test]
 fn unreleased_memory_is_reused() {

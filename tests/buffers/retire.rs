@@ -84,7 +84,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
-        // If the runtime frees memory only with the reservation where it was mapped, the buffer keeps and reuses the
+        // If the runtime frees memory only with the reservation of its mapping, the buffer keeps and reuses the
         // memory.
         let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
         buffer.map(1..3).unwrap();

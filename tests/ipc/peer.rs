@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Starts peers, and accepts their connections.
 pub struct Setup {
     listener: UnixListener,
-    /// The listener's address. It is a path, because processes in other network namespaces cannot use abstract names.
+    /// The listener's address: a path, because processes in other network namespaces cannot use abstract names.
     address: SocketAddr,
     _folder: TempDir,
     fixture: Fixture,
