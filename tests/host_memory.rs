@@ -1,4 +1,5 @@
-//! Physical memory of the host, on each release. The library allocates it from a CPU's pool, or from the driver.
+//! Physical memory of the host, on each release. The library allocates the memory from a CPU's pool, or from the
+//! driver.
 
 mod machine;
 mod process;

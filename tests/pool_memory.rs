@@ -385,7 +385,7 @@ fn ipc_lists_a_gpu_and_its_peers_once() {
     }
 }
 
-/// All exports of a process are entries of one file, so they need only one descriptor.
+/// All exports of a process are entries of one file, so the exports need only one descriptor.
 #[test]
 fn exports_share_one_descriptor() {
     let (_, runtime) = start_simulation(FaultPlan::default());

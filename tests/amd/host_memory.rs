@@ -1,4 +1,4 @@
-//! Physical memory of the host: the library asks the driver for the memory, and the runtime imports it.
+//! Physical memory of the host: the library asks the driver for the memory, and the runtime imports the memory.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access, at};
