@@ -1,5 +1,5 @@
-//! Failed changes of access: agents keep their access, no other agent gains access, and the ledger matches
-//! the runtime.
+//! After a failed change of access, agents keep their access, no other agent gains access, and the ledger matches the
+//! runtime.
 
 mod machine;
 mod process;
@@ -22,7 +22,7 @@ fn map_new_memory(machine: &Machine) -> (Address, usize) {
     (base, granule)
 }
 
-/// Changes access while the first call of `function` fails, and returns the error.
+/// Makes the first call of the runtime's `function` fail during `set_access`, and returns the error of `set_access`.
 fn change_while_failing(
     machine: &Machine,
     function: &str,
@@ -35,9 +35,9 @@ fn change_while_failing(
     error
 }
 
-/// A rollback may map the memory again. The memory is then no longer in the page table of a GPU whose access was set
-/// to none. The library must record this. Otherwise the next rollback would set this GPU's access to none again, and
-/// AMD's runtime would map the memory for the GPU.
+/// A rollback may map the memory again. A GPU whose access was set to none then has no page-table entry any more. The
+/// library must record that the entry is gone. Otherwise, the next rollback would set this GPU's access to none again,
+/// and AMD's runtime would map the memory for the GPU.
 #[test]
 fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
@@ -94,7 +94,7 @@ fn failed_change_keeps_other_agents_access() {
     }
 }
 
-/// In ROCm 6 and 7.0, unmapping memory that the CPU could access leaves a hole, which the library has to fill.
+/// In ROCm 6.0 to 7.1, unmapping memory that the CPU could access leaves a hole, which the library must fill.
 #[test]
 fn rollback_records_the_cpu_as_runtime_granted() {
     if process::rerun_in_own_process() {
@@ -117,8 +117,7 @@ fn rollback_records_the_cpu_as_runtime_granted() {
     }
 }
 
-/// If the runtime maps memory for the CPU, a failed call changes the runtime's state. Afterwards, unmapping may leave
-/// a hole, or may no longer leave one.
+/// If the runtime maps memory for the CPU, a failed call changes whether the runtime's next unmap leaves a hole.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::rerun_in_own_process() {
@@ -229,8 +228,8 @@ fn failure_after_exchange_keeps_access_none() {
     }
 }
 
-/// The quirk `peer_after_owner_fails` is switched on in every ROCm generation, so the library maps the memory again. If
-/// this fails, the library rolls back the CPU's access, which it has changed first.
+/// The test switches on the quirk `peer_after_owner_fails`, so that the library maps the memory again to grant the peer
+/// access. If a call fails, the library rolls back the CPU's access, which it has changed first.
 #[test]
 fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::rerun_in_own_process() {
@@ -256,8 +255,8 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
     }
 }
 
-/// In ROCm 7.14, a peer gets access after the owner only if the library maps the memory again. The library then adds
-/// the peer to `runtime_granted`.
+/// In ROCm 7.14, the library must map the memory again to grant a peer access after the owner. The library then adds
+/// the peer to `runtime_granted`, the agents to which the runtime has granted access.
 #[test]
 fn peer_granted_after_owner_can_lose_access() {
     if process::rerun_in_own_process() {
@@ -275,7 +274,7 @@ fn peer_granted_after_owner_can_lose_access() {
     assert_eq!(readable, [true, false]);
 }
 
-/// The rollback only unmaps a new mapping. It restores no access, because the mapping had none.
+/// The rollback only unmaps a new mapping. The rollback restores no access, because no agent had access.
 #[test]
 fn failed_grant_unmaps_a_new_mapping_once() {
     if process::rerun_in_own_process() {
@@ -295,7 +294,7 @@ fn failed_grant_unmaps_a_new_mapping_once() {
     }
 }
 
-/// The memory cannot be mapped again: the quarantine names both calls that failed.
+/// Mapping the memory again fails twice. The reason for the quarantine names both failed calls.
 #[test]
 fn quarantine_names_both_failed_maps() {
     if process::rerun_in_own_process() {
@@ -315,8 +314,8 @@ fn quarantine_names_both_failed_maps() {
     }
 }
 
-/// The wait for page tables fails after a change and after its rollback. A GPU may therefore still use the memory
-/// through an old page-table entry.
+/// The wait for page tables fails after a change, and again after the change's rollback. A GPU may therefore still use
+/// the memory through an old page-table entry.
 #[test]
 fn failed_wait_keeps_memory_until_a_later_wait() {
     if process::rerun_in_own_process() {

@@ -1,5 +1,5 @@
-//! Reservations stay reserved. After every operation, something is mapped at each of their addresses, and addresses
-//! without granted access are inaccessible. A foreign mapping in a hole is never changed.
+//! The addresses of a reservation stay reserved. After every operation, each of them is mapped in this process, and is
+//! inaccessible unless the CPU has access. The library never changes a foreign mapping in a hole.
 
 mod hostile;
 mod machine;
@@ -14,7 +14,7 @@ use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs every operation, and checks the process's mappings after each.
+/// Runs every operation on a reservation. After each operation, checks that the addresses are reserved.
 fn check_every_operation(config: Config, name: &str) {
     let machine = Machine::new(config);
     let vmm = &machine.vmm;
@@ -127,9 +127,9 @@ fn free_leaves_no_mapping_behind() {
     }
 }
 
-/// AMD's runtimes list CPUs first, but do not document this order.
+/// The hostile runtime lists a GPU before the CPU. AMD's runtimes list CPUs first, but do not document this order.
 #[test]
-fn set_access_grants_the_cpu_named_after_a_gpu() {
+fn cpu_listed_after_a_gpu_gets_access() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -225,7 +225,7 @@ fn probe_keeps_foreign_mapping() {
     assert!(foreign_page_is_at(foreign), "after the runtime was dropped");
 }
 
-/// Another thread waits for the operation that loses the addresses to a foreign mapping.
+/// A thread maps memory while another thread's unmap loses the addresses to a foreign mapping.
 #[test]
 fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     if process::rerun_in_own_process() {
@@ -234,7 +234,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
-    // The memory is released slowly, so that the waiting thread can run before the operation ends.
+    // The runtime releases memory slowly, so that the waiting thread runs before the unmap ends.
     hostile.set(c"hostile_release_delay_us", 20_000);
     for round in 0..10 {
         let base = make_two_mappings(&vmm, gpu);
@@ -365,7 +365,7 @@ fn cpu_access_changes_make_no_hole() {
     assert_eq!(vmm.quarantined_ranges(), []);
 }
 
-/// A CPU with read access cannot write the memory, even if the runtime maps the memory for the CPU.
+/// A CPU with read access cannot write the memory, even if the runtime, and not the library, maps it for the CPU.
 #[test]
 fn cpu_read_access_is_enforced_from_the_first_grant() {
     if process::rerun_in_own_process() {
@@ -452,8 +452,8 @@ fn unneeded_hole_workaround_quarantines() {
     if process::rerun_in_own_process() {
         return;
     }
-    // The runtime leaves no hole, but the quirk is switched on. The library therefore treats the runtime's mapping as
-    // a foreign mapping, and does not change it.
+    // The runtime leaves no hole, but the test switches on the quirk. The library therefore takes the runtime's own
+    // mapping for a foreign mapping in a hole, and does not change the mapping.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);

@@ -1,4 +1,4 @@
-//! Batch calls have the effect of single calls, change all or nothing, and make the fewest runtime calls.
+//! A batch has the effect of single calls, changes everything or nothing, and makes the fewest runtime calls.
 
 mod hostile;
 mod machine;
@@ -67,7 +67,7 @@ fn adjacent_mappings_take_one_runtime_call() {
         let fixture = Fixture::new(config);
         let (vmm, grants) = (&fixture.machine.vmm, read_write_for_gpus(&fixture.machine));
         let calls = |call: &dyn Fn()| fixture.machine.calls(call);
-        // One call for adjacent mappings; in older releases, one for each mapping.
+        // Newer releases need one call for adjacent mappings. Older releases need one call for each mapping.
         let grant_calls = if minor >= 7 { 3 } else { 9 };
         let unmap_calls = if minor >= 9 { 3 } else { 9 };
         assert_eq!(
@@ -103,7 +103,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
     }
 }
 
-/// The part of a mapping's state that does not depend on the machine.
+/// The state of a mapping, without values that differ between two machines, such as addresses.
 #[derive(Debug, PartialEq, PartialOrd)]
 struct MappingState {
     reservation: usize,
@@ -141,7 +141,7 @@ fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
     states
 }
 
-/// Runs random batches on one machine, and the equivalent single calls on another.
+/// Runs random batches on one machine, and the equivalent single calls on another machine.
 #[test]
 fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {
@@ -165,13 +165,13 @@ fn batches_equal_single_calls() {
             // The call: 0 maps, 1 sets access, 2 unmaps.
             let (call, indices) =
                 if draw(3) == 0 { (0, unmapped_indices) } else { (1 + draw(2), mapped_indices) };
-            let levels = [Access::None, Access::Read, Access::ReadWrite];
-            let drawn = [0, 1, 2].map(|_| levels[draw(3)]);
+            let choices = [Access::None, Access::Read, Access::ReadWrite];
+            let drawn = [0, 1, 2].map(|_| choices[draw(3)]);
             let agent_count = 1 + draw(3);
             for (fixture, batch) in [(&batch_fixture, true), (&single_fixture, false)] {
                 let machine = &fixture.machine;
                 let agents = [machine.gpu(0), machine.cpu(0), machine.gpu(1)];
-                let list = agents.into_iter().zip(drawn).map(|(agent, level)| access(agent, level));
+                let list = agents.into_iter().zip(drawn).map(|(agent, value)| access(agent, value));
                 let list: Vec<_> = list.take(agent_count).collect();
                 let mappings: Vec<_> =
                     indices.iter().map(|&index| fixture.mappings[index]).collect();
@@ -283,7 +283,7 @@ fn lists_with_an_invalid_entry_change_nothing() {
     assert!(vmm.allocation_properties(valid.handle).is_err());
 }
 
-/// The memory of a failed map is released with its last reference.
+/// After a failed batch, releasing the handle frees its memory.
 #[test]
 fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
@@ -296,7 +296,7 @@ fn failed_map_does_not_keep_memory() {
     machine.assert_empty();
 }
 
-/// The change is visible for all mappings at once, after the runtime has granted access everywhere.
+/// Other threads see the mappings of a batch all at once, after the runtime has granted access to all of them.
 #[test]
 fn batches_are_atomic_to_other_threads() {
     let hostile = HostileRuntime::new();

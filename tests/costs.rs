@@ -1,4 +1,4 @@
-//! The cost of a mapping: runtime calls, allocations, and memory while it exists.
+//! The cost of a mapping: the runtime calls and allocations that make it, and its memory in the ledger.
 
 mod allocations;
 mod machine;
@@ -10,7 +10,7 @@ use machine::{Machine, access, at};
 
 const PAGE: usize = 2 << 20;
 
-/// Returns a reservation of `pages` pages on a runtime that does nothing, and memory of one page.
+/// Reserves addresses of `pages` pages, and creates memory of one page, on a runtime that does nothing.
 fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::no_op_vmem(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
@@ -23,7 +23,7 @@ fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
 
 /// Returns the pages in several orders: ascending, descending, and scattered.
 fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
-    // 7919 is a prime that divides no number of pages in these tests, so every page occurs once.
+    // The prime 7919 divides no number of pages in these tests, so every page occurs once.
     let scattered = (0..pages).map(|number| number * 7919 % pages).collect();
     [
         ("ascending", (0..pages).collect()),
@@ -64,13 +64,13 @@ fn mapping_takes_little_memory() {
     }
 }
 
-/// Unmaps parts of a range in different patterns.
+/// The ledger's memory per mapping stays small, whichever mappings of a range are unmapped.
 #[test]
 fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
     let (vmm, base, handle) = reserve_pages(PAGES);
     let bytes = allocations::bytes();
-    // One of `interval` mappings stays, at regular or random positions.
+    // One of `interval` mappings stays mapped, at regular or random positions.
     for interval in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
         for random in [false, true] {
             let stays = |page: usize| {
@@ -95,8 +95,8 @@ fn memory_shrinks_after_unmapping_many() {
     }
 }
 
-/// Most maps allocate at most one node of the ledger's tree. A map allocates another node for each level whose
-/// node is full.
+/// Most maps allocate no node of the ledger's tree, and few maps allocate more than one node. A map allocates several
+/// nodes if nodes on several levels of the tree are full.
 #[test]
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
@@ -106,7 +106,7 @@ fn map_allocates_only_ledger_nodes() {
         for (number, page) in pages.into_iter().enumerate() {
             let before = allocations::count();
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
-            // With few mappings, debug builds check all of them after every step.
+            // With few mappings, debug builds check the whole ledger after every step, and these checks allocate.
             if number < 1000 {
                 continue;
             }
@@ -119,7 +119,8 @@ fn map_allocates_only_ledger_nodes() {
     }
 }
 
-/// Each call makes exactly one runtime call in each release. A repeated grant and look-ups make none.
+/// Each call that changes something makes exactly one runtime call in each release. Look-ups and repeated grants make
+/// no runtime call.
 #[test]
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {

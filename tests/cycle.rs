@@ -1,5 +1,5 @@
-//! The full cycle with calls and with owned values, on every kind of machine and every release: reserve, create, map,
-//! grant, use, revoke, unmap, release, free.
+//! The full cycle on every kind of machine and every release: reserve, create, map, grant, use, revoke, unmap, release,
+//! free. Each test runs the cycle once with calls of `Vmm`, and once with owned values.
 
 mod machine;
 mod process;
@@ -9,7 +9,7 @@ use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Allocation, Error, ErrorKind, Reservation};
 use machine::{KIB, MIB, Machine, access, at, without_cpu_mapping};
 
-/// The resources of this process, to compare before and after.
+/// The numbers of resources of this process, which must be the same before and after a cycle.
 #[derive(Debug, PartialEq)]
 struct ProcessCounts {
     descriptors: usize,
@@ -17,7 +17,7 @@ struct ProcessCounts {
 }
 
 fn process_counts() -> ProcessCounts {
-    // Counts only the simulation's mappings, because the memory allocator's mappings change.
+    // Counts only the simulation's mappings, because the number of the memory allocator's mappings varies.
     let of_simulation = |region: &process::Region| region.name.contains("hsa-sim");
     let regions = process::regions().iter().filter(|region| of_simulation(region)).count();
     ProcessCounts { descriptors: process::descriptors(), regions }
@@ -102,7 +102,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     for gpu in 0..gpus.len() {
         assert_eq!(machine.simulation.page(gpu, base.get()), None, "{name}");
     }
-    // Releases one handle before its memory is unmapped, the other one after.
+    // Releases `small` while its memory is mapped, and `large` after its memory was unmapped.
     vmm.release(small).unwrap();
     assert!(vmm.allocation_size(small).is_err());
     let retained = vmm.retain_allocation_handle(at(base, 5 * granule + 1)).unwrap();
@@ -124,10 +124,10 @@ fn cycle_by_values(machine: &Machine, name: &str) {
     let reservation = Reservation::builder(4 * granule).aligned_to(2 * MIB).reserve(&machine.vmm);
     let reservation = reservation.unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(reservation.address().get() % (2 * MIB), 0, "{name}");
-    let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
     let first = reservation.map(0, &memory).unwrap();
     let second = reservation.map(2 * granule, &memory).unwrap();
-    // Grants one GPU after the other, the owner first. Without a workaround, this fails in ROCm 7.14.
+    // Grants one GPU after the other, the owner first. Without a workaround, these grants fail in ROCm 7.14.
     for &gpu in &gpus {
         first.grant(&[gpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
@@ -174,7 +174,8 @@ fn check_full_cycle(config: Config, name: &str) {
     assert_eq!(process_counts(), before, "{name}");
 }
 
-/// Returns kinds of machines. They need little memory, because the simulation allocates memory on the first access.
+/// Returns every kind of machine, with its name. The machines need little memory, because the simulation allocates
+/// memory on the first access.
 fn machines() -> [(&'static str, Config); 5] {
     [
         ("MI300X", Config::mi300x(1)),

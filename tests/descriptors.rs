@@ -18,7 +18,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("an export")
 }
 
-/// Runs a test on a machine of each release, in a process of its own. There, the test can use up all descriptors.
+/// Runs a test on a machine of each release, in a process of its own, where the test can use up all descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
     if process::rerun_in_own_process() {
         return;
@@ -57,7 +57,7 @@ fn calls_without_descriptors_change_nothing() {
             assert!(is_shortage, "{name}: {result:?}");
         }
         if machine.simulation.config().generation == hsa_vmm::simulation::Generation::C {
-            let result = vmm.create(granule, &machine.on(0));
+            let result = vmm.create(granule, &machine.shareable_on(0));
             assert!(
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
                 "{result:?}"
@@ -71,9 +71,9 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor. The library
-/// therefore returns an error, and does not call the runtime. Changing the permission of an agent with access needs
-/// no descriptor.
+/// AMD's runtime before 7.14 aborts the process if no descriptor is free when the runtime grants a GPU access. The
+/// library therefore returns an error, and does not call the runtime. Changing the permission of an agent that already
+/// has access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -155,7 +155,7 @@ fn grants_to_an_import_need_a_descriptor() {
     });
 }
 
-/// Revoking unmaps the memory, and could not map it again without a descriptor.
+/// Revoking unmaps the memory and maps it again. Without a descriptor, the library could not map the memory again.
 #[test]
 fn revoke_without_descriptors_changes_nothing() {
     if process::rerun_in_own_process() {
@@ -216,7 +216,8 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// The library duplicates the descriptor, and some runtimes need a further descriptor to check the import.
+/// To import memory, the library duplicates the descriptor. Some runtimes need a further descriptor to check the
+/// import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
@@ -236,7 +237,7 @@ fn import_without_descriptors_is_out_of_descriptors() {
     });
 }
 
-/// The library changes the CPU's access before the access of GPUs.
+/// The library changes the CPU's access before the access of GPUs. If the GPUs' change fails, the CPU keeps its access.
 #[test]
 fn set_access_keeps_cpu_access_after_failure() {
     on_each_release(|machine| {
@@ -283,7 +284,8 @@ fn set_access_keeps_cpu_access_after_failure() {
     });
 }
 
-/// Changes several mappings. When the descriptors run out, the first mapping may have been changed.
+/// `set_access` changes several mappings. If the descriptors run out after the first change, the library undoes this
+/// change.
 #[test]
 fn set_access_of_several_restores_after_failure() {
     on_each_release(|machine| {
@@ -331,8 +333,10 @@ fn set_access_of_several_restores_after_failure() {
     });
 }
 
-/// Runs a test on the hostile runtime, with mapped memory that the CPU can read and write.
-fn on_hostile(
+/// Runs a test twice on the hostile runtime, with two mappings that the CPU and a GPU can read and write. The first
+/// time, the library maps the memory for the CPU. The second time, the exported descriptors are read-only, and the
+/// runtime maps the memory for the CPU.
+fn on_hostile_runtime(
     function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {
     for writable in [1, 0] {
@@ -363,13 +367,13 @@ fn on_hostile(
     }
 }
 
-/// Another thread takes the last descriptors while the memory is unmapped.
+/// Revoking unmaps the memory. Before the library maps the memory again, another thread takes the last descriptors.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, [gpu, _]| {
+    on_hostile_runtime(|hostile, vmm, base, [gpu, _]| {
         limit_free_descriptors(1);
         hostile.set(c"hostile_exhausts_descriptors", 1);
         vmm.revoke(base, 2 * 4096, &[gpu]).unwrap();
@@ -383,7 +387,7 @@ fn exchange_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, _| {
+    on_hostile_runtime(|hostile, vmm, base, _| {
         limit_free_descriptors(1);
         hostile.set(c"hostile_exhausts_descriptors", 1);
         let second = at(base, 4096);
@@ -396,17 +400,17 @@ fn exchange_survives_loss_of_descriptors() {
     });
 }
 
-/// An unmap that the runtime rejects changes nothing, and needs no descriptor.
+/// If the runtime rejects an unmap, the call changes nothing and needs no descriptor.
 #[test]
 fn rejected_unmap_needs_no_descriptor() {
     if process::rerun_in_own_process() {
         return;
     }
-    on_hostile(|hostile, vmm, base, _| {
+    on_hostile_runtime(|hostile, vmm, base, _| {
         limit_free_descriptors(0);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
-        // If the runtime has mapped the memory for the CPU, the rollback has unmapped it and mapped it again.
+        // If the runtime has mapped the memory for the CPU, the rollback has unmapped the memory and mapped it again.
         let unmaps = if hostile.get(c"hostile_writable") == 0 { 2 } else { 1 };
         hostile.set(c"hostile_unmap_fails_at", unmaps + 1);
         vmm.unmap_many(&[(base, 2 * 4096)]).unwrap_err();

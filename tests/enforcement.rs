@@ -1,4 +1,4 @@
-//! Permissions are enforced as `Agent::enforcement` reports for each agent.
+//! The permissions of each agent are enforced or only recorded, as `Agent::enforcement` reports.
 
 mod machine;
 mod process;
@@ -24,8 +24,8 @@ fn machine_with_mapping(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Returns two configurations for each generation. In one, the library maps memory for the CPU. In the other, the
-/// runtime does.
+/// Returns two configurations for each generation. In the first, the library maps memory for the CPU. In the second,
+/// the runtime maps memory for the CPU.
 fn cpu_mapping_configs() -> Vec<(String, Config)> {
     let generations = machine::generations();
     let by_library =
@@ -76,7 +76,7 @@ fn cpu_permissions_are_enforced() {
     }
 }
 
-/// The memory stays mapped, because a GPU may be using it.
+/// Revoking the CPU's access makes no runtime call, so a GPU can use the memory meanwhile.
 #[test]
 fn revoking_from_the_cpu_does_not_unmap() {
     if process::rerun_in_own_process() {
@@ -232,8 +232,9 @@ fn agent_copies_need_access_to_the_range() {
     }
 }
 
-/// After a revocation the runtime has granted the remaining agents access again. The library must record this.
-/// Otherwise, it could not revoke their access later, nor fill the hole that the runtime leaves.
+/// To revoke one agent's access, the library maps the memory again and grants the other agents access again. The
+/// library must record these grants. Otherwise, it could not revoke them later, or fill the hole that the runtime
+/// leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::rerun_in_own_process() {
@@ -370,7 +371,7 @@ impl Drop for ExhaustedMappings {
 }
 
 #[test]
-fn view_is_removed_at_the_mapping_limit() {
+fn state_matches_results_at_the_mapping_limit() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -383,7 +384,7 @@ fn view_is_removed_at_the_mapping_limit() {
             machine.vmm.set_access(base, granule, &grants).unwrap();
             machine.vmm.write(base, b"text").unwrap();
             let exhausted = ExhaustedMappings::new();
-            // A call that needs a new mapping may fail or succeed; the state matches its result.
+            // Calls that need a new mapping of this process may fail or succeed. The state must match their results.
             let cpu = [access(machine.cpu(0), Access::ReadWrite)];
             let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
             let unmapped = machine.vmm.unmap(base, granule);
@@ -410,8 +411,8 @@ fn view_is_removed_at_the_mapping_limit() {
     }
 }
 
-/// The library does not call the runtime when CPUs lose access, even after memory was mapped again. It changes the
-/// protection with `mprotect`, whether the library or the runtime has mapped the memory for the CPU.
+/// When CPUs lose access, the library does not call the runtime, even after it has mapped memory again. The library
+/// calls `mprotect`, even if the runtime has mapped the memory for the CPU.
 #[test]
 fn revoking_cpus_makes_no_runtime_call() {
     if process::rerun_in_own_process() {
@@ -480,7 +481,7 @@ fn control_of_page_tables_is_reported() {
     assert_eq!(controlled.page_table_failure(gpu), None);
     assert_eq!(controlled.barrier_failure(), None);
     assert!(controlled.can_map_offsets());
-    // If nothing can wait for changes, no page table is controlled.
+    // If the library cannot wait for changes of page tables, it controls no page table.
     machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
     let uncontrolled = open(VmmOptions::new().with_page_tables(true));
     assert_eq!(uncontrolled.enforcement(gpu), Some(Enforcement::Recorded));

@@ -68,13 +68,13 @@ fn host_shows_the_same_bytes_to_all_agents() {
 }
 
 #[test]
-fn share_shows_both_sides() {
-    share::run(&["share_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+fn share_shows_both_processes() {
+    share::run(&["share_shows_both_processes", "--exact", "--nocapture"]).unwrap();
 }
 
 #[test]
-fn ipc_shows_both_sides() {
-    ipc::run(&["ipc_shows_both_sides", "--exact", "--nocapture"]).unwrap();
+fn ipc_shows_both_processes() {
+    ipc::run(&["ipc_shows_both_processes", "--exact", "--nocapture"]).unwrap();
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn importer_uses_the_same_memory() {
     let handle = create_for_fabric(&exporter, size).unwrap();
     let exported = exporter.vmm.export_to_fabric_handle(handle).unwrap();
     assert_eq!(exported.size(), Some(size));
-    // Stands for the transfer of the bytes to another process.
+    // A real program would send the bytes to another machine here.
     let received = FabricHandle::from_bytes(exported.to_bytes());
     let imported = importer.vmm.import_from_fabric_handle(&received).unwrap();
     assert_ne!(imported, handle);
@@ -69,7 +69,7 @@ fn invalid_handles_are_rejected() {
     let granule = machine.granule();
     let import = |handle: FabricHandle| machine.vmm.import_from_fabric_handle(&handle).unwrap_err();
     for byte in [0, 255] {
-        // A handle that HIP exports contains no size.
+        // These handles contain no size, like the handles that HIP exports.
         let error = import(FabricHandle::from_bytes([byte; FabricHandle::SIZE]));
         assert_eq!(error.argument(), Some(Argument::FabricHandle));
         assert_eq!(error.problem(), Some(Problem::NoSize), "{error}");
@@ -91,7 +91,7 @@ fn invalid_handles_are_rejected() {
     let error = machine.vmm.export_to_fabric_handle(for_fabric).unwrap_err();
     assert_eq!(error.argument(), Some(Argument::Handle), "{error}");
     // HIP rejects a request for both handle types.
-    let both = machine.on(0).shareable_as(HandleType::FABRIC);
+    let both = machine.shareable_on(0).shareable_as(HandleType::FABRIC);
     let error = machine.vmm.create(granule, &both).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::HandleType));
     machine.vmm.release(handle).unwrap();

@@ -1,5 +1,5 @@
-//! Each call of the runtime fails in turn: the operation returns an error, and the state is unchanged or
-//! quarantined.
+//! Each runtime call of each operation fails in turn. The operation returns an error. The state is unchanged, or the
+//! library quarantines what it could not restore.
 
 mod machine;
 mod process;
@@ -16,7 +16,7 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// No operation makes this many calls.
+/// A number of calls that no operation reaches.
 const CALL_LIMIT: u64 = 400;
 
 /// A scenario on a simulation.
@@ -41,7 +41,7 @@ impl SimulatedScenario {
         Self { simulation, scenario: Scenario::new(library) }
     }
 
-    /// Frees everything. Fails if the runtime keeps anything.
+    /// Frees everything. Fails if the runtime then still has resources.
     fn tear_down(self, context: &str) {
         self.scenario.tear_down(context);
         let usage = self.simulation.usage();
@@ -53,7 +53,7 @@ impl SimulatedScenario {
 /// A GPU's page-table entry: readable, writable, offset in the handle.
 type Entry = Option<(bool, bool, u64)>;
 
-/// The state that must not change.
+/// The state that a failed operation must not change.
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
@@ -95,14 +95,15 @@ impl State {
     }
 }
 
-/// Returns the calls of an operation, in a scenario of its own.
+/// Performs an operation in a new scenario. Returns the functions of the runtime that the operation calls, and the
+/// number of calls.
 fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = SimulatedScenario::new(config);
     let before = scenario.simulation.all_calls();
     operation(&scenario)
         .unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = scenario.simulation.all_calls();
-    // A function that returns a value cannot fail.
+    // This function returns the signal's value and no status, so it cannot fail.
     let can_fail = |name: &str| name != "hsa_signal_wait_scacquire";
     let calls_made =
         before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && can_fail(old.0));
@@ -116,9 +117,9 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // Without the properties, the owner of an import is unknown.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
-        // The failure leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The mapping was removed; its memory is quarantined.
+        // The mapping was removed. The library quarantines only its memory.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
         // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
@@ -128,7 +129,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
     }
 }
 
-/// Tests single failures: nothing changes, and the operation succeeds afterwards.
+/// Makes one call fail at a time. Checks that the state is unchanged, and that the operation then succeeds.
 fn fail_once(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {
@@ -145,7 +146,7 @@ fn fail_once(config: &Config, release: &str) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
-                        // The range could not be freed, and is quarantined.
+                        // The library quarantines a range that it could not free.
                         let quarantine = scenario.library.vmm.quarantined_ranges();
                         assert_eq!(quarantine.len(), 1, "{context}: {result:?}");
                         continue;
@@ -165,7 +166,7 @@ fn fail_once(config: &Config, release: &str) {
     }
 }
 
-/// Checks that a failure has changed nothing, or that a quarantine is listed.
+/// Checks that a failed operation has changed nothing, or has quarantined a range.
 fn check_failure(
     scenario: SimulatedScenario,
     before: &State,
@@ -205,7 +206,7 @@ fn check_failure(
     }
 }
 
-/// For each operation and each function that it calls: makes the function fail from its n-th call on, for every n.
+/// Makes each function of the runtime that an operation calls fail from its n-th call on, for every n.
 fn fail_from(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {
@@ -223,14 +224,14 @@ fn fail_from(config: &Config, release: &str) {
     }
 }
 
-/// Makes each pair of calls of each operation fail, except for the operations that reserve. The second call may
-/// belong to the rollback.
+/// Makes each pair of calls of an operation fail. The second call may belong to the rollback. Leaves out the operations
+/// that reserve.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, operation, name);
         for &(function, calls) in &first_calls {
             for number in 1..=calls {
-                // Counts the calls that are made when this call fails.
+                // Counts the calls of the operation and of its rollback when the first call fails.
                 let first_failure = FaultPlan::none().fail(function, number, ERROR);
                 let scenario = SimulatedScenario::new(config);
                 let calls_before = scenario.simulation.all_calls();
@@ -262,7 +263,7 @@ fn fail_twice(config: &Config, release: &str) {
     }
 }
 
-fn generation(generation: Generation) -> Config {
+fn config_of(generation: Generation) -> Config {
     Config::mi300x(2).with_generation(generation)
 }
 
@@ -271,7 +272,7 @@ fn one_failure_changes_nothing_in_generation_a() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::A), "generation A");
+    fail_once(&config_of(Generation::A), "generation A");
 }
 
 #[test]
@@ -279,7 +280,7 @@ fn one_failure_changes_nothing_in_rocm_6_1() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::A).with_extension(4), "6.1");
+    fail_once(&config_of(Generation::A).with_extension(4), "6.1");
 }
 
 #[test]
@@ -287,7 +288,7 @@ fn one_failure_changes_nothing_in_generation_b() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::B), "generation B");
+    fail_once(&config_of(Generation::B), "generation B");
 }
 
 #[test]
@@ -295,7 +296,7 @@ fn one_failure_changes_nothing_in_generation_c() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::C), "generation C");
+    fail_once(&config_of(Generation::C), "generation C");
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn one_failure_changes_nothing_in_generation_d() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_once(&generation(Generation::D), "generation D");
+    fail_once(&config_of(Generation::D), "generation D");
 }
 
 #[test]
@@ -337,23 +338,24 @@ fn two_failures_restore_or_quarantine() {
     if process::rerun_in_own_process() {
         return;
     }
-    fail_twice(&generation(Generation::A), "generation A");
-    fail_twice(&generation(Generation::C), "generation C");
+    fail_twice(&config_of(Generation::A), "generation A");
+    fail_twice(&config_of(Generation::C), "generation C");
     if !hsa_rocr::test::is_long() {
         return;
     }
     fail_twice(
-        &without_cpu_mapping(generation(Generation::A)),
+        &without_cpu_mapping(config_of(Generation::A)),
         "generation A, CPU access by the runtime",
     );
     fail_twice(
-        &without_cpu_mapping(generation(Generation::B)),
+        &without_cpu_mapping(config_of(Generation::B)),
         "generation B, CPU access by the runtime",
     );
 }
 
-/// After a CPU's access is set to none, the CPU stays in `runtime_granted`, and unmapping leaves a hole to fill.
-/// The same holds if an earlier unmap failed and its rollback granted access again.
+/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose access was set to none
+/// stays in this set, because unmapping the memory still leaves a hole that the library must fill. The CPU also stays
+/// in the set after a failed unmap whose rollback has granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::rerun_in_own_process() {

@@ -1,4 +1,4 @@
-//! Foreign mappings are never created in a reservation, on the simulation of every ROCm generation.
+//! Another thread can never map memory in a reservation, on the simulation of every ROCm generation.
 
 mod foreign_mapper;
 mod machine;
@@ -16,7 +16,7 @@ fn foreign_mappings_stay_outside() {
     }
 }
 
-/// Skips generation A, where the runtime leaves holes. tests/address_space.rs tests foreign mappings in holes.
+/// Leaves out generation A, where the runtime makes holes. `tests/address_space.rs` tests foreign mappings in holes.
 #[test]
 fn foreign_mappings_stay_out_with_runtime_cpu_access() {
     for (generation, config) in machine::generations() {

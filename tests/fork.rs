@@ -1,4 +1,4 @@
-//! A forked child gets an error from every call. Values that it drops do not affect the parent.
+//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -38,7 +38,7 @@ fn forked_child_gets_errors() {
         vmm.set_access(base, granule, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
         let reservation = Reservation::builder(granule).reserve(vmm).unwrap();
-        let allocation = Allocation::create(vmm, granule, &machine.on(0)).unwrap();
+        let allocation = Allocation::create(vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         let shared = allocation.export().unwrap();
         let end = process::in_child(|| {
@@ -47,7 +47,7 @@ fn forked_child_gets_errors() {
                 vmm.address_reserve(granule, 0, None).map(drop),
                 vmm.address_reserve(0, 3, None).map(drop),
                 vmm.address_free(base, granule),
-                vmm.create(granule, &machine.on(0)).map(drop),
+                vmm.create(granule, &machine.shareable_on(0)).map(drop),
                 vmm.release(handle),
                 vmm.map(base, granule, 0, handle),
                 vmm.map(base, 0, 1, handle),
@@ -77,7 +77,7 @@ fn forked_child_gets_errors() {
                 vmm.fill(base, 0, 4),
                 Vmm::open(&machine.runtime).map(drop),
                 Reservation::builder(granule).reserve(vmm).map(drop),
-                Allocation::create(vmm, granule, &machine.on(0)).map(drop),
+                Allocation::create(vmm, granule, &machine.shareable_on(0)).map(drop),
                 Allocation::import(vmm, &shared).map(drop),
                 Allocation::at(vmm, base).map(drop),
                 allocation.export().map(drop),
@@ -111,13 +111,13 @@ fn drops_in_a_forked_child_keep_parent_memory() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
-        let allocation = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let allocation =
+            Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         mapping.write(0, b"kept").unwrap();
         let before = (machine.vmm.usage(), machine.simulation.usage());
-        let everything = (machine, reservation, allocation, mapping);
-        let mut everything = Some(everything);
+        let mut everything = Some((machine, reservation, allocation, mapping));
         let end = process::in_child(|| {
             let (machine, reservation, allocation, mapping) = everything.take().unwrap();
             let Rejected { value: mapping, error } = mapping.unmap().unwrap_err();
@@ -185,10 +185,10 @@ fn forked_child_opens_its_own_runtime() {
     machine.assert_empty();
 }
 
-/// The name of a method without `&mut self`, and a call of it that a forked child can make.
+/// The name of a method that does not take `&mut self`, and a closure that calls the method and checks the result.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
-/// One value of each type of the library that holds locks.
+/// One value of each type of the library that contains locks.
 struct Values {
     machine: Machine,
     reservation: Reservation,
@@ -207,7 +207,7 @@ struct Values {
 impl Values {
     fn new() -> Self {
         let machine = Machine::new(Config::mi300x(2));
-        let (vmm, granule, properties) = (&machine.vmm, machine.granule(), machine.on(0));
+        let (vmm, granule, properties) = (&machine.vmm, machine.granule(), machine.shareable_on(0));
         let reservation =
             Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
         let allocation = Allocation::create(vmm, granule, &properties).unwrap();
@@ -252,7 +252,7 @@ impl Values {
         }
     }
 
-    /// Uses every value. Threads of the parent run this while the parent forks.
+    /// Uses every value. Threads of the parent call this function while the parent forks.
     fn use_all(&self, number: usize) {
         let Machine { library: Library { vmm, .. }, .. } = &self.machine;
         let granule = self.machine.granule();
@@ -280,7 +280,7 @@ impl Values {
         drop(self.area.mmap(5, MmapOptions::new()).unwrap());
     }
 
-    /// Returns every call that a child can make without `&mut`, by name.
+    /// Returns a call of each method that takes no `&mut self`, by name.
     fn calls(&self) -> Vec<Call<'_>> {
         let vmm = &self.machine.vmm;
         let (address, granule) = (self.mapping.address(), self.machine.granule());
@@ -387,7 +387,7 @@ impl Values {
     }
 }
 
-/// Runs the calls in a child, which then drops all values. The error names the call that failed.
+/// Forks a child that makes all calls, and then drops all values. The error names the call or drop that failed.
 fn call_all_in_child(values: &mut Option<Values>) -> Result<(), String> {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let child = Child::start(|| {

@@ -1,5 +1,5 @@
-//! Calls that the runtime performs half-way before they fail. An unmap has then revoked the access of some agents; a
-//! grant has unmapped the addresses. The last test has a rollback that fails half-way.
+//! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done grant has
+//! unmapped the addresses. In the last test, a rollback fails half-way.
 
 mod hostile;
 mod machine;
@@ -12,28 +12,29 @@ use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
 use machine::{Machine, access, at, releases, without_cpu_mapping};
 
-/// AMD's runtime unmaps by revoking the access of one agent after the other, and returns at the first failure.
-/// Agents whose access had been set to none before may be among the revoked ones.
+/// To unmap memory, AMD's runtime revokes the access of one agent after the other, and returns at the first failure.
+/// The runtime also revokes the access of agents whose access was set to none before.
 #[test]
 fn half_done_unmap_is_rolled_back() {
     if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in releases() {
-        for (config, controls) in [config.clone(), without_cpu_mapping(config)]
+        for (config, controls_page_tables) in [config.clone(), without_cpu_mapping(config)]
             .into_iter()
             .flat_map(|it| [(it.clone(), false), (it, true)])
         {
             let context = format!(
-                "{release}, dma-bufs for the CPU: {}, page tables: {controls}",
+                "{release}, dma-bufs for the CPU: {}, control of page tables: {controls_page_tables}",
                 config.dmabuf_cpu_mapping
             );
-            let options = VmmOptions::new().with_page_tables(controls);
+            let options = VmmOptions::new().with_page_tables(controls_page_tables);
             let machine = Machine::with_options(config, options);
             let size = machine.granule();
             let (base, _) = machine.map_new_memory(0, size);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
-            // Bit `n` of each number: whether agent `n` has access, and whether its access was set to none.
+            // Bit `n` of `granted`: whether agent `n` is granted access. Bit `n` of `reduced`: whether the access of
+            // agent `n` is then set to none.
             for (granted, reduced) in
                 (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
             {
@@ -58,8 +59,9 @@ fn half_done_unmap_is_rolled_back() {
                     };
                     let found = machine.vmm.get_access(agent, base);
                     assert_eq!(found, Ok(expected), "{context}: {agent}");
-                    if let Some(gpu) =
-                        bit.checked_sub(1).filter(|_| expected != Access::None || controls)
+                    if let Some(gpu) = bit
+                        .checked_sub(1)
+                        .filter(|_| expected != Access::None || controls_page_tables)
                     {
                         let page = machine.simulation.page(gpu, base.get());
                         let writable = page.is_some_and(|page| page.writable);
@@ -69,7 +71,7 @@ fn half_done_unmap_is_rolled_back() {
                 if granted & !reduced & 1 == 0 {
                     process::assert_inaccessible(base.get(), size, &context);
                 }
-                // All agents then use the same memory, and it can be unmapped.
+                // Afterwards, all agents can use the same memory, and the library can unmap it.
                 set(7, Access::ReadWrite);
                 machine.vmm.write(base, b"by the CPU").expect(&context);
                 for gpu in &agents[1..] {
@@ -89,8 +91,8 @@ fn half_done_unmap_is_rolled_back() {
     }
 }
 
-/// After a failed unmap, it is unknown whether the runtime still maps the memory for the CPU. The rollback unmaps
-/// and maps the memory again.
+/// After a failed unmap, the library cannot know whether the runtime still maps the memory for the CPU. The rollback
+/// therefore unmaps the memory and maps it again.
 #[test]
 fn failed_unmap_rolls_back_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
@@ -131,7 +133,7 @@ fn failed_unmap_keeps_foreign_mapping() {
     }
 }
 
-/// The hole must be filled before another thread creates a mapping in it.
+/// The library fills the hole that a failed grant leaves, before another thread can create a mapping in the hole.
 #[test]
 fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     if process::rerun_in_own_process() {
@@ -154,7 +156,8 @@ fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     process::assert_inaccessible(base.get(), 4096, "unmapped");
 }
 
-/// A later grant would replace the foreign mapping.
+/// A failed grant leaves a hole, in which another thread creates a mapping. A later grant would replace this mapping,
+/// so the library quarantines the range.
 #[test]
 fn foreign_mapping_after_failed_grant_is_quarantined() {
     if process::rerun_in_own_process() {
@@ -177,7 +180,8 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
     assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
 }
 
-/// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
+/// After the replacement of a mapping by an overlapping mapping has failed, the ledger lists either the old mapping or
+/// the new mapping.
 #[test]
 fn failed_overlapping_replacement_is_consistent() {
     if process::rerun_in_own_process() {
@@ -187,8 +191,9 @@ fn failed_overlapping_replacement_is_consistent() {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
-        let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let large =
+            Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
+        let small = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let old_mapping = reservation.map(0, &large).unwrap();
         let grants = [access(machine.gpu(0), Access::ReadWrite)];
         let new_request = MapRequest {

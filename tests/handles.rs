@@ -1,5 +1,5 @@
-//! Stale, foreign and invented handles and agents are rejected, even if a slot was reused often and many
-//! handles exist.
+//! The library rejects stale, foreign and invented handles and agents, even if a handle's slot was reused often, and if
+//! many handles exist.
 
 mod machine;
 
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Address, AgentId, Allocation, Error, Handle, HandleType, R
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
-/// Returns the result of every call with this handle.
+/// Makes every call that takes a handle, with this handle. Returns the results.
 fn call_results(vmm: &Vmm, handle: Handle, address: Address) -> [Result<(), Error>; 5] {
     [
         vmm.map(address, 4 * KIB, 0, handle),
@@ -95,7 +95,7 @@ fn handles_belong_to_one_vmm() {
     let second_vmm = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
     let [own, foreign] =
-        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.on(0)).unwrap()];
+        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.shareable_on(0)).unwrap()];
     assert_ne!(own, foreign);
     // A `Vmm` accepts only its own handles.
     assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
@@ -138,7 +138,7 @@ fn handles_live_while_referenced_or_mapped() {
         let second_granule = at(base, granule);
         assert_rejected(&machine.vmm, handle, second_granule, Problem::Released);
         assert_eq!(machine.vmm.usage().handles, 1, "{release}: the mapping keeps the memory");
-        // Retaining the mapping returns the same handle.
+        // The mapping can be retained, which returns the same handle.
         assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
         machine.map(second_granule, granule, handle);
         machine.vmm.release(handle).unwrap();
@@ -227,7 +227,8 @@ fn million_mappings_can_be_looked_up() {
 #[test]
 fn release_by_handle_invalidates_the_allocation() {
     let machine = Machine::new(Config::mi300x(1));
-    let new = || Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let new =
+        || Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap();
     let memory = new();
     machine.vmm.release(memory.handle()).unwrap();
     let successor = new();
@@ -240,8 +241,8 @@ fn release_by_handle_invalidates_the_allocation() {
     assert_eq!(error.problem(), Some(Problem::Released), "{error}");
     drop(memory);
     let mapping = reservation.map(0, &successor).unwrap();
-    // `successor` and `second` each own one reference. The call of `release` takes one of these references, and the
-    // drop of `successor` takes the other.
+    // `successor` and `second` each own one reference. The call of `release` releases one of these references, and the
+    // drop of `successor` releases the other.
     let second = Allocation::at(&machine.vmm, mapping.address()).unwrap();
     drop(mapping);
     machine.vmm.release(successor.handle()).unwrap();
@@ -252,7 +253,7 @@ fn release_by_handle_invalidates_the_allocation() {
 #[test]
 fn exhausted_memory_names_its_agent() {
     let machine = Machine::new(Config::mi300x(2).with_vram(64 << 10));
-    let error = Allocation::create(&machine.vmm, 128 * KIB, &machine.on(1)).unwrap_err();
+    let error = Allocation::create(&machine.vmm, 128 * KIB, &machine.shareable_on(1)).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("cannot create physical memory on GPU 1: "), "{message}");
 }

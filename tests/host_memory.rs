@@ -1,4 +1,5 @@
-//! Physical memory of the host, on each release: from a CPU's pool, or from the driver.
+//! Physical memory of the host, on each release. The library allocates the memory from a CPU's pool, or from the
+//! driver.
 
 mod machine;
 mod process;
@@ -317,7 +318,7 @@ fn only_the_runtime_chooses_numa_nodes() {
                 }
             }
         }
-        // If the caller names no node, the kernel may choose one.
+        // Without a node in the properties, the kernel may choose the node.
         machine.vmm.create(machine.granule(), &host_properties()).unwrap();
     }
 }
@@ -401,8 +402,8 @@ fn cpu_access_works_if_dma_bufs_are_read_only() {
     }
 }
 
-/// The error does not depend on earlier calls, although the first call finds out whether the runtime rejects pools of
-/// CPUs.
+/// The error does not depend on earlier calls, although only the first call tries a CPU's pool on runtimes that reject
+/// such pools.
 #[test]
 fn too_large_memory_is_out_of_memory() {
     on_each_release(|release, machine| {

@@ -1,5 +1,5 @@
-//! The library identifies runtimes, including those that report a false version or lack functions, and several in
-//! one process.
+//! The library identifies runtimes, even if a runtime reports a false version or lacks functions, or if a process has
+//! loaded several runtimes.
 
 mod hostile;
 mod log;
@@ -16,7 +16,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A fake library, which is deleted at the end of the test.
+/// A runtime compiled from `hostile/runtime.c`. Its file is deleted when this value is dropped.
 struct FakeLibrary(PathBuf);
 
 impl FakeLibrary {
@@ -30,7 +30,7 @@ impl FakeLibrary {
         unsafe { Runtime::load_from(&self.0) }.expect("the runtime starts")
     }
 
-    /// Loads the library as another part of the program would, but does not start it.
+    /// Loads the library as another part of the program would, but does not start the runtime.
     fn load_without_starting(&self) {
         load_without_starting(&self.0);
     }
@@ -49,7 +49,7 @@ fn load_without_starting(path: &Path) {
     assert!(!library.is_null(), "{}", path.display());
 }
 
-/// Returns the quirks that are worked around on every unknown runtime.
+/// Returns the quirks that the library works around on every unknown runtime.
 fn quirks_if_unknown() -> Quirks {
     let mut quirks = Quirks::default();
     Quirks::KNOWN.iter().for_each(|quirk| quirks.set(quirk, quirk.if_unknown));
@@ -60,7 +60,7 @@ fn without_probes() -> VmmOptions {
     VmmOptions::new().with_probing(Probing::Never)
 }
 
-/// Returns why a runtime is unknown.
+/// Returns the reasons why the library does not know a runtime. Fails if the library knows the runtime.
 #[track_caller]
 fn reasons(runtime: &Runtime) -> String {
     match &runtime.info().implementation {
@@ -105,7 +105,7 @@ fn rocr_is_identified_by_its_build() {
     let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
     assert_eq!(vmm.quirks(), Quirks::of_extension((1, 7)));
     use_memory(&vmm);
-    // The fake runtime accepts every import, which this release does not.
+    // The fake runtime accepts every import. ROCm 6.4 does not.
     let probed = Vmm::open(&runtime).unwrap();
     let differing = probed.probes().iter().filter(|probe| probe.found != probe.expected);
     let differing: Vec<_> = differing.map(|probe| probe.quirk.name).collect();
@@ -126,7 +126,8 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // Without the function of the loader extension, the runtime is unknown.
+    // The library does not know this runtime, which also reports no build, because the runtime lacks the function of
+    // the loader extension.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }
@@ -214,12 +215,12 @@ fn error_names_a_library_that_is_no_runtime() {
     let error = unsafe { Runtime::load_from(&file) }.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("does not export `hsa_"), "{text}");
-    // The error names the library that could be used instead.
+    // The error names the library that the program could use instead.
     assert!(text.contains(&format!("loaded in this process:\n  {}", fake.0.display())), "{text}");
     std::fs::remove_file(file).unwrap();
 }
 
-/// The warnings of this process.
+/// The warnings that the library has logged in this process.
 static WARNINGS: Mutex<Vec<log::Fields>> = Mutex::new(Vec::new());
 
 #[test]
@@ -268,7 +269,7 @@ fn probes_that_differ_are_logged_once() {
         |metadata| *metadata.level() == tracing::Level::WARN,
         |fields| WARNINGS.lock().unwrap().push(fields),
     );
-    // The fake runtime accepts every import, which ROCm 6.4 does not.
+    // The fake runtime accepts every import. ROCm 6.4 does not.
     let fake = FakeLibrary::new("differs", &[]);
     let runtime = fake.load();
     Vmm::open_with(&runtime, without_probes()).unwrap();

@@ -1,12 +1,12 @@
-//! Checks the structure of the sources: the layers of `src/`, the lengths of files, and the paths and locks that
-//! pages list.
+//! Checks the layers of `src/`, the lengths of files, the paths in ARCHITECTURE.md, and the list of locks in
+//! `src/sync.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers, from the lowest to the highest. Each layer consists of groups of modules. A module may import the
-/// modules of its own group and those of lower layers.
+/// The layers, from the lowest to the highest. Each layer consists of groups of modules. A module may import the other
+/// modules of its group, and all modules of lower layers.
 const LAYERS: &[&[&[&str]]] = &[
     &[&["native", "log", "sync"]],
     &[&["address"], &["access", "agent", "pool"], &["handle"], &["signal"], &["trust"], &["hip"]],
@@ -93,8 +93,8 @@ fn declared(code: &str, visibility: &str) -> BTreeSet<String> {
     declarations.filter_map(name).map(str::to_owned).collect()
 }
 
-/// Returns the names in some code that belong to another type or module: after `.` or `::`, or imported from the
-/// crate.
+/// Returns the names that code uses of other types or modules. These are names after `.` or `::`, and names that are
+/// imported from the crate.
 fn used(code: &str) -> BTreeSet<&str> {
     let is_imported = |before: &str| {
         let statement = &before[before.rfind(';').map_or(0, |end| end + 1)..];
@@ -168,8 +168,8 @@ fn modules_import_only_lower_layers() {
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// The internal names of the core that the highest layer uses, and the reason. The test does not check names that a
-/// public item also has.
+/// The internal names of the core that the highest layer uses, each with the reason. The test ignores an internal name
+/// if a public item has the same name.
 const INTERNAL: &[(&str, &str)] = &[
     ("attachment", "memory that other processes open: one registry for each started runtime"),
     ("Attachment", "see `attachment`"),
@@ -303,7 +303,7 @@ fn files_named_in_architecture_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
 }
 
-/// The documentation of `src/sync.rs` names the file of each lock.
+/// The documentation of `src/sync.rs` lists every file that declares a lock.
 #[test]
 fn every_lock_is_listed() {
     let page = fs::read_to_string(source_folder().join("sync.rs")).unwrap();

@@ -27,7 +27,7 @@ fn look_ups_and_rejections_allocate_nothing() {
     for number in 0..32 {
         machine.map(at(base, 2 * number * granule), granule, handle);
     }
-    let properties = machine.on(0);
+    let properties = machine.shareable_on(0);
     let (inside, hole) = (at(base, 10 * granule + 7), at(base, 11 * granule));
     let rejected = |result: Result<(), Error>| result.unwrap_err();
     let map = |address: Address| vmm.map(address, granule, 0, handle);

@@ -1,4 +1,4 @@
-//! Owned values: they can be dropped in any order, and each keeps the values that it depends on alive.
+//! Owned values can be dropped in any order. Each value keeps the values alive that it depends on.
 
 mod machine;
 
@@ -20,7 +20,7 @@ fn new_reservation(machine: &Machine, granules: usize) -> Reservation {
 }
 
 fn new_allocation(machine: &Machine) -> Allocation {
-    Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap()
+    Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap()
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn drop_does_not_panic_when_frees_fail() {
     }
 }
 
-/// Makes adjacent mappings. Each maps new memory, which contains the mapping's number.
+/// Makes adjacent mappings of new memory. Each mapping's first byte is its number.
 fn map_adjacent(
     machine: &Machine,
     reservation: &Reservation,
@@ -282,7 +282,7 @@ fn unmap_many_accepts_gaps() {
 fn failed_unmap_many_returns_all_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // From ROCm 7.0 on, one runtime call unmaps all four.
+        // From ROCm 7.0 on, one runtime call unmaps all four mappings.
         let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
         for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, HSA_STATUS_ERROR);
@@ -392,7 +392,8 @@ fn fill_writes_exactly_its_range() {
 fn part_of_an_allocation_is_mapped() {
     let machine = machine();
     let granule = machine.granule();
-    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let allocation =
+        Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
     let reservation = new_reservation(&machine, 1);
     let mapping = reservation.map_part(0, 0..granule, &allocation).unwrap();
     assert_eq!(mapping.size(), granule);
@@ -413,7 +414,8 @@ fn any_part_is_mapped_with_page_tables() {
         let config = Config::mi300x(2).with_page_table_updates(updates);
         let machine = Machine::with_options(config, VmmOptions::new().with_page_tables(true));
         let (granule, gpu) = (machine.granule(), machine.gpu(1));
-        let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+        let allocation =
+            Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
         let reservation = new_reservation(&machine, 3);
         let all = [access(gpu, Access::ReadWrite), access(machine.cpu(0), Access::ReadWrite)];
         let second = reservation.map_part(0, granule..2 * granule, &allocation).unwrap();
@@ -447,7 +449,8 @@ fn batches_map_parts_of_an_allocation() {
     let options = VmmOptions::new().with_page_tables(true);
     let machine = Machine::with_options(Config::mi300x(1), options);
     let granule = machine.granule();
-    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let allocation =
+        Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
     let reservation = new_reservation(&machine, 2);
     let all = [access(machine.gpu(0), Access::ReadWrite)];
     // Maps the second half of the memory first.

@@ -1,4 +1,4 @@
-//! Pool memory on the simulation: frees, failures, threads, forks.
+//! Pool memory on the simulation: how it is allocated, copied, exported and freed, and what happens if a call fails.
 
 mod machine;
 mod process;
@@ -133,7 +133,7 @@ fn copies_work_between_gpus_and_host() {
         let (target_memory, source_memory) = (allocate(destination), allocate(source));
         source_memory.fill(8, 0x3332_3130, 200_000).unwrap();
         target_memory.fill(0, u32::MAX, 256 << 10).unwrap();
-        // The destination's GPU copies; if there is none, the source's GPU; without any GPU, the host.
+        // The GPU of the destination copies. If the destination is host memory, the agent of the source copies.
         let copier = if destination == host { source } else { destination };
         if destination != source {
             let error = target_memory.copy(4, &source_memory, 8, 150_000).unwrap_err();
@@ -175,7 +175,7 @@ fn out_of_bounds_accesses_write_nothing() {
             assert_eq!(error.operation(), operation, "{error}");
             assert_eq!(error.problem(), Some(problem), "{agent}");
         }
-        // A size of zero is in bounds everywhere, even at the end.
+        // An access of zero bytes is in bounds everywhere, even at the end.
         memory.read(8, &mut []).unwrap();
         memory.write(8, &[]).unwrap();
         memory.fill(8, 7, 0).unwrap();
@@ -226,8 +226,8 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// AMD's runtime returns `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT` if the kernel driver is not from
-/// AMD's own package.
+/// If the kernel driver is not from AMD's own package, AMD's runtime cannot export memory. The runtime then returns
+/// `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
 #[test]
 fn unsupported_export_differs_from_runtime_failure() {
     for (status, is_runtime_failure) in [
@@ -259,8 +259,8 @@ fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // The name has the greatest size, and is padded with zeros. A bound socket that does not listen counts as a name
-    // that another process has taken.
+    // AMD's runtime pads the abstract name with zeros to its greatest size. A socket that has bound the name, but does
+    // not listen, looks to the library like the socket of another process.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -281,7 +281,7 @@ fn ipc_mode_is_fixed_at_start() {
     }
 }
 
-/// The library does not call the runtime, because AMD's runtime 7.2 would end the process.
+/// Without a free descriptor, the library does not call the runtime, because AMD's runtime 7.2 would end the process.
 #[test]
 fn export_reports_missing_descriptors() {
     let end = process::in_child(|| {
@@ -297,7 +297,7 @@ fn export_reports_missing_descriptors() {
     assert_eq!(end, End::Success);
 }
 
-/// Tests the same as `NoGpuTst_hipIpc…` of hip-tests.
+/// Tests the same as the cases `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
 fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -385,7 +385,7 @@ fn ipc_lists_a_gpu_and_its_peers_once() {
     }
 }
 
-/// All exports of a process are entries of one file, so they need only one descriptor.
+/// All exports of a process are entries of one file, so the exports need only one descriptor.
 #[test]
 fn exports_share_one_descriptor() {
     let (_, runtime) = start_simulation(FaultPlan::default());

@@ -1,4 +1,4 @@
-//! In a set-user-id program, the library runs no code that the caller's environment variables name.
+//! In a set-user-ID program, the library runs no code that the caller's environment variables name.
 
 mod hostile;
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const NOBODY_UID: u32 = 65534;
 
-/// A set-user-id program of root, a library with a constructor, and the file that the constructor creates.
+/// A set-user-ID program of root, a library with a constructor, and the file that the constructor creates.
 struct Attack {
     folder: TempDir,
     program: PathBuf,
@@ -21,7 +21,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// Returns `None` and prints the reason if a set-user-id program gets no privileges.
+    /// Returns `None` and prints the reason if a set-user-ID program gets no privileges.
     fn prepare(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: only root can create a set-user-id program of root");
@@ -111,8 +111,8 @@ fn privileged_load_ignores_environment() {
         assert_eq!(constructor_user, None, "{variable:?} ran the caller's code: {text}");
         assert!(!text.contains(variable.1), "{variable:?} was not ignored: {text}");
     }
-    // Without privileges, the constructor runs, but only with the caller's own rights. A relative `ROCM_PATH` (the last
-    // variable) is never used.
+    // In a program without privileges, the constructor runs, but only with the caller's own rights. The loop leaves out
+    // the last variable, because the library never uses a relative `ROCM_PATH`.
     for variable in &variables[..3] {
         attack.set_mode(0o755);
         let (text, constructor_user) = attack.run(&[*variable]);

@@ -1,4 +1,4 @@
-//! A `Vmm` probes for quirks when it opens, and finds each release's quirks whatever version the release reports.
+//! When a `Vmm` opens, its probes find the quirks of the runtime, whatever version the runtime reports.
 
 mod hostile;
 mod machine;
@@ -13,8 +13,8 @@ use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
 use std::collections::BTreeSet;
 
-/// The quirks whose probes a `Vmm` reports on a machine with two GPUs whose memory the CPU can access. The `Vmm` also
-/// reports [`PEER_AFTER_OWNER`] if its probe finds it.
+/// The quirks for which a `Vmm` reports a probe, on a machine with two GPUs whose memory the CPU can access. The `Vmm`
+/// also reports [`PEER_AFTER_OWNER`] if the probe finds this quirk.
 const PROBED: [&str; 7] = [
     "set_access_drops_unnamed_agents",
     "unmap_of_several_fails",
@@ -25,10 +25,10 @@ const PROBED: [&str; 7] = [
     "import_needs_descriptor",
 ];
 
-/// The probe of this quirk can find that the quirk is present, but not that it is absent.
+/// A quirk whose probe can only find that the quirk is present, not that the quirk is absent.
 const PEER_AFTER_OWNER: &str = "peer_after_owner_fails";
 
-/// Returns the quirks whose probes a `Vmm` reports if the runtime has these quirks.
+/// Returns the quirks for which a `Vmm` reports a probe if the runtime has the quirks `present_quirks`.
 fn reported_with(present_quirks: Quirks) -> BTreeSet<&'static str> {
     let mut names = BTreeSet::from(PROBED);
     names.extend(present_quirks.peer_after_owner_fails.then_some(PEER_AFTER_OWNER));
@@ -121,7 +121,7 @@ fn probes_make_at_most_20_calls() {
         assert!((10..=20).contains(&calls), "{release}: {calls} calls");
         let copies = ["hsa_memory_copy", "hsa_amd_memory_async_copy", "hsa_amd_memory_fill"];
         assert!(copies.iter().all(|copy| simulation.calls(copy) == 0), "{release}");
-        // The next `Vmm` knows the results.
+        // The next `Vmm` on the same runtime uses the results of the first.
         let before = count();
         let reopened = Vmm::open_with(&runtime, always_probing()).unwrap();
         assert_eq!(count(), before, "{release}: a runtime is probed once");
@@ -166,7 +166,8 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
         ] {
             for call in 1..=5 {
                 if (function, call) == ("hsa_amd_vmem_export_shareable_handle", 2) {
-                    // The first descriptor stays open, because the runtime may use it.
+                    // If the second export fails, the first descriptor stays open, because the runtime may still use
+                    // it.
                     continue;
                 }
                 let faults = hsa_vmm::simulation::FaultPlan::none().fail(
@@ -184,7 +185,7 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
     }
 }
 
-/// A runtime that cannot be identified is probed, whatever version it reports.
+/// By default, a `Vmm` probes a runtime that it cannot identify, whatever version the runtime reports.
 #[test]
 fn hidden_identity_is_probed_by_default() {
     if process::rerun_in_own_process() {
@@ -209,7 +210,7 @@ fn hidden_identity_is_probed_by_default() {
     }
 }
 
-/// Each option probes only the runtimes that it names.
+/// `VmmOptions::with_probing` decides which runtimes a `Vmm` probes.
 #[test]
 fn probing_follows_the_option() {
     if process::rerun_in_own_process() {

@@ -1,14 +1,14 @@
-//! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`, except types
-//! that will get no further variants or fields.
+//! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`. Exceptions are types
+//! that will get no further variants or fields. Also checks that the documentation of every public type has an example.
 //!
-//! Parses the sources, so that one list has the reasons: clippy's `exhaustive_enums` and `exhaustive_structs` need an
-//! attribute at each exception.
+//! The tests parse the sources, so that one list can contain all exceptions with their reasons. Clippy's
+//! `exhaustive_enums` and `exhaustive_structs` need an attribute at each exception.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Types that will get no further variants or fields, and the reason.
+/// Types that will get no further variants or fields, each with the reason.
 const COMPLETE: &[(&str, &str)] = &[
     ("Access", "HIP's three values"),
     ("Granularity", "HIP's two values"),

@@ -1,4 +1,4 @@
-//! The workaround of each quirk is needed on some release, avoids a failure there, and does no harm on other releases.
+//! The workaround of each quirk avoids a failure on a release that has the quirk, and does no harm on other releases.
 
 mod hostile;
 mod machine;
@@ -18,32 +18,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// A failure that occurs on a release if a quirk is not worked around.
+/// A failure that occurs on a release if the library does not work around a quirk.
 struct Failure {
     quirk: &'static str,
     /// A release that has the quirk.
     release: fn() -> Config,
     /// A description of the failure.
     symptom: &'static str,
-    /// Returns whether the failure occurs.
+    /// Performs the operations that fail, and returns whether the failure occurs.
     occurs: fn(&Machine) -> bool,
 }
 
-fn generation(generation: Generation) -> Config {
+fn config_of(generation: Generation) -> Config {
     Config::mi300x(2).with_generation(generation)
 }
 
 const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
-        release: || generation(Generation::A).with_extension(4),
+        release: || config_of(Generation::A).with_extension(4),
         symptom: "a GPU loses access when another GPU's access changes",
         occurs: gpu_loses_access,
     },
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut rocm_6_0 = generation(Generation::A).with_extension(4);
+            let mut rocm_6_0 = config_of(Generation::A).with_extension(4);
             rocm_6_0.extension_reported = false;
             rocm_6_0
         },
@@ -60,7 +60,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "unmap_of_several_fails",
-        release: || generation(Generation::A),
+        release: || config_of(Generation::A),
         symptom: "an unmap of two mappings fails",
         occurs: |machine| {
             let granule = machine.granule();
@@ -73,7 +73,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "cpu_unmap_leaves_hole",
-        release: || without_cpu_mapping(generation(Generation::A)),
+        release: || without_cpu_mapping(config_of(Generation::A)),
         symptom: "a reservation has unmapped addresses",
         occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -85,12 +85,12 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "memory_returns_with_addresses",
-        release: || generation(Generation::B),
+        release: || config_of(Generation::B),
         symptom: "the memory of a paused buffer stays in use",
         occurs: |machine| {
-            let properties = machine.on(0);
+            let properties = machine.shareable_on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // If another thread takes the addresses, the pause fails, but the memory is freed.
+            // If another thread takes the addresses, the pause fails, but still frees the memory.
             let paused = buffer.pause(PauseMode::Discard);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
@@ -98,7 +98,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "peer_after_owner_fails",
-        release: || generation(Generation::C),
+        release: || config_of(Generation::C),
         symptom: "a grant to a peer fails after a grant to the owner",
         occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -110,7 +110,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "export_keeps_descriptor",
-        release: || generation(Generation::C),
+        release: || config_of(Generation::C),
         symptom: "two exports return the same descriptor, which the runtime owns",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -139,7 +139,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_needs_descriptor",
-        release: || generation(Generation::D),
+        release: || config_of(Generation::D),
         symptom: "an import cannot be exported",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -151,14 +151,15 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
-/// Returns whether a GPU loses access when the access of another one changes.
+/// Returns whether a GPU loses access when another GPU's access changes.
 fn gpu_loses_access(machine: &Machine) -> bool {
     let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
     machine.map(base, granule, machine.create(0, granule));
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // ROCm 6.0 has revoked the first GPU's access by now. 6.1 and 6.2 revoke it in the following call.
+    // In ROCm 6.0, the loop's last grant has revoked the first GPU's access. In 6.1 and 6.2, the grant below revokes
+    // this access.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
@@ -184,12 +185,12 @@ fn quirk_named(name: &str) -> &'static Quirk {
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
     let mut tested: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
-    // Tested below, with a runtime that counts concurrent calls.
+    // `unlocked_calls_race_without_the_workaround` tests this quirk, with a runtime that counts concurrent calls.
     assert!(tested.insert("some_calls_take_no_lock"));
-    // Tested on AMD's own runtime: conformance/tests/quirks.rs.
+    // `conformance/tests/quirks.rs` tests these two quirks on AMD's own runtime.
     assert!(tested.insert("unmap_keeps_memory"));
     assert!(tested.insert("grant_without_descriptor_aborts"));
-    // Tested in tests/defects/ipc_server.rs.
+    // `tests/defects/ipc_server.rs` tests this quirk.
     assert!(tested.insert("ipc_server_outlives_stop"));
     assert_eq!(names, tested);
 }
@@ -239,8 +240,8 @@ fn unneeded_workarounds_do_no_harm() {
     }
 }
 
-/// Runs exports and other calls in two threads. Returns how often a call overlapped an export, in which the runtime
-/// takes no lock.
+/// One thread exports memory, while another creates and releases memory. The runtime takes no lock in an export.
+/// Returns how many calls overlapped an export.
 fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = HostileRuntime::new();
     // SAFETY: this test compiled the runtime, which implements HSA's functions.
@@ -288,9 +289,9 @@ fn with_quirks_keeps_needed_quirks() {
     if process::rerun_in_own_process() {
         return;
     }
-    let config = generation(Generation::C);
+    let config = config_of(Generation::C);
     let needed = machine::quirks_of(&config);
-    // The safe method cannot remove quirks.
+    // `with_quirks` cannot remove quirks. Only the unsafe `with_exact_quirks` can.
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), needed);
     let handle = machine.create(0, machine.granule());
@@ -306,7 +307,7 @@ fn with_quirks_keeps_needed_quirks() {
 fn with_quirks_adds_quirks() {
     let mut additional = Quirks::default();
     additional.peer_after_owner_fails = true;
-    let config = generation(Generation::A);
+    let config = config_of(Generation::A);
     let mut expected = machine::quirks_of(&config);
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;
@@ -314,12 +315,13 @@ fn with_quirks_adds_quirks() {
     assert_eq!(machine.vmm.quirks(), expected);
 }
 
-/// Two adjacent mappings can need the same list of agents, although different agents are granted access.
+/// The library can send two adjacent mappings the same list of agents, although different agents gain access to them.
+/// The library must record, for each mapping, the agents to which it has granted access.
 #[test]
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();
     additional.set_access_drops_unnamed_agents = true;
-    let config = generation(Generation::B);
+    let config = config_of(Generation::B);
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let base = machine.reserve(2 * granule);

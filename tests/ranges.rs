@@ -1,4 +1,4 @@
-//! Ranges of addresses exported as dma-bufs.
+//! The library exports address ranges as dma-bufs.
 
 mod log;
 mod machine;
@@ -24,7 +24,7 @@ fn offsets_and_lengths(segments: &[ExportedSegment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
-/// Maps new memory of these sizes, in granules, at adjacent addresses, and fills it with a pattern.
+/// Maps new memory at adjacent addresses, and fills it with a pattern. `sizes` are in granules.
 fn map_with_pattern(machine: &Machine, sizes: &[usize]) -> (Address, Vec<u8>) {
     let granule = machine.granule();
     let size = sizes.iter().sum::<usize>() * granule;
@@ -215,7 +215,8 @@ fn rejected_calls_leave_no_descriptor() {
     }
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // In ROCm 7.14, each handle owns a descriptor. No handle is created after this call.
+        // In ROCm 7.14, each handle owns a descriptor. Only this call creates handles, so the count is stable
+        // afterwards.
         let results = make_rejected_calls(&machine);
         let before = process::descriptors();
         for (result, argument, problem) in results {
@@ -266,7 +267,7 @@ fn each_failing_call_leaves_no_descriptor() {
             assert!(error.to_string().contains(function), "{release}: {error}");
             assert_eq!(before, state(), "{release}: {status:#x}");
         }
-        // The simulation drops a `lost` call: it returns success, but no descriptor.
+        // For a `lost` call, the simulation returns success, but no descriptor.
         for (function, address, size) in [
             ("hsa_amd_vmem_export_shareable_handle", base, granule),
             ("hsa_amd_portable_export_dmabuf", memory.address(), 8192),
@@ -403,7 +404,7 @@ fn imported_memory_can_be_exported_by_address() {
     }
 }
 
-/// The logged calls, with their flags.
+/// The runtime calls that were logged, each with its flags.
 static CALLS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 #[test]
@@ -457,8 +458,8 @@ fn gpu_direct_rdma_flags_create_and_export() {
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma), "{error}");
 }
 
-/// If a dma-buf cannot be mapped for writing, the runtime itself maps the memory for the CPU. Another process can
-/// still read the exported segments.
+/// If a dma-buf cannot be mapped for writing, the runtime, not the library, maps the memory for the CPU. Another
+/// process can still read the exported segments.
 #[test]
 fn read_only_dma_bufs_are_exported() {
     if process::rerun_in_own_process() {

@@ -1,4 +1,4 @@
-//! Eight threads retire ten thousand mappings each. Without `HSA_VMM_LONG=1`, they retire a tenth of these.
+//! Eight threads retire mappings: ten thousand each with `HSA_VMM_LONG=1`, otherwise a thousand.
 
 mod machine;
 mod retire_load;

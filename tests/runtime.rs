@@ -1,4 +1,4 @@
-//! Opening a runtime: its properties, and the errors if it cannot be opened.
+//! Opening a runtime: the properties that the library reports, and the errors if the runtime cannot be opened.
 
 mod hostile;
 mod machine;
@@ -54,7 +54,7 @@ fn agents_describe_an_mi300x() {
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.available_memory(foreign), None);
     assert_eq!(runtime.compute_properties(foreign), None);
-    // Memory of a GPU needs a grant; all agents can access memory of the host.
+    // Agents need a grant to access memory of a GPU. All agents can access memory of the host.
     assert!(!pool.accessible_by_all);
     let host_pools = &runtime.host().pools;
     assert!(host_pools.iter().any(|pool| pool.accessible_by_all), "{host_pools:?}");
@@ -122,7 +122,8 @@ fn agents_describe_an_mi300a() {
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product, "AMD Instinct MI300A");
-        // Only 6.0 does not report this attribute. `with_extension` makes the list's entry for 6.0 behave like 6.1.
+        // Only 6.0 does not report this attribute. `Config::apu` reports the extension, so no entry of the list behaves
+        // like 6.0 here.
         assert!(gpu.integrated, "{release}");
         assert!(gpu.large_bar, "{release}");
     }
@@ -270,7 +271,7 @@ fn start_error_names_the_driver() {
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
-    // A `main` that returns the error prints its `Debug` format.
+    // If `main` returns an error, Rust prints the error in `Debug` format. This format must therefore be the message.
     assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
@@ -340,7 +341,8 @@ fn failed_open_stops_the_runtime() {
                 let simulation = Arc::new(Simulation::start(config).unwrap());
                 let opened = Runtime::simulated_by(simulation.clone());
                 let started = simulation.calls("hsa_init") - u64::from(function == "hsa_init");
-                // The library ignores only the status for unknown attributes, which is not among these.
+                // The library ignores only the status for unknown attributes. The list above does not contain this
+                // status.
                 let text = opened.unwrap_err().to_string();
                 assert!(text.contains(function), "{function} #{number}: {text}");
                 errors += 1;
@@ -382,7 +384,7 @@ fn invalid_simulation_is_rejected() {
     assert!(error.to_string().contains("no CPU"), "{error}");
 }
 
-/// Runs one of the ignored tests below in a process of its own, with environment variables.
+/// Runs an ignored test of this file in a process of its own, with environment variables.
 fn run_with_variables(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])

@@ -1,5 +1,5 @@
-//! The number of runtime calls. Where the runtime allows, one call sets the access of several agents to several
-//! mappings. If that call fails half-way, the library rolls it back completely.
+//! The library makes as few runtime calls as the runtime allows. One call can set the access of several agents to
+//! several mappings. If this call fails half-way, the library rolls the call back completely.
 
 mod machine;
 mod process;
@@ -81,7 +81,8 @@ fn only_the_last_access_of_an_agent_is_sent() {
     }
 }
 
-/// The library implements the CPU's access with a view of this process, and does not send it to the runtime.
+/// The library gives the CPU access by a view, a mapping of this process. The library does not send the CPU's access to
+/// the runtime.
 #[test]
 fn access_of_the_cpu_is_not_sent() {
     for (release, config) in machine::releases() {
@@ -121,7 +122,7 @@ fn aligned_hint_takes_one_call() {
     }
 }
 
-/// A probe exports the memory, and closes the descriptor.
+/// When a CPU first gets access, the library exports the memory once to probe whether it can map dma-bufs for writing.
 #[test]
 fn dma_buf_mapping_is_probed_once() {
     if process::rerun_in_own_process() {
@@ -161,8 +162,8 @@ fn adjacent_mappings_with_equal_changes_share_a_call() {
         grant_calls(&machine) - before
     };
     assert_eq!(calls_of_grant(2..4, &first, Access::ReadWrite), 1);
-    // Needs three calls. The two mappings in the middle lack only the second GPU's access. The two before them, and
-    // the two after them, lack access for both GPUs.
+    // The two mappings in the middle lack only the second GPU's access. The two before them, and the two after them,
+    // lack the access of both GPUs. Each of the three pairs takes one call.
     assert_eq!(calls_of_grant(0..6, &both, Access::ReadWrite), 3);
     // Six mappings with the same access take one call.
     assert_eq!(calls_of_grant(0..6, &both, Access::Read), 1);
@@ -177,7 +178,8 @@ fn adjacent_mappings_with_equal_changes_share_a_call() {
     }
 }
 
-/// The runtime may require the owner to be last in the list, so mappings of two owners need two lists.
+/// The runtime may require that the memory's owner is the last agent of the list, so mappings of two owners need two
+/// lists.
 #[test]
 fn adjacent_mappings_of_two_owners_take_two_calls() {
     for (generation, config) in machine::generations() {
@@ -193,7 +195,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
     }
 }
 
-/// Imports a file that is not GPU memory. Newer runtimes do not check this.
+/// Imports a file that is not GPU memory. ROCm 7.14 and later do not check the file during the import.
 fn import_file(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = machine::file_without_memory(size);
     let handle_type = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -236,7 +238,8 @@ fn failed_call_is_rolled_back_for_all_mappings() {
     }
 }
 
-/// A failed grant leaves nothing to revoke: neither its rollback nor the next `Access::None` calls the runtime.
+/// After a failed grant, the library has nothing to revoke. Neither the rollback nor a later `Access::None` calls the
+/// runtime.
 #[test]
 fn failed_grant_is_not_recorded_as_granted() {
     if process::rerun_in_own_process() {
@@ -271,11 +274,11 @@ fn barrier_locks_a_page_once_per_change_of_gpus() {
     let options = VmmOptions::new().with_barrier(true);
     let vmm = Vmm::open_with(&machine.runtime, options).unwrap();
     let locks = || machine.simulation.calls("hsa_amd_memory_lock");
-    // Opening waits once, to test the calls.
+    // Opening a `Vmm` waits once, to test the calls that the wait makes.
     assert_eq!(locks(), 1);
     let granule = machine.granule();
     let base = vmm.address_reserve(2 * granule, 0, None).unwrap();
-    let handle = vmm.create(granule, &machine.on(0)).unwrap();
+    let handle = vmm.create(granule, &machine.shareable_on(0)).unwrap();
     vmm.map(base, granule, 0, handle).unwrap();
     vmm.map(at(base, granule), granule, 0, handle).unwrap();
     assert_eq!(locks(), 1, "no GPU has access");

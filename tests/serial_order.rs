@@ -23,7 +23,7 @@ fn serial_order_exists_in_every_generation() {
     });
 }
 
-/// Skips generation A, whose runtime leaves address-space holes, in which other threads may map memory.
+/// Leaves out generation A, whose runtime makes address-space holes in which other threads may map memory.
 #[test]
 fn serial_order_exists_with_runtime_cpu_access() {
     process::within(TIME_LIMIT, || {

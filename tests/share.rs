@@ -1,4 +1,4 @@
-//! Memory shared as file descriptors, within a process and between processes.
+//! The library exports memory as file descriptors, and imports it in the same process or in another process.
 
 mod machine;
 mod process;
@@ -128,7 +128,7 @@ fn imported_descriptor_may_be_closed() {
             let shared = export(&machine, original);
             let imported = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
             drop(shared);
-            // Another file now has the number of the closed descriptor.
+            // This file gets the number of the closed descriptor.
             let decoy = File::open("/dev/null").unwrap();
             let imported_address = machine.reserve(granule);
             machine.map(imported_address, granule, imported);
@@ -185,7 +185,7 @@ fn export_keeps_memory_after_release() {
 #[test]
 fn imports_can_be_exported() {
     on_each_release(|release, machine, granule| {
-        let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let original = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
         let exported = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
         assert!(is_close_on_exec(&exported), "{release}");
@@ -260,7 +260,7 @@ fn failed_imports_and_exports_leak_no_descriptor() {
             let null = File::open("/dev/null").unwrap();
             let error = machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
-            // Another process could shrink these files, so that the CPU's accesses would raise SIGBUS.
+            // Another process could shrink these files. Accesses of the CPU would then raise SIGBUS.
             let memory_file = memfd_create("no memory", MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&memory_file, granule as u64).unwrap();
             for shrinkable in [file.as_fd(), memory_file.as_fd()] {
@@ -287,7 +287,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import. After a grant to the owner, it rejects a grant to another agent.
+/// ROCm 7.14 does not report the owner of an import. Once the owner has access, ROCm 7.14 rejects grants to other
+/// agents.
 /// The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
 fn import_of_unknown_owner_is_granted_gpu_by_gpu() {
@@ -363,8 +364,7 @@ fn import_is_granted_to_several_gpus() {
                 .unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is the first, the second or the last in the list of all GPUs. One GPU already has access
-            // before the grant to all.
+            // Before the grant to all GPUs, GPU 1 already has access. The loop tests every GPU as the owner.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

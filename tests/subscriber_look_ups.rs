@@ -1,4 +1,4 @@
-//! A subscriber of log events may look up the library's state in the middle of an operation.
+//! A subscriber of log events can look up the library's state during an operation without a deadlock.
 
 mod log;
 
@@ -9,7 +9,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 static STATE: OnceLock<(Runtime, Vmm)> = OnceLock::new();
-/// The number of events during which the state was looked up.
+/// The number of events at which `look_up` has looked up the state.
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
 fn look_up(_: log::Fields) {

@@ -1,4 +1,4 @@
-//! A panic in the program's log subscriber must not unwind through the library.
+//! If the program's subscriber of log events panics, the library's operations still succeed.
 
 use hsa_vmm::area::{Area, AreaFlags, MmapOptions};
 use hsa_vmm::simulation::Config;
@@ -42,7 +42,7 @@ impl Visit for FieldFormatter {
 
 #[test]
 fn subscriber_panics_do_not_affect_operations() {
-    // Omits the messages of these panics, which would hide failures.
+    // Does not print the messages of the deliberate panics, because they would hide messages of failures.
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {
         if report.payload().downcast_ref() != Some(&"deliberate") {
@@ -69,7 +69,7 @@ fn subscriber_panics_do_not_affect_operations() {
     mapping.unmap().unwrap();
     vmm.check().unwrap();
 
-    // The memory is freed only once. A second free would free the memory that reuses the address.
+    // `free` must free the memory only once. A second free would free the memory that reuses the address.
     let first = PoolMemory::allocate(&runtime, host, size).unwrap();
     first.free().unwrap();
     let second = PoolMemory::allocate(&runtime, host, size).unwrap();

@@ -1,4 +1,5 @@
-//! Owned values whose mappings another owner has replaced, on the simulation.
+//! On the simulation: an owned value whose mapping was unmapped by address does not act on the mapping that replaces
+//! it, the successor.
 
 mod machine;
 mod successor;

@@ -1,4 +1,5 @@
-//! Copies, fills, reads and writes on the simulation: waits that return early, data races, and the caller's own calls.
+//! Copies, fills, reads and writes on the simulation. Waits for a copy may return early, threads may race, and a
+//! caller's closure may call the library.
 
 mod machine;
 
@@ -10,7 +11,7 @@ use machine::{Machine, at, generations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// The size of a copy that the library splits.
+/// The size of a copy, in bytes. The library splits copies of this size.
 const LARGE: usize = (3 << 20) + 17;
 
 /// Returns bytes that repeat every 251 bytes.
@@ -18,7 +19,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 251) as u8).collect()
 }
 
-/// Fails unless the library waited twice for every copy: the first wait returned early.
+/// Fails unless the library has waited at least twice for every copy, because the first wait returns early.
 #[track_caller]
 fn assert_waited_again(machine: &Machine) {
     let calls = |name| machine.simulation.calls(name);
@@ -69,8 +70,8 @@ fn waits_are_repeated_after_early_returns() {
     }
 }
 
-/// Every byte that is read was written by one of the threads. The thread sanitizer reports a race if the library's
-/// accesses are not atomic.
+/// Every byte that a thread reads is a byte that some thread has written. The thread sanitizer also reports a race if
+/// the library's accesses are not atomic.
 #[test]
 fn racing_writes_are_not_data_races() {
     const SIZE: usize = 10_007;
@@ -112,7 +113,7 @@ fn racing_writes_are_not_data_races() {
 fn closure_that_calls_the_library_panics() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
-    let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
     let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
     let mapping = reservation.map(0, &memory).unwrap();
     let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];

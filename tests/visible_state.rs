@@ -8,7 +8,7 @@ use std::thread;
 
 const SIZE: usize = 4096;
 
-/// The access to several mappings changes in one step, after the runtime has granted it.
+/// Other threads see the new access to several mappings all at once, after the runtime has granted the access.
 #[test]
 fn new_access_is_visible_after_the_runtime_call() {
     let hostile = HostileRuntime::new();

@@ -37,7 +37,7 @@ pub fn count() -> usize {
     ALLOCATIONS.get()
 }
 
-/// Returns the bytes that this thread has not freed.
+/// Returns the number of bytes that this thread has allocated and not freed.
 pub fn bytes() -> isize {
     BYTES.get()
 }

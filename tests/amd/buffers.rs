@@ -1,6 +1,6 @@
-//! Growable buffers and rings.
+//! Growable buffers and rings on AMD's runtime.
 
-use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
+use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_inaccessible;
@@ -13,7 +13,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
 
-/// Returns bytes that repeat after 253 bytes. This number divides no page size.
+/// Returns bytes that repeat after 253 bytes, a number that divides no page size.
 fn test_bytes(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 253) as u8 + 1).collect()
 }
@@ -23,7 +23,7 @@ fn buffers_accept_any_size() {
     on_each("buffers::buffers_accept_any_size", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(4 * GIB);
-        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let mut buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -34,7 +34,7 @@ fn buffers_accept_any_size() {
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!((&byte, buffer.address()), (b"z", address), "{size:#x}");
             assert!(buffer.read(size, &mut byte).is_err(), "{size:#x}");
-            let ring = RingBuffer::create(&library.vmm, size, 2, &library.on(1)).unwrap();
+            let ring = RingBuffer::create(&library.vmm, size, 2, &library.shareable_on(1)).unwrap();
             ring.grant(&agents, Access::ReadWrite).unwrap();
             ring.write(ring.size() as u64 - 1, b"ab").unwrap();
             ring.read(0, &mut byte).unwrap();
@@ -51,7 +51,7 @@ fn growth_keeps_address_and_contents() {
     on_each("buffers::growth_keeps_address_and_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
-        let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
         let address = words.buffer.address();
@@ -64,7 +64,7 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
-            // The other GPU copies across mappings made before and after its grant.
+            // The other GPU copies across mappings that were made before and after this GPU got access.
             let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];
@@ -92,7 +92,7 @@ fn shrink_releases_memory() {
         let library = Library::load(fixture.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::builder(GIB).with_step(MIB);
-            let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+            let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
@@ -119,13 +119,13 @@ fn shrink_releases_memory() {
     });
 }
 
-/// With each number of free descriptors, a different step of the growth fails.
+/// With each number of free file descriptors, growth fails at a different runtime call.
 #[test]
 fn growth_without_descriptors_changes_nothing() {
     on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let mut buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
         buffer.grow(2 * STEP).unwrap();
@@ -197,7 +197,8 @@ fn rings_are_contiguous_for_all_agents() {
         let library = Library::load(fixture.runtime());
         let test_bytes = test_bytes(STEP);
         for times in [2, 3, 7] {
-            let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
+            let ring =
+                RingBuffer::create(&library.vmm, STEP, times, &library.shareable_on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
             let source = library.map_new_memory(1, STEP).0;
@@ -222,7 +223,7 @@ fn rings_are_contiguous_for_all_agents() {
     });
 }
 
-/// Two buffers, one partly used and one full, each in two reservations, and a ring.
+/// A partly used buffer, a full buffer, and a ring. Each buffer has two reservations.
 struct Buffers {
     small: GrowableBuffer,
     full: GrowableBuffer,
@@ -242,7 +243,7 @@ impl Setup for Buffers {
             buffer.write(0, &test_bytes(steps * STEP)).unwrap();
             buffer
         });
-        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.on(1)).unwrap();
+        let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.shareable_on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, &test_bytes(STEP)).unwrap();
         Self { small, full, ring, library }
@@ -274,7 +275,7 @@ impl Setup for Buffers {
 }
 
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
-    // Growing also grants access, so `refused_calls::ABORTS` has its entries under "grant".
+    // Growing also grants access, so the entries of `ABORTS` for "grant" also apply to "grow".
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),
@@ -283,6 +284,6 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 ];
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    refuse_each_call("buffers::one_refused_call_changes_nothing", OPERATIONS, 90);
+fn one_failed_call_changes_nothing() {
+    fail_each_driver_call("buffers::one_failed_call_changes_nothing", OPERATIONS, 90);
 }

@@ -30,7 +30,8 @@ mod ring;
 #[path = "../../examples/share.rs"]
 mod share;
 
-/// Runs each example on every release. The example finds the runtime as a user's program would.
+/// Defines a test for each example. The test runs the example on every release, and the example finds the runtime as a
+/// user's program would.
 macro_rules! examples {
     ($($name:ident: $run:expr;)+) => {
         $(
@@ -58,11 +59,11 @@ examples! {
     retire_unmaps_after_a_copy: retire::main();
 }
 
-/// The environment variable that is set in the processes in which [`on_each_directly`] runs the example.
+/// The environment variable that [`on_each_directly`] sets in each process that runs the example.
 const IN_EXAMPLE: &str = "HSA_VMM_TEST_EXAMPLE";
 
-/// Runs an example on every release, in a process that starts as `hsa-vmm emulate` starts programs. The example
-/// starts its second process with the same program.
+/// Runs an example on every release, in a process that starts as `hsa-vmm emulate` starts programs. The example starts
+/// this test program again as its second process.
 fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     let arguments = [name, "--exact", "--nocapture"];
     if env::var_os(IN_EXAMPLE).is_some() {
@@ -84,11 +85,11 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
 }
 
 #[test]
-fn share_shows_both_sides() {
-    on_each_directly("examples::share_shows_both_sides", share::run);
+fn share_shows_both_processes() {
+    on_each_directly("examples::share_shows_both_processes", share::run);
 }
 
 #[test]
-fn ipc_shows_both_sides() {
-    on_each_directly("examples::ipc_shows_both_sides", ipc::run);
+fn ipc_shows_both_processes() {
+    on_each_directly("examples::ipc_shows_both_processes", ipc::run);
 }

@@ -1,7 +1,7 @@
-//! The kernel driver refuses each call of each operation in turn: the operation fails and changes nothing,
-//! or succeeds anyway, or quarantines its range.
+//! Each driver call of each operation fails in turn. The operation fails and changes nothing, succeeds anyway, or
+//! quarantines its range.
 
-use super::refused_calls::{ABORTS, may_abort};
+use super::failed_driver_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
 use crate::amd_runtime::raw::RawRuntime;
@@ -77,14 +77,14 @@ fn check_failure(fixture: &Fixture, operation: Operation, context: &str, plan: &
     assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
 
-/// Errors of the kernel. The first is tried at every call.
+/// Errors that the driver returns. Every call fails with the first error.
 const ERRORS: [&str; 11] = [
     "ENOMEM", "EINVAL", "EBUSY", "EFAULT", "EPERM", "ENOSPC", "EMFILE", "ENFILE", "EIO", "ENODEV",
     "EINTR",
 ];
 
-/// The environment variable that selects the errors. The value `all` tries every error at every call. By default,
-/// every third call also fails with one of the other errors, in turn.
+/// The environment variable that selects the errors. With the value `all`, every call fails with every error. By
+/// default, every third call also fails with one further error. These calls use the further errors in turn.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.
@@ -101,8 +101,8 @@ pub fn errors_for(number: usize) -> Vec<&'static str> {
 }
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    let test = "failures::one_refused_call_changes_nothing";
+fn one_failed_call_changes_nothing() {
+    let test = "failures::one_failed_call_changes_nothing";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
@@ -128,9 +128,9 @@ fn one_refused_call_changes_nothing() {
             }
         }
         let release = fixture.release();
-        println!("{release}: {calls} calls refused in {tried} ways; aborts: {aborted:?}");
+        println!("{release}: {calls} calls failed in {tried} ways; aborts: {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(150), "only {calls} calls were refused");
+        assert!(calls > hsa_rocr::test::part_by_default(150), "only {calls} calls failed");
         // In a long run, every listed abort occurs.
         assert!(!is_long || aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });

@@ -47,8 +47,8 @@ fn access_changes(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. They grant it again with `MAP_FIXED`, which
-/// replaces a foreign mapping created in between.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. They grant access again with `MAP_FIXED`, which
+/// replaces a foreign mapping that was created in between.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {
@@ -74,7 +74,7 @@ fn cpu_access_changes_make_no_hole() {
         }
         assert_eq!(access_changes(&shim), before, "no call of the runtime");
         vmm.write(at(base, size), b"kept").unwrap();
-        // The access of GPUs changes. In 6.1, the library also names the CPU in each call.
+        // In 6.1, the library also names the CPU in each call that changes GPUs' access.
         for gpu in 0..2 {
             library.grant(base, size, library.gpu(gpu), Access::ReadWrite);
         }

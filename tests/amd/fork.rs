@@ -1,4 +1,4 @@
-//! A forked child gets an error from every call. Values that it drops do not affect the parent.
+//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
@@ -23,7 +23,7 @@ fn forked_child_gets_errors() {
             let results = [
                 vmm.address_reserve(SIZE, 0, None).map(drop),
                 vmm.address_free(base, SIZE),
-                vmm.create(SIZE, &library.on(0)).map(drop),
+                vmm.create(SIZE, &library.shareable_on(0)).map(drop),
                 vmm.release(handle),
                 vmm.map(base, SIZE, 0, handle),
                 vmm.unmap(base, SIZE),
@@ -58,7 +58,7 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     on_each("fork::drops_in_a_forked_child_keep_parent_memory", |fixture| {
         let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         mapping.write(0, b"kept").unwrap();

@@ -1,4 +1,4 @@
-//! Physical memory of the host, which the driver allocates and the runtime imports.
+//! Physical memory of the host: the library asks the driver for the memory, and the runtime imports the memory.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access, at};
@@ -111,7 +111,7 @@ fn another_process_shares_the_memory() {
     });
 }
 
-/// The plan of a fault, and a function that returns whether an error is the expected one.
+/// A fault plan, and a function that returns whether an error has the kind that the plan should cause.
 type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
 
 const FAILURES: [PlannedFailure; 5] = [
@@ -148,14 +148,15 @@ fn failed_driver_calls_leave_nothing_behind() {
     });
 }
 
-/// Memory that the machine does not have is not "not supported", whether or not host memory was created before.
+/// A size larger than the host's memory fails with `OutOfMemory`, not with `NotSupported`. This also holds before any
+/// host memory was created.
 #[test]
 fn too_large_memory_is_out_of_memory() {
     let name = "host_memory::too_large_memory_is_out_of_memory";
     on_each_release(name, &Emulation::with_gpus(1), |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        // SAFETY: queries a number and touches no memory.
+        // SAFETY: the call only returns a number.
         let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) } as usize;
         // The driver allocates at most half of the machine's memory.
         let three_quarters = (pages / 4 * 3 * 4096).next_multiple_of(SIZE);

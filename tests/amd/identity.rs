@@ -46,7 +46,7 @@ fn probes_agree_with_the_versions() {
     });
 }
 
-/// Loads a library as another part of the program would, but does not start it.
+/// Loads a runtime's library as another part of the program would, but does not start the runtime.
 fn load_without_starting(path: &Path) {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the file is a fetched release of AMD's runtime.
@@ -64,7 +64,7 @@ fn find_loaded(path: &Path) -> LoadedLibrary {
 #[test]
 fn two_loaded_releases_are_distinguished() {
     let name = "identity::two_loaded_releases_are_distinguished";
-    // Both releases run with the C library of the newer one.
+    // Both releases run with the C library of the newer release.
     test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
         let newer = fixture.runtime();
         let older: PathBuf =
@@ -73,7 +73,7 @@ fn two_loaded_releases_are_distinguished() {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
                 load_without_starting(first);
-                // The dynamic linker returns the library that is already loaded, as it does for HIP.
+                // `Runtime::load` gets the library that is already loaded, as HIP would.
                 let runtime = Runtime::load().unwrap();
                 let info = runtime.info();
                 assert_eq!(info.path, Some(first.canonicalize().unwrap()));

@@ -1,4 +1,4 @@
-//! Owned values keep the values that they need alive, in whatever order they are dropped.
+//! Owned values can be dropped in any order. Each value keeps the values alive that it depends on.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in_order, orders};
@@ -22,7 +22,7 @@ fn dropped_mapping_leaves_addresses_reserved() {
     on_each("owned::dropped_mapping_leaves_addresses_reserved", |fixture| {
         let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(2 * SIZE).reserve(&library.vmm).unwrap();
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(1)).unwrap();
         let before = descriptors();
         for round in 0..20u8 {
             let mapping = reservation.map(SIZE, &memory).unwrap();
@@ -48,7 +48,7 @@ fn panic_frees_everything() {
         let library = Library::load(fixture.runtime());
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
-            let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+            let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
             let mapping = reservation.map(0, &memory).unwrap();
             mapping.grant(&library.gpus(), Access::ReadWrite).unwrap();
             std::panic::resume_unwind(Box::new("the test's own panic"));

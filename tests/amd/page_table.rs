@@ -1,4 +1,4 @@
-//! The GPUs' page tables in the emulated kernel driver.
+//! The entries of GPUs' page tables in the emulated kernel driver, when the library does not control the page tables.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access, at};
@@ -93,7 +93,7 @@ fn only_revoke_clears_page_tables() {
     });
 }
 
-/// In ROCm 6.1, the runtime's call revokes the access of agents that it does not name.
+/// In ROCm 6.1, the runtime's `set_access` revokes the access of agents that the call does not name.
 #[test]
 fn set_access_keeps_unnamed_agents_in_page_tables() {
     on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {

@@ -1,11 +1,11 @@
-//! The kernel driver refuses each call of an operation that changes page tables. The operation changes nothing, or
-//! quarantines its range.
+//! Each driver call of an operation that changes page tables fails in turn. The operation fails and changes nothing,
+//! succeeds anyway, or quarantines its range.
 //!
-//! In another test, the driver refuses each call that opening a `Vmm` makes. Everything except the control of page
-//! tables works, and the library reports why it cannot control them.
+//! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` works except for the control
+//! of page tables, and the library reports why it cannot control them.
 
+use super::failed_driver_calls::may_abort;
 use super::failures::errors_for;
-use super::refused_calls::may_abort;
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, set_variable};
@@ -19,8 +19,8 @@ use hsa_vmm::vmm::{NewMapping, VmmOptions};
 use hsa_vmm::{Access, Address, Error, ErrorKind, Runtime, Vmm};
 use std::io::{Read, Write};
 
-/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`. In both, the TLB is flushed only when the library waits.
-/// In the second, page-table entries are also written only then.
+/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`. In both modes, the driver flushes the TLB only when the
+/// library waits. In the second mode, the driver also writes page-table entries only when the library waits.
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// Operations on mappings with an offset.
@@ -57,19 +57,20 @@ fn part_of(scenario: &Scenario) -> Address {
 }
 
 /// The scenario with control of page tables, and one more mapping: the second granule of a handle.
-struct Machine {
+struct Setup {
     scenario: Scenario,
     raw: RawRuntime,
 }
 
-impl Machine {
+impl Setup {
     fn new(fixture: &Fixture, mode: &str) -> Self {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
         // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Starts before the last grants: their waits also cover the page-table changes of `raw`'s own mapping.
+        // Starts `raw` before the last grants. The waits of these grants also cover the page-table changes for the
+        // mapping of `raw`.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);
@@ -77,10 +78,10 @@ impl Machine {
         library.grant(part, granule, library.cpu(0), Access::ReadWrite);
         library.vmm.write(part, &[5; 16]).unwrap();
         library.grant(part, granule, library.gpu(0), Access::ReadWrite);
-        let machine = Self { raw, scenario };
+        let setup = Self { raw, scenario };
         // Fills the TLB, and creates the queues of the GPUs.
-        machine.read_by_gpus();
-        machine
+        setup.read_by_gpus();
+        setup
     }
 
     /// Returns what each GPU reads from each mapping that it can access.
@@ -105,7 +106,7 @@ impl Machine {
         for mapping in &snapshot.mappings {
             for gpu in 0..2 {
                 let page = page_table::page(gpu, mapping.address.get());
-                // A GPU may gain an entry without permissions.
+                // An operation may add an entry without permissions, which has no effect.
                 let page = page.filter(|page| page.permissions != "---");
                 pages.push((mapping.address, gpu, page));
             }
@@ -118,16 +119,16 @@ impl Machine {
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
-    /// The address, the GPU, and its entry.
+    /// The address, the GPU, and the GPU's page-table entry.
     pages: Vec<(Address, usize, Option<page_table::Page>)>,
     values: Vec<(Address, usize, u64)>,
 }
 
 fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &str, plan: &str) {
     fail_driver_calls(plan);
-    let machine = Machine::new(fixture, mode);
-    let (scenario, vmm) = (&machine.scenario, &machine.scenario.library.vmm);
-    let mut before = machine.state(context);
+    let setup = Setup::new(fixture, mode);
+    let (scenario, vmm) = (&setup.scenario, &setup.scenario.library.vmm);
+    let mut before = setup.state(context);
     match operation(scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
@@ -139,7 +140,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
         }
         Err(error) => {
             println!("{context}: {error}");
-            let after = machine.state(context);
+            let after = setup.state(context);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
                 // A defect of the runtime: a failed map leaks the dma-buf.
                 let leaked = after.snapshot.descriptors - before.snapshot.descriptors;
@@ -152,14 +153,14 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
             operation(scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
         }
     }
-    machine.read_by_gpus();
+    setup.read_by_gpus();
     scenario.tear_down(context);
     assert_eq!(vmm.quarantined_ranges(), [], "{context}");
 }
 
 #[test]
-fn one_refused_call_changes_no_page_table() {
-    let test = "page_table_failures::one_refused_call_changes_no_page_table";
+fn one_failed_call_changes_no_page_table() {
+    let test = "page_table_failures::one_failed_call_changes_no_page_table";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
         // By default, tests only every fourth operation, each in one mode.
@@ -169,9 +170,9 @@ fn one_refused_call_changes_no_page_table() {
         {
             let modes = if is_long() { &MODES[..] } else { &MODES[number % 2..][..1] };
             for mode in modes {
-                let start = || Machine::new(fixture, mode);
-                let act_on = |machine: &mut Machine| {
-                    operation(&machine.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let start = || Setup::new(fixture, mode);
+                let act_on = |setup: &mut Setup| {
+                    operation(&setup.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
                 };
                 for call in driver_calls(start, act_on) {
                     for error in errors_for(calls) {
@@ -192,14 +193,14 @@ fn one_refused_call_changes_no_page_table() {
             }
         }
         let release = fixture.release();
-        println!("{release}: {calls} calls refused in {tried} ways; {aborted} aborts");
+        println!("{release}: {calls} calls failed in {tried} ways; {aborted} aborts");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(600), "only {calls} calls were refused");
+        assert!(calls > hsa_rocr::test::part_by_default(600), "only {calls} calls failed");
     });
 }
 
-/// Opens the library, and checks what it reports and that everything but control of page tables works. Returns the
-/// reasons why page tables are not controlled.
+/// Opens the library with control of page tables. Checks that the reported enforcement is consistent, and that mappings
+/// and access work. Returns the reported reasons why page tables are not controlled.
 fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
     // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -233,8 +234,8 @@ fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
 }
 
 #[test]
-fn refused_call_while_opening_is_reported() {
-    let test = "page_table_failures::refused_call_while_opening_is_reported";
+fn failed_call_while_opening_is_reported() {
+    let test = "page_table_failures::failed_call_while_opening_is_reported";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut failures, mut reported) = (0, Vec::new(), 0);
         // By default, tests only one mode.
@@ -251,8 +252,8 @@ fn refused_call_while_opening_is_reported() {
                 *vmm = Some(Vmm::open_with(runtime, options).unwrap());
             };
             let calls = driver_calls(start, open);
-            let mut refused_opens = 0;
-            // Faults cannot be planned for closing a file.
+            let mut failed_opens = 0;
+            // A fault plan cannot make `CLOSE` fail.
             for call in calls.iter().filter(|call| !call.starts_with("CLOSE#")) {
                 let context = format!("{} {mode}: opening, {call} fails", fixture.release());
                 let (mut reader, writer) = std::io::pipe().expect("a pipe");
@@ -267,28 +268,29 @@ fn refused_call_while_opening_is_reported() {
                 println!("{context}: {reasons}");
                 tried += 1;
                 reported += usize::from(!reasons.is_empty());
-                // Permissions are still enforced: the library waits with a call of the runtime.
-                let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
+                // The library still enforces permissions, because calls of the runtime can also wait.
+                let waits_by_runtime = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
-                refused_opens += usize::from(call.starts_with("OPEN#") && reasons == refused);
-                // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if the
-                // mapping for a CPU is refused. Only the probes for quirks request such a mapping.
+                failed_opens +=
+                    usize::from(call.starts_with("OPEN#") && reasons == waits_by_runtime);
+                // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it
+                // cannot map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
                 let may_abort = may_abort("grant", call).is_some()
                     || fixture.release() == Release::R6_1_2 && call.starts_with("MMAP#");
                 if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {
                     failures.push((context, end));
                 }
             }
-            assert_eq!(refused_opens, 1, "{mode}: the library opens /dev/kfd once");
+            assert_eq!(failed_opens, 1, "{mode}: the library opens /dev/kfd once");
         }
-        println!("{}: {tried} calls refused, {reported} reported", fixture.release());
+        println!("{}: {tried} calls failed, {reported} reported", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         let is_enough = tried >= 20 * modes.len() && reported >= 5 * modes.len();
         assert!(is_enough, "{tried} calls, {reported} reported");
     });
 }
 
-/// Opens the library with one GPU, and returns the lines of the driver's log.
+/// Opens the library with one GPU and the fault plan `plan`. Returns the lines of the driver's log.
 fn log_of_opening(fixture: &Fixture, mode: &str, plan: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
@@ -317,7 +319,8 @@ fn probe_keeps_memory_if_the_last_wait_fails() {
                 let found = lines[start..].iter().position(|line| line.contains(text));
                 start + found.unwrap_or_else(|| panic!("no {text} in {lines:#?}"))
             };
-            // Only the probe replaces entries. Then the runtime unmaps the probe's memory, and the library waits.
+            // Only the probe of page tables replaces entries. After the last replacement, the runtime unmaps the
+            // probe's memory, and the library waits.
             let replaced = lines.iter().rposition(|line| line.contains("operation=REPLACE"));
             let unmapped = position(replaced.expect("the probe"), "operation=UNMAP");
             let wait = position(unmapped, "_GPU handle=");
@@ -331,9 +334,9 @@ fn probe_keeps_memory_if_the_last_wait_fails() {
 
             let lines = log_of_opening(fixture, mode, &format!("{call}#{number}=ENOMEM"));
             let context = format!("{} {mode}: {call}#{number} of {lines:#?}", fixture.release());
-            let refused = lines.iter().position(|line| line.contains("ENOMEM")).expect(&context);
+            let failed = lines.iter().position(|line| line.contains("ENOMEM")).expect(&context);
             let free = format!("FREE_MEMORY_OF_GPU handle={memory} ");
-            assert!(!lines[refused..].iter().any(|line| line.contains(&free)), "{context}");
+            assert!(!lines[failed..].iter().any(|line| line.contains(&free)), "{context}");
         }
     });
 }

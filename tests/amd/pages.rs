@@ -1,6 +1,6 @@
-//! Paged and pausable buffers, and memory that is exchanged and moved.
+//! Paged buffers and pausable buffers on AMD's runtime, including pages that move or are exchanged.
 
-use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
+use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
@@ -17,7 +17,7 @@ fn test_bytes(length: usize, seed: u8) -> Vec<u8> {
 }
 
 fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
-    let buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&library.vmm, size, &library.shareable_on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &test_bytes(size.min(MIB), 1)).unwrap();
     buffer
@@ -58,14 +58,14 @@ fn pausable_buffer_resumes_at_its_address() {
     });
 }
 
-/// Pauses, in turn, two buffers that do not fit into memory together.
+/// Pauses and resumes two buffers in turn. The GPU's memory has room for only one of them.
 fn pause_in_turn(library: &Library) {
     let size = 40 * MIB;
     let mut first = new_pausable(library, size);
     first.write(size - 4, b"last").unwrap();
     for round in 0..4 {
         first.pause(PauseMode::Save).unwrap();
-        let mut second = PausableBuffer::create(&library.vmm, size, &library.on(0))
+        let mut second = PausableBuffer::create(&library.vmm, size, &library.shareable_on(0))
             .unwrap_or_else(|error| panic!("{round}: the memory was not freed: {error}"));
         let error = first.resume().unwrap_err();
         let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
@@ -88,7 +88,8 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// On the emulated driver, mapping other memory at the addresses of unmapped memory frees the unmapped memory.
+/// In ROCm 7.2, unmapped memory is kept until its addresses are freed. On the emulated driver, mapping other memory at
+/// these addresses also frees the unmapped memory.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
@@ -97,7 +98,7 @@ fn overlaying_a_mapping_frees_memory() {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let mut quirks = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined.
+        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined behaviour.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         pause_in_turn(&Library::open(runtime, options));
     });
@@ -114,7 +115,8 @@ fn pause_rounds_keep_address_and_contents() {
         let mut buffer = new_pausable(&library, PAGE);
         let address = buffer.address();
         let free_mebibytes = |library: &Library| {
-            let handles = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
+            let handles =
+                std::iter::from_fn(|| library.vmm.create(MIB, &library.shareable_on(0)).ok());
             let handles: Vec<_> = handles.take(100).collect();
             handles.iter().for_each(|&handle| library.vmm.release(handle).unwrap());
             handles.len()
@@ -131,7 +133,7 @@ fn pause_rounds_keep_address_and_contents() {
         let after = (descriptors(), regions().len(), free_mebibytes(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // Heaps and stacks change; a leak would add a region in each round.
+        // Heaps and stacks also change the number of regions. A leak would add a region in each round.
         let limit = before.1 + rounds as usize / 4;
         assert!(after.1 < limit, "{} regions instead of {}", after.1, before.1);
         library.vmm.check().unwrap();
@@ -143,7 +145,7 @@ fn pause_rounds_keep_address_and_contents() {
 fn new_paged(library: &Library, has_zero_page: bool, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
     let options = if has_zero_page { options.with_zero_page() } else { options };
-    let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+    let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -316,7 +318,7 @@ impl Setup for Buffers {
     }
 }
 
-// Each of these operations can grant access again, so `refused_calls::ABORTS` has their entries under "grant".
+// Each of these operations can grant access, so the entries of `ABORTS` for "grant" apply to all of them.
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),
@@ -329,6 +331,6 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 ];
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    refuse_each_call("pages::one_refused_call_changes_nothing", OPERATIONS, 150);
+fn one_failed_call_changes_nothing() {
+    fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }

@@ -1,4 +1,4 @@
-//! GPUs' access is enforced in their page tables, and each call has taken effect when it returns.
+//! The library enforces GPUs' access in their page tables. When a call returns, its changes have taken effect.
 
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
@@ -15,13 +15,13 @@ use std::time::Duration;
 const SIZE: usize = 64 << 10;
 
 /// The library with control of page tables, and one mapping of the first GPU's memory.
-struct Machine {
+struct Setup {
     library: Library,
     raw: RawRuntime,
     base: Address,
 }
 
-impl Machine {
+impl Setup {
     fn new(fixture: &Fixture, mode: &str) -> Self {
         Self::open(fixture, mode, VmmOptions::new().with_page_tables(true))
     }
@@ -30,16 +30,16 @@ impl Machine {
         set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
         // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
-        Self::on(Library::open(runtime, options), fixture)
+        Self::with_library(Library::open(runtime, options), fixture)
     }
 
-    fn on(library: Library, fixture: &Fixture) -> Self {
+    fn with_library(library: Library, fixture: &Fixture) -> Self {
         let raw = RawRuntime::start(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);
         Self { library, raw, base }
     }
 
-    fn set(&self, gpu: usize, access: Access) {
+    fn set_access(&self, gpu: usize, access: Access) {
         self.library.grant(self.base, SIZE, self.library.gpu(gpu), access);
     }
 
@@ -51,7 +51,7 @@ impl Machine {
         self.raw.write_by(self.raw.gpus[gpu], self.base.get(), value)
     }
 
-    /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
+    /// Unmaps and frees everything. Fails if a page table then has an entry for the mapping.
     fn close(self) {
         let Self { library: Library { runtime, vmm }, base, .. } = self;
         let handle = vmm.retain_allocation_handle(base).unwrap();
@@ -68,23 +68,23 @@ impl Machine {
     }
 }
 
-/// Runs a body in each mode, in a process that has no runtime yet.
-fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
+/// Runs `body` in each mode, each time in a process that has no runtime yet.
+fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Setup)) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
-            let end = in_child(|| body(&|| Machine::new(fixture, mode)));
+            let end = in_child(|| body(&|| Setup::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
     });
 }
 
 /// Does the same as [`in_each_mode`], with planned faults of the driver.
-fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
+fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Setup)) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         for mode in PAGE_TABLE_MODES {
             let end = in_child(|| {
                 fail_driver_calls(plan);
-                body(&Machine::new(fixture, mode));
+                body(&Setup::new(fixture, mode));
             });
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
@@ -95,7 +95,8 @@ fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
     let name = "permissions::permissions_are_enforced";
-    // In the virtual machine with late page-table writes, each of the test's 36 processes takes half a minute.
+    // In the virtual machine, where the driver writes page-table entries late, each of the 36 processes takes half a
+    // minute.
     let time_limit = Duration::from_secs(60 * 60);
     on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
         let mut combination = 0;
@@ -107,29 +108,29 @@ fn permissions_are_enforced() {
             {
                 for writes in [false, true] {
                     combination += 1;
-                    // By default, tests only every fifth combination. Together, these contain every value of every
-                    // variable.
+                    // By default, tests only every fifth combination. These combinations together contain every value
+                    // of every variable.
                     if !hsa_rocr::test::is_long() && combination % 5 != 0 {
                         continue;
                     }
                     let body = || {
-                        let machine = Machine::new(fixture, mode);
+                        let setup = Setup::new(fixture, mode);
                         // The other GPU keeps its access.
-                        machine.set(1 - gpu, Access::ReadWrite);
-                        machine.write(1 - gpu, 5).unwrap();
+                        setup.set_access(1 - gpu, Access::ReadWrite);
+                        setup.write(1 - gpu, 5).unwrap();
                         if let Some(before) = before {
-                            machine.set(gpu, before);
-                            assert_eq!(machine.read(gpu), Ok(5));
+                            setup.set_access(gpu, before);
+                            assert_eq!(setup.read(gpu), Ok(5));
                         }
-                        machine.set(gpu, after);
-                        assert_eq!(machine.read(1 - gpu), Ok(5));
+                        setup.set_access(gpu, after);
+                        assert_eq!(setup.read(1 - gpu), Ok(5));
                         if writes {
                             let expected =
                                 if after == Access::ReadWrite { Ok(()) } else { Err(Fault) };
-                            assert_eq!(machine.write(gpu, 6), expected);
+                            assert_eq!(setup.write(gpu, 6), expected);
                         } else {
                             let expected = if after == Access::None { Err(Fault) } else { Ok(5) };
-                            assert_eq!(machine.read(gpu), expected);
+                            assert_eq!(setup.read(gpu), expected);
                         }
                     };
                     let description = format!(
@@ -150,13 +151,13 @@ fn no_execute_removes_execute_access() {
         for (no_execute, expected) in [(false, "rwx"), (true, "rw-")] {
             let end = in_child(|| {
                 let options = VmmOptions::new().with_page_tables(true).with_no_execute(no_execute);
-                let machine = Machine::open(fixture, "", options);
-                machine.set(0, Access::ReadWrite);
-                let permissions = crate::process::page_table::permissions(0, machine.base.get());
+                let setup = Setup::open(fixture, "", options);
+                setup.set_access(0, Access::ReadWrite);
+                let permissions = crate::process::page_table::permissions(0, setup.base.get());
                 assert_eq!(permissions.as_deref(), Some(expected));
-                machine.write(0, 5).unwrap();
-                assert_eq!(machine.read(0), Ok(5));
-                machine.close();
+                setup.write(0, 5).unwrap();
+                assert_eq!(setup.read(0), Ok(5));
+                setup.close();
             });
             assert_eq!(end, End::Success, "{} {no_execute}", fixture.release());
         }
@@ -165,83 +166,83 @@ fn no_execute_removes_execute_access() {
 
 #[test]
 fn access_changes_keep_contents_and_other_gpus() {
-    in_each_mode("permissions::access_changes_keep_contents_and_other_gpus", |new_machine| {
-        let machine = new_machine();
-        let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
+    in_each_mode("permissions::access_changes_keep_contents_and_other_gpus", |new_setup| {
+        let setup = new_setup();
+        let gpus = [0, 1].map(|gpu| setup.library.gpu(gpu));
         for gpu in gpus {
-            assert_eq!(machine.library.vmm.enforcement(gpu), Some(Enforcement::Enforced));
+            assert_eq!(setup.library.vmm.enforcement(gpu), Some(Enforcement::Enforced));
         }
-        machine.set(0, Access::ReadWrite);
-        machine.write(0, 1).unwrap();
-        machine.set(1, Access::Read);
-        assert_eq!([machine.read(0), machine.read(1)], [Ok(1); 2]);
-        machine.set(1, Access::ReadWrite);
-        machine.write(1, 2).unwrap();
-        machine.set(0, Access::Read);
-        assert_eq!([machine.read(0), machine.read(1)], [Ok(2); 2]);
-        machine.write(1, 3).unwrap();
-        machine.library.vmm.revoke(machine.base, SIZE, &[gpus[0]]).unwrap();
-        assert_eq!(machine.read(1), Ok(3));
-        machine.write(1, 4).unwrap();
-        machine.set(0, Access::ReadWrite);
-        assert_eq!(machine.read(0), Ok(4));
-        machine.write(0, 5).unwrap();
-        assert_eq!(machine.read(1), Ok(5));
-        machine.library.vmm.revoke(machine.base, SIZE, &gpus).unwrap();
-        machine.set(1, Access::Read);
-        assert_eq!(machine.read(1), Ok(5));
-        machine.close();
+        setup.set_access(0, Access::ReadWrite);
+        setup.write(0, 1).unwrap();
+        setup.set_access(1, Access::Read);
+        assert_eq!([setup.read(0), setup.read(1)], [Ok(1); 2]);
+        setup.set_access(1, Access::ReadWrite);
+        setup.write(1, 2).unwrap();
+        setup.set_access(0, Access::Read);
+        assert_eq!([setup.read(0), setup.read(1)], [Ok(2); 2]);
+        setup.write(1, 3).unwrap();
+        setup.library.vmm.revoke(setup.base, SIZE, &[gpus[0]]).unwrap();
+        assert_eq!(setup.read(1), Ok(3));
+        setup.write(1, 4).unwrap();
+        setup.set_access(0, Access::ReadWrite);
+        assert_eq!(setup.read(0), Ok(4));
+        setup.write(0, 5).unwrap();
+        assert_eq!(setup.read(1), Ok(5));
+        setup.library.vmm.revoke(setup.base, SIZE, &gpus).unwrap();
+        setup.set_access(1, Access::Read);
+        assert_eq!(setup.read(1), Ok(5));
+        setup.close();
     });
 }
 
 #[test]
 fn revoked_gpu_faults() {
-    in_each_mode("permissions::revoked_gpu_faults", |new_machine| {
-        let machine = new_machine();
+    in_each_mode("permissions::revoked_gpu_faults", |new_setup| {
+        let setup = new_setup();
         for gpu in [0, 1] {
-            machine.set(gpu, Access::ReadWrite);
-            machine.write(gpu, 1).unwrap();
+            setup.set_access(gpu, Access::ReadWrite);
+            setup.write(gpu, 1).unwrap();
         }
-        machine.library.vmm.revoke(machine.base, SIZE, &[machine.library.gpu(1)]).unwrap();
-        machine.write(0, 2).unwrap();
-        assert_eq!(machine.read(1), Err(Fault));
+        setup.library.vmm.revoke(setup.base, SIZE, &[setup.library.gpu(1)]).unwrap();
+        setup.write(0, 2).unwrap();
+        assert_eq!(setup.read(1), Err(Fault));
     });
 }
 
 #[test]
 fn unmapped_memory_faults() {
-    in_each_mode("permissions::unmapped_memory_faults", |new_machine| {
-        let machine = new_machine();
-        machine.set(0, Access::ReadWrite);
-        machine.write(0, 1).unwrap();
-        machine.library.vmm.unmap(machine.base, SIZE).unwrap();
-        assert_eq!(machine.write(0, 2), Err(Fault));
+    in_each_mode("permissions::unmapped_memory_faults", |new_setup| {
+        let setup = new_setup();
+        setup.set_access(0, Access::ReadWrite);
+        setup.write(0, 1).unwrap();
+        setup.library.vmm.unmap(setup.base, SIZE).unwrap();
+        assert_eq!(setup.write(0, 2), Err(Fault));
     });
 }
 
 /// A relocated mapping keeps its enforced access.
 #[test]
 fn moved_mappings_keep_enforced_access() {
-    in_each_mode("permissions::moved_mappings_keep_enforced_access", |new_machine| {
-        let mut machine = new_machine();
-        let vmm = &machine.library.vmm;
-        machine.set(0, Access::ReadWrite);
-        machine.write(0, 7).unwrap();
-        machine.set(0, Access::Read);
-        machine.set(1, Access::Read);
-        let target = machine.library.reserve(SIZE);
-        vmm.relocate(target, machine.base, SIZE).unwrap();
-        vmm.address_free(machine.base, SIZE).unwrap();
-        machine.base = target;
-        assert_eq!([machine.read(0), machine.read(1)], [Ok(7); 2]);
-        assert_eq!(machine.write(1, 8), Err(Fault));
+    in_each_mode("permissions::moved_mappings_keep_enforced_access", |new_setup| {
+        let mut setup = new_setup();
+        let vmm = &setup.library.vmm;
+        setup.set_access(0, Access::ReadWrite);
+        setup.write(0, 7).unwrap();
+        setup.set_access(0, Access::Read);
+        setup.set_access(1, Access::Read);
+        let target = setup.library.reserve(SIZE);
+        vmm.relocate(target, setup.base, SIZE).unwrap();
+        vmm.address_free(setup.base, SIZE).unwrap();
+        setup.base = target;
+        assert_eq!([setup.read(0), setup.read(1)], [Ok(7); 2]);
+        assert_eq!(setup.write(1, 8), Err(Fault));
     });
 }
 
-/// If the library cannot control page tables, it reports the reason, and everything else works.
+/// If the library cannot control page tables, it reports the reason. Calls work, but access is only recorded.
 #[test]
-fn refused_control_is_reported() {
-    let test = "permissions::refused_control_is_reported";
+fn missing_control_is_reported() {
+    let test = "permissions::missing_control_is_reported";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let plans = [
             ("GEM_VA.REPLACE=EINVAL", "amdgpu_bo_va_op_raw"),
@@ -250,72 +251,71 @@ fn refused_control_is_reported() {
         for (plan, expected_reason) in plans {
             let end = in_child(|| {
                 fail_driver_calls(plan);
-                let machine = Machine::new(fixture, "");
+                let setup = Setup::new(fixture, "");
                 for gpu in [0, 1] {
-                    let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
+                    let enforcement = setup.library.vmm.enforcement(setup.library.gpu(gpu));
                     assert_eq!(enforcement, Some(Enforcement::Recorded));
-                    let agent = machine.library.gpu(gpu);
-                    let reason = machine.library.vmm.page_table_failure(agent).unwrap();
+                    let agent = setup.library.gpu(gpu);
+                    let reason = setup.library.vmm.page_table_failure(agent).unwrap();
                     assert!(reason.contains(expected_reason), "{reason}");
-                    machine.set(gpu, Access::Read);
-                    machine.write(gpu, 1).unwrap();
+                    setup.set_access(gpu, Access::Read);
+                    setup.write(gpu, 1).unwrap();
                 }
-                machine.close();
+                setup.close();
             });
             assert_eq!(end, End::Success, "{} {plan}", fixture.release());
         }
     });
 }
 
-/// A failed change of an entry is rolled back: every GPU has the access that it had before.
+/// If the library cannot replace an entry, it rolls back the call: every GPU has the access that it had before.
 #[test]
 fn failed_changes_are_rolled_back() {
     let test = "permissions::failed_changes_are_rolled_back";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
-        // Opening a `Vmm` replaces entries twice for each GPU.
+        // Opening a `Vmm` replaces entries four times, twice for each GPU.
         for failing_call in [5, 6] {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
-                let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
-                let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
+                let setup = Setup::new(fixture, PAGE_TABLE_MODES[1]);
+                let gpus = [0, 1].map(|gpu| setup.library.gpu(gpu));
                 let set = |requested: Access| {
                     let list = gpus.map(|gpu| access(gpu, requested));
-                    machine.library.vmm.set_access(machine.base, SIZE, &list)
+                    setup.library.vmm.set_access(setup.base, SIZE, &list)
                 };
                 set(Access::ReadWrite).unwrap();
-                machine.write(0, 1).unwrap();
+                setup.write(0, 1).unwrap();
                 set(Access::Read).unwrap_err();
                 for gpu in [0, 1] {
-                    let recorded = machine.library.vmm.get_access(gpus[gpu], machine.base);
+                    let recorded = setup.library.vmm.get_access(gpus[gpu], setup.base);
                     assert_eq!(recorded, Ok(Access::ReadWrite));
-                    machine.write(gpu, 2).unwrap();
+                    setup.write(gpu, 2).unwrap();
                 }
                 set(Access::Read).unwrap();
-                assert_eq!([machine.read(0), machine.read(1)], [Ok(2); 2]);
-                machine.close();
+                assert_eq!([setup.read(0), setup.read(1)], [Ok(2); 2]);
+                setup.close();
             });
             assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
         }
     });
 }
 
-/// A first grant may grant less than full access. Until such a call returns, the named GPU has full access to the
-/// start of the memory. No other GPU gains an entry. If the GPU already has an entry, its access during the call is
-/// the access before or after the call.
+/// During a GPU's first grant, the GPU has full access to the start of the memory, even if the caller grants only read
+/// access. No other GPU gains an entry. During later grants, the GPU has the access from before or from after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             fail_driver_calls("GEM_VA.REPLACE=200ms");
-            let machine = Machine::new(fixture, "");
-            let base = machine.base.get();
+            let setup = Setup::new(fixture, "");
+            let base = setup.base.get();
             // Sets the first GPU's access. Returns the different entries that each GPU's page table had during the
             // change.
             let pages_during = |access: Access| {
                 let mut seen = [Vec::new(), Vec::new()];
                 std::thread::scope(|scope| {
-                    let change = scope.spawn(|| machine.set(0, access));
+                    let change = scope.spawn(|| setup.set_access(0, access));
                     while !change.is_finished() {
                         for (gpu, seen) in seen.iter_mut().enumerate() {
                             let page = crate::process::page_table::page(gpu, base);
@@ -345,41 +345,38 @@ fn full_access_is_limited_to_first_grants() {
             assert_eq!(other, [None]);
             let [third, _] = pages_during(Access::Read);
             assert!(has_only(&third, &["---", "r--"]), "{third:?}");
-            machine.close();
+            setup.close();
         });
         assert_eq!(end, End::Success, "{}", fixture.release());
     });
 }
 
-/// If the entry of a first grant cannot be replaced, the grant is rolled back: no GPU keeps the full access.
+/// If the library cannot replace the entry of a GPU's first grant, it rolls back the grant. The GPU does not keep full
+/// access.
 #[test]
-fn refused_first_grant_leaves_no_access() {
-    let test = "permissions::refused_first_grant_leaves_no_access";
-    in_each_mode_with_faults(test, "GEM_VA.REPLACE#5=ENOMEM", |machine| {
-        let library = &machine.library;
+fn failed_first_grant_leaves_no_access() {
+    let test = "permissions::failed_first_grant_leaves_no_access";
+    in_each_mode_with_faults(test, "GEM_VA.REPLACE#5=ENOMEM", |setup| {
+        let library = &setup.library;
         let list = [access(library.gpu(0), Access::Read)];
-        library.vmm.set_access(machine.base, SIZE, &list).unwrap_err();
+        library.vmm.set_access(setup.base, SIZE, &list).unwrap_err();
         for gpu in [0, 1] {
-            assert_eq!(
-                crate::process::page_table::page(gpu, machine.base.get()),
-                None,
-                "GPU {gpu}"
-            );
+            assert_eq!(crate::process::page_table::page(gpu, setup.base.get()), None, "GPU {gpu}");
         }
-        assert_eq!(machine.read(0), Err(Fault));
+        assert_eq!(setup.read(0), Err(Fault));
     });
 }
 
-/// The runtime alone grants full access although only read access is requested.
+/// Without the library, the runtime grants full access although only read access is requested.
 #[test]
 fn raw_runtime_grants_full_access() {
-    in_each_mode("permissions::raw_runtime_grants_full_access", |new_machine| {
-        let machine = new_machine();
-        let (raw, gpu) = (&machine.raw, machine.raw.gpus[0]);
+    in_each_mode("permissions::raw_runtime_grants_full_access", |new_setup| {
+        let setup = new_setup();
+        let (raw, gpu) = (&setup.raw, setup.raw.gpus[0]);
         let (base, _) =
             raw.map_new_memory(SIZE, &[(gpu, hsa_vmm::hsa_sys::HSA_ACCESS_PERMISSION_RO)]);
-        // Also waits until the entries of the runtime's call have taken effect.
-        machine.set(0, Access::Read);
+        // This call of the library also waits until the entries from the runtime's call have taken effect.
+        setup.set_access(0, Access::Read);
         raw.write_by(gpu, base, 1).unwrap();
         raw.set_access(base, SIZE, &[(gpu, RW)]).unwrap();
     });
@@ -392,12 +389,12 @@ enum LateCall {
     Unmap = 4,
 }
 
-/// Grants access and unmaps memory. Returns the first of these calls that had not taken effect when it returned. The
-/// last step is a GPU's write to the unmapped memory.
-fn first_late_call(machine: &Machine) -> Option<LateCall> {
-    let Machine { library, raw, base } = machine;
+/// Grants access, and then unmaps memory. After each call, checks by a GPU's write whether the call has taken effect.
+/// Returns the first call that has not taken effect.
+fn first_late_call(setup: &Setup) -> Option<LateCall> {
+    let Setup { library, raw, base } = setup;
     let (second, _) = library.map_new_memory(0, SIZE);
-    // A GPU's first copy creates its queue, which also waits for page tables.
+    // A GPU's first copy creates the GPU's queue. The creation also waits for page tables.
     for address in [*base, second] {
         for gpu in [0, 1] {
             let agent = library.gpu(gpu);
@@ -408,16 +405,17 @@ fn first_late_call(machine: &Machine) -> Option<LateCall> {
             }
         }
     }
-    // The last grant may have moved the memory and flushed the first GPU's TLB.
+    // The last grant may have moved the memory and flushed the first GPU's TLB. A write fills the TLB again.
     raw.write_by(raw.gpus[0], second.get(), 2).unwrap();
     library.vmm.unmap(second, SIZE).unwrap();
     raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(LateCall::Unmap)
 }
 
-/// Calls [`first_late_call`] in a child. Returns `Success` if all calls have taken effect.
+/// Calls [`first_late_call`] in a child. Returns `Success` if all calls have taken effect, and otherwise `Failure` with
+/// the number of the [`LateCall`].
 fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
     in_child_with_status(|| {
-        first_late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)
+        first_late_call(&Setup::open(fixture, mode, options)).map_or(0, |late| late as i32)
     })
 }
 
@@ -451,10 +449,11 @@ fn calls_take_effect_late_without_barrier() {
     });
 }
 
-/// If the library cannot allocate a page of its own through `/dev/kfd`, it waits with calls of the runtime.
+/// If the library cannot allocate a page of its own through `/dev/kfd`, the library waits by calls of the runtime.
 #[test]
 fn calls_take_effect_without_a_driver_page() {
     static WAITS_BY_RUNTIME: AtomicBool = AtomicBool::new(false);
+    /// The exit status of a child in which the library's own allocation failed, and all calls took effect.
     const CHECKED: i32 = 9;
     let test = "permissions::calls_take_effect_without_a_driver_page";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
@@ -476,10 +475,11 @@ fn calls_take_effect_without_a_driver_page() {
             if !WAITS_BY_RUNTIME.load(Ordering::Relaxed) {
                 return 0;
             }
-            let late = first_late_call(&Machine::on(Library { runtime, vmm }, fixture));
+            let late = first_late_call(&Setup::with_library(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
-        // The runtime makes the first allocations. If certain ones fail, the runtime aborts.
+        // Looks for the library's own allocation. The runtime makes earlier allocations, and aborts if some of them
+        // fail.
         let checked = (1..100).any(|failing_allocation| {
             in_child_with_status(|| check(failing_allocation)) == End::Failure(CHECKED)
         });

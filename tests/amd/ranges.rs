@@ -1,4 +1,4 @@
-//! Ranges of addresses exported as dma-bufs, which another process reads.
+//! The library exports address ranges as dma-bufs, and another process reads the dma-bufs.
 
 use crate::machine::{Library, access, at};
 use crate::process::descriptors;

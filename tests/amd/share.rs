@@ -14,18 +14,18 @@ const SIZE: usize = 256 << 10;
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// One of two processes, with its socket to the other.
-struct Side {
+struct Endpoint {
     library: Library,
     socket: UnixStream,
 }
 
-impl Side {
+impl Endpoint {
     /// Signals the other process to continue.
     fn resume_peer(&mut self) {
         self.socket.write_all(b"!").unwrap();
     }
 
-    /// Waits for the signal of the other process; fails if that process has ended instead.
+    /// Waits until the other process calls `resume_peer`. Fails if the other process ends instead.
     fn wait(&mut self) {
         self.socket.read_exact(&mut [0]).unwrap();
     }
@@ -80,20 +80,20 @@ impl Side {
 }
 
 /// Runs two processes on each release: the first creates memory and sends it to the second.
-fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: [End; 2]) {
+fn run_pair(test: &str, exporter: impl Fn(Endpoint), importer: impl Fn(Endpoint), ends: [End; 2]) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
-        // Each child closes its copy of the other child's socket. Otherwise, the other child would not notice that
-        // this child ends.
+        // Each child closes its copy of the other child's socket. Otherwise, neither child would notice that the other
+        // has ended.
         let first = Child::start(|| {
             let socket = sockets.take().unwrap().0;
-            exporter(Side { library: library(), socket });
+            exporter(Endpoint { library: library(), socket });
             0
         });
         let second = Child::start(|| {
             let socket = sockets.take().unwrap().1;
-            importer(Side { library: library(), socket });
+            importer(Endpoint { library: library(), socket });
             0
         });
         drop(sockets);
@@ -110,32 +110,32 @@ const KILLED: End = End::Signal(libc::SIGKILL);
 
 #[test]
 fn both_processes_read_what_the_other_writes() {
-    let exporter = |mut side: Side| {
-        let memory = side.map_memory();
-        side.library.vmm.write(memory.0, b"ping").unwrap();
-        side.send(memory.1);
-        side.wait();
-        assert_eq!(&side.text(memory.0), b"pong", "written by the other process's CPU");
-        side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
-        side.resume_peer();
-        side.wait();
-        assert_eq!(&side.text(memory.0), b"full", "written by the other process's GPU");
-        side.release(memory);
-        side.resume_peer();
+    let exporter = |mut endpoint: Endpoint| {
+        let memory = endpoint.map_memory();
+        endpoint.library.vmm.write(memory.0, b"ping").unwrap();
+        endpoint.send(memory.1);
+        endpoint.wait();
+        assert_eq!(&endpoint.text(memory.0), b"pong", "written by the other process's CPU");
+        endpoint.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
+        endpoint.resume_peer();
+        endpoint.wait();
+        assert_eq!(&endpoint.text(memory.0), b"full", "written by the other process's GPU");
+        endpoint.release(memory);
+        endpoint.resume_peer();
     };
-    let importer = |mut side: Side| {
-        let memory = side.receive();
-        assert_eq!(&side.text(memory.0), b"ping", "written by the other process's CPU");
-        side.library.vmm.write(memory.0, b"pong").unwrap();
-        side.resume_peer();
-        side.wait();
-        assert_eq!(&side.text(memory.0), b"fill", "written by the other process's GPU");
-        side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
-        side.resume_peer();
-        side.wait();
+    let importer = |mut endpoint: Endpoint| {
+        let memory = endpoint.receive();
+        assert_eq!(&endpoint.text(memory.0), b"ping", "written by the other process's CPU");
+        endpoint.library.vmm.write(memory.0, b"pong").unwrap();
+        endpoint.resume_peer();
+        endpoint.wait();
+        assert_eq!(&endpoint.text(memory.0), b"fill", "written by the other process's GPU");
+        endpoint.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
+        endpoint.resume_peer();
+        endpoint.wait();
         // The exporter has released the memory.
-        assert_eq!(&side.text(memory.0), b"full");
-        side.release(memory);
+        assert_eq!(&endpoint.text(memory.0), b"full");
+        endpoint.release(memory);
     };
     run_pair(
         "share::both_processes_read_what_the_other_writes",
@@ -147,40 +147,40 @@ fn both_processes_read_what_the_other_writes() {
 
 #[test]
 fn memory_outlives_its_exporter() {
-    let exporter = |mut side: Side| {
-        let memory = side.map_memory();
-        side.library.vmm.write(memory.0, b"kept").unwrap();
-        side.send(memory.1);
-        side.wait();
-        side.release(memory);
+    let exporter = |mut endpoint: Endpoint| {
+        let memory = endpoint.map_memory();
+        endpoint.library.vmm.write(memory.0, b"kept").unwrap();
+        endpoint.send(memory.1);
+        endpoint.wait();
+        endpoint.release(memory);
     };
-    let importer = |mut side: Side| {
-        let memory = side.receive();
-        side.resume_peer();
-        side.wait_for_peer_end();
-        assert_eq!(&side.text(memory.0), b"kept");
-        side.library.vmm.fill(memory.0, 7, SIZE).unwrap();
-        assert_eq!(side.text(memory.0), 7u32.to_ne_bytes());
-        side.release(memory);
+    let importer = |mut endpoint: Endpoint| {
+        let memory = endpoint.receive();
+        endpoint.resume_peer();
+        endpoint.wait_for_peer_end();
+        assert_eq!(&endpoint.text(memory.0), b"kept");
+        endpoint.library.vmm.fill(memory.0, 7, SIZE).unwrap();
+        assert_eq!(endpoint.text(memory.0), 7u32.to_ne_bytes());
+        endpoint.release(memory);
     };
     run_pair("share::memory_outlives_its_exporter", exporter, importer, [End::Success; 2]);
 }
 
 #[test]
 fn memory_outlives_a_killed_exporter() {
-    let exporter = |mut side: Side| {
-        let memory = side.map_memory();
-        side.library.vmm.write(memory.0, b"kept").unwrap();
-        side.send(memory.1);
-        side.wait();
+    let exporter = |mut endpoint: Endpoint| {
+        let memory = endpoint.map_memory();
+        endpoint.library.vmm.write(memory.0, b"kept").unwrap();
+        endpoint.send(memory.1);
+        endpoint.wait();
         kill_this_process();
     };
-    let importer = |mut side: Side| {
-        let memory = side.receive();
-        side.resume_peer();
-        side.wait_for_peer_end();
-        assert_eq!(&side.text(memory.0), b"kept");
-        side.release(memory);
+    let importer = |mut endpoint: Endpoint| {
+        let memory = endpoint.receive();
+        endpoint.resume_peer();
+        endpoint.wait_for_peer_end();
+        assert_eq!(&endpoint.text(memory.0), b"kept");
+        endpoint.release(memory);
     };
     run_pair(
         "share::memory_outlives_a_killed_exporter",
@@ -193,28 +193,28 @@ fn memory_outlives_a_killed_exporter() {
 /// The importer is killed before it imports the memory, or while it uses the memory.
 #[test]
 fn exporter_survives_a_killed_importer() {
-    let exporter = |mut side: Side| {
-        let memory = side.map_memory();
-        side.wait();
-        side.send(memory.1);
-        side.wait_for_peer_end();
-        side.library.vmm.write(memory.0, b"mine").unwrap();
-        assert_eq!(&side.text(memory.0), b"mine");
-        side.release(memory);
+    let exporter = |mut endpoint: Endpoint| {
+        let memory = endpoint.map_memory();
+        endpoint.wait();
+        endpoint.send(memory.1);
+        endpoint.wait_for_peer_end();
+        endpoint.library.vmm.write(memory.0, b"mine").unwrap();
+        assert_eq!(&endpoint.text(memory.0), b"mine");
+        endpoint.release(memory);
     };
-    let before_import = |mut side: Side| {
-        side.resume_peer();
-        receive(&side.socket);
+    let before_import = |mut endpoint: Endpoint| {
+        endpoint.resume_peer();
+        receive(&endpoint.socket);
         kill_this_process();
     };
-    let in_use = |mut side: Side| {
-        side.resume_peer();
-        let memory = side.receive();
-        side.library.vmm.write(memory.0, b"half").unwrap();
-        side.library.vmm.unmap(memory.0, SIZE).unwrap();
+    let in_use = |mut endpoint: Endpoint| {
+        endpoint.resume_peer();
+        let memory = endpoint.receive();
+        endpoint.library.vmm.write(memory.0, b"half").unwrap();
+        endpoint.library.vmm.unmap(memory.0, SIZE).unwrap();
         kill_this_process();
     };
-    for importer in [&before_import as &dyn Fn(Side), &in_use] {
+    for importer in [&before_import as &dyn Fn(Endpoint), &in_use] {
         let test = "share::exporter_survives_a_killed_importer";
         run_pair(test, exporter, importer, [End::Success, KILLED]);
     }
@@ -222,27 +222,27 @@ fn exporter_survives_a_killed_importer() {
 
 #[test]
 fn sharing_many_times_leaks_nothing() {
-    let exporter = |mut side: Side| {
+    let exporter = |mut endpoint: Endpoint| {
         let mut first_count = None;
         for round in 0..100u32 {
-            let memory = side.map_memory();
-            side.library.vmm.write(memory.0, &round.to_ne_bytes()).unwrap();
-            side.send(memory.1);
-            side.wait();
-            assert_eq!(side.text(memory.0), (!round).to_ne_bytes());
-            side.release(memory);
+            let memory = endpoint.map_memory();
+            endpoint.library.vmm.write(memory.0, &round.to_ne_bytes()).unwrap();
+            endpoint.send(memory.1);
+            endpoint.wait();
+            assert_eq!(endpoint.text(memory.0), (!round).to_ne_bytes());
+            endpoint.release(memory);
             assert_eq!(*first_count.get_or_insert(descriptors()), descriptors(), "{round}");
         }
     };
-    let importer = |mut side: Side| {
+    let importer = |mut endpoint: Endpoint| {
         let mut first_count = None;
         for round in 0..100u32 {
-            let memory = side.receive();
-            assert_eq!(side.text(memory.0), round.to_ne_bytes());
-            side.library.vmm.write(memory.0, &(!round).to_ne_bytes()).unwrap();
-            side.release(memory);
+            let memory = endpoint.receive();
+            assert_eq!(endpoint.text(memory.0), round.to_ne_bytes());
+            endpoint.library.vmm.write(memory.0, &(!round).to_ne_bytes()).unwrap();
+            endpoint.release(memory);
             assert_eq!(*first_count.get_or_insert(descriptors()), descriptors(), "{round}");
-            side.resume_peer();
+            endpoint.resume_peer();
         }
     };
     run_pair("share::sharing_many_times_leaks_nothing", exporter, importer, [End::Success; 2]);

@@ -13,7 +13,7 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 fn allocate_all(library: &Library, gpu: usize, size: usize) -> Vec<Handle> {
     let mut handles = Vec::new();
     loop {
-        match library.vmm.create(size, &library.on(gpu)) {
+        match library.vmm.create(size, &library.shareable_on(gpu)) {
             Ok(handle) => handles.push(handle),
             Err(error) => {
                 let ErrorKind::OutOfMemory { size: requested, .. } = *error.kind() else {
@@ -126,7 +126,7 @@ fn ipc_handle_without_descriptors_fails() {
     });
 }
 
-/// With each number of free descriptors, a different step of the call fails.
+/// With each number of free descriptors, `set_access` fails at a different runtime call.
 #[test]
 fn running_out_of_descriptors_half_way_rolls_back() {
     on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |fixture| {
@@ -162,7 +162,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
     });
 }
 
-/// The library rejects the grant. The runtime would abort this process, because it asserts that it gets a
+/// The library rejects the grant. The runtime would abort this process, because the runtime asserts that it gets a
 /// descriptor.
 #[test]
 fn grant_to_gpu_needs_a_descriptor() {
@@ -181,7 +181,8 @@ fn grant_to_gpu_needs_a_descriptor() {
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
         raise_limit();
         vmm.set_access(base, size, &gpus).unwrap();
-        // Changing a permission needs no descriptor. Revoking does, because it grants the other GPU access again.
+        // Changing a permission needs no descriptor. Revoking needs a descriptor, because the library grants the other
+        // GPU access again.
         limit_free_descriptors(0);
         library.grant(base, size, library.gpu(1), Access::Read);
         let result = vmm.revoke(base, size, &[library.gpu(1)]);

@@ -17,7 +17,7 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// The number of threads that use each of the three `Vmm`s. The same number of threads uses areas.
 const THREADS: usize = 3;
 
-/// Returns the duration of the test on one release: two seconds, or the variable's value.
+/// Returns the duration of the test on one release: the value of `HSA_VMM_SOAK_SECONDS`, or two seconds.
 fn duration() -> Duration {
     let seconds = std::env::var("HSA_VMM_SOAK_SECONDS");
     let seconds = seconds.map(|text| text.parse().expect("HSA_VMM_SOAK_SECONDS is a number"));
@@ -79,7 +79,7 @@ fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     let vmm = &library.vmm;
     let (gpu, peer) = (number as usize % 2, 1 - number as usize % 2);
     let base = vmm.address_reserve(3 * SIZE, 0, None).map_err(failed("reserve"))?;
-    let memory = vmm.create(SIZE, &library.on(gpu)).map_err(failed("create"))?;
+    let memory = vmm.create(SIZE, &library.shareable_on(gpu)).map_err(failed("create"))?;
     vmm.map(base, SIZE, 0, memory).map_err(failed("map"))?;
     vmm.map(at(base, 2 * SIZE), SIZE, 0, memory).map_err(failed("map"))?;
     let grants = [library.cpu(0), library.gpu(gpu)].map(|id| access(id, Access::ReadWrite));

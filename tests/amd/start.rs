@@ -1,4 +1,4 @@
-//! Starts of the runtime: failed, repeated, and by several `Vmm`s.
+//! Starts of the runtime: starts that fail, repeated starts, and starts by several `Vmm`s.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
@@ -7,7 +7,7 @@ use hsa_vmm::runtime::DriverState;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, ErrorKind, Runtime, Vmm};
 
-/// The driver's first calls. Each fails in a process of its own.
+/// Driver calls that the runtime makes when it starts. Each call fails in a process of its own.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
 
 #[test]
@@ -66,11 +66,11 @@ fn vmms_on_one_runtime_are_independent() {
     });
 }
 
-/// The probes of a `Vmm` map memory. If the driver refuses one of their calls, memory may stay mapped, and stopping
-/// AMD's runtime 6.4.3 would crash.
+/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped. AMD's runtime 6.4.3
+/// would crash if it were stopped then.
 #[test]
-fn refused_calls_of_probes_do_not_crash_at_the_end() {
-    on_each("start::refused_calls_of_probes_do_not_crash_at_the_end", |fixture| {
+fn failed_probe_calls_do_not_crash_at_the_end() {
+    on_each("start::failed_probe_calls_do_not_crash_at_the_end", |fixture| {
         for call in 1..=24 {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA#{call}=ENOMEM"));

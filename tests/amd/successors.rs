@@ -1,4 +1,4 @@
-//! Owned values whose mappings were unmapped by address, and replaced by mappings of another owner.
+//! An owned value whose mapping was unmapped by address does not act on the mapping that replaces it.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;

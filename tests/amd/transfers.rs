@@ -1,4 +1,4 @@
-//! Page faults of a GPU that reads memory of this process, on AMD's runtime. The simulation has the same faults.
+//! A GPU faults when it reads memory of this process that is not locked, on AMD's runtime as in the simulation.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime, SIZE};

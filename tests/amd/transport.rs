@@ -1,4 +1,4 @@
-//! Memory sent with its description between processes that run AMD's runtime.
+//! Processes that run AMD's runtime send each other memory with its description.
 
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};
@@ -42,7 +42,7 @@ fn received_memory_outlives_its_sender() {
             drop(receiver_channels.take());
             let (sending, reply_receiving) = sender_channels.take().unwrap();
             let library = Library::load(fixture.runtime());
-            let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
+            let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(1)).unwrap();
             let mapping = map_for_all(&library, &memory);
             mapping.write(0, b"here").unwrap();
             sending.send(&library.vmm, &memory, "mine").unwrap();
@@ -119,7 +119,8 @@ fn ticket_fetches_memory_of_another_process() {
                 std::os::unix::net::UnixStream::pair().unwrap();
             let exporter = Child::start(|| {
                 let library = Library::load(fixture.runtime());
-                let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+                let memory =
+                    Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
                 let mapping = map_for_all(&library, &memory);
                 mapping.write(0, b"here").unwrap();
                 let offer = Offer::of(&memory).unwrap();
@@ -151,7 +152,7 @@ fn ticket_fetches_memory_of_another_process() {
 fn ten_thousand_rounds_leak_nothing() {
     on_each("transport::ten_thousand_rounds_leak_nothing", |fixture| {
         let library = Library::load(fixture.runtime());
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let (sender, receiver) = Channel::pair().unwrap();
         let round = || {
             sender.send(&library.vmm, &memory, "again").unwrap();

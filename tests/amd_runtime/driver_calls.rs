@@ -1,15 +1,15 @@
-//! Lists the calls of the kernel driver that a function makes, so that each can be refused in turn.
+//! Lists the calls of the kernel driver that a function makes, so that a test can make each of them fail in turn.
 
 use super::set_variable;
 use crate::process::{End, in_child};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number of calls of the driver, by name.
+/// How often each function of the driver was called, by name.
 type Calls = BTreeMap<String, u64>;
 
 /// Counts the calls in the driver's log, whose lines are `process:thread time device CALL arguments`.
-fn calls(log: &Path) -> Calls {
+fn count_calls(log: &Path) -> Calls {
     let mut calls = Calls::new();
     for line in std::fs::read_to_string(log).unwrap().lines() {
         let call = line.split(' ').nth(3).unwrap_or_default();
@@ -18,24 +18,25 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Returns whether a call need not be refused: it does not affect the operation, or never fails in a driver.
+/// Returns whether tests leave out a call, because it has no effect on operations, or because no driver rejects it.
 fn is_irrelevant(call: &str) -> bool {
     let irrelevant =
         ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
     irrelevant.contains(&call)
 }
 
-/// Returns the driver's calls that an operation makes, as `CALL#n`: the n-th call of that name in the process.
+/// Calls `start` and then `function` in a child. Returns the driver calls that `function` makes, as `CALL#n`: the n-th
+/// call of that name in the process.
 pub fn driver_calls<T>(start: impl Fn() -> T, function: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));
     let end = in_child(|| {
         set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let mut state = start();
-        let before = calls(&log);
+        let before = count_calls(&log);
         function(&mut state);
         let mut lines = String::new();
-        for (call, count) in calls(&log) {
+        for (call, count) in count_calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {
                 if !is_irrelevant(&call) {
                     lines += &format!("{call}#{number}\n");

@@ -1,4 +1,4 @@
-//! AMD's runtime on the emulated kernel driver, in processes that a test may crash.
+//! AMD's runtime on the emulated kernel driver, in child processes that may crash.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -10,8 +10,8 @@ use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver}
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
-/// Calls `function` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails
-/// unless that process succeeds.
+/// Calls `function` on each release, with two emulated GPUs, in a child that has no runtime yet. Fails unless the child
+/// succeeds.
 pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
@@ -29,25 +29,25 @@ pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixtu
     });
 }
 
-/// Modes of the emulated driver. In the first, updates take effect at once. In the second, nothing flushes the TLB.
-/// In the third, entries are written so late that only the barrier can wait for them. `split_bug` emulates a defect
-/// of amdgpu that `docs/kernel/forgotten_entries.c` shows.
+/// Modes of the emulated driver. In the first, changes of page tables take effect at once. In the second, the driver
+/// never flushes the TLB by itself. In the third, the driver also writes page-table entries only when the library waits
+/// by the barrier. `split_bug` emulates a defect of amdgpu that `docs/kernel/forgotten_entries.c` shows.
 pub const PAGE_TABLE_MODES: [&str; 3] =
     ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
-/// Returns the modes in which to test: all, or the only one of this machine's own driver.
+/// Returns the modes in which to test: all modes, or only the first if the tests use this machine's own driver.
 pub fn page_table_modes() -> &'static [&'static str] {
     if uses_own_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
 }
 
-/// Sets an environment variable of this child, before the child opens a runtime.
+/// Sets an environment variable of this child. The child must not have opened a runtime yet.
 pub fn set_variable(variable: &str, value: &str) {
     // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
     unsafe { std::env::set_var(variable, value) };
 }
 
 /// Makes calls of the kernel driver fail. With the plan `GEM_VA#3=ENOMEM`, the third `GEM_VA` call fails. With
-/// `GEM_VA=ENOMEM`, all of them fail.
+/// `GEM_VA=ENOMEM`, every `GEM_VA` call fails.
 pub fn fail_driver_calls(plan: &str) {
     set_variable("HSA_KFD_FAULTS", plan);
 }

@@ -1,4 +1,4 @@
-//! AMD's runtime itself, as a program in C would use it.
+//! Calls AMD's runtime without the library, as a C program would.
 
 use core::ffi::{c_int, c_void};
 use hsa_rocr::test::Fixture;
@@ -12,7 +12,7 @@ pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
 pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
 pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 
-/// The size of mappings in these tests: several pages, so that a call can name a part.
+/// The size of mappings in these tests: several pages, so that a call can name a part of a mapping.
 pub const SIZE: usize = 64 << 10;
 pub const PAGE: usize = 4096;
 
@@ -21,7 +21,7 @@ const UNWRITTEN: u32 = 99;
 
 type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
-/// A page fault of a GPU: its page table has no entry for the address, or does not permit the access.
+/// A page fault of a GPU: the GPU's page table has no entry for the address, or does not permit the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
@@ -32,9 +32,9 @@ pub struct RawRuntime {
     pub cpu: hsa_agent_t,
     pub gpus: Vec<hsa_agent_t>,
     pub pools: Vec<hsa_amd_memory_pool_t>,
-    /// Memory that every agent can access.
+    /// The address of a page that every agent can access, for copies.
     scratch: usize,
-    // Dropped last, because it contains the functions.
+    // Dropped last, because it contains the code of the runtime's functions.
     _library: Library,
 }
 
@@ -98,7 +98,7 @@ impl RawRuntime {
         to_result(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
     }
 
-    /// Reserves addresses near a hint. They are aligned if the runtime supports that.
+    /// Reserves addresses near a hint. Requests the alignment only if the runtime has a function for it.
     pub fn reserve_near(&self, size: usize, hint: usize, alignment: usize) -> HsaResult<usize> {
         let (mut address, hint) = (null_mut(), hint as u64);
         let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
@@ -229,13 +229,13 @@ impl RawRuntime {
         to_result(status, ()).map(|()| (memory.addr(), ipc_handle.handle))
     }
 
-    /// Frees memory that `share` has allocated.
+    /// Frees memory that [`share`](Self::share) has allocated.
     pub fn free_shared(&self, address: usize) -> HsaResult {
         let free = self.core.hsa_amd_memory_pool_free.expect("the function exists");
         to_result(unsafe { free(pointer(address)) }, ())
     }
 
-    /// Opens memory that another process shares, for the first GPU.
+    /// Opens memory that another process has exported for IPC, for the first GPU.
     pub fn attach(&self, handle: [u32; 8], size: usize) -> HsaResult<usize> {
         let (mut memory, handle) = (null_mut(), hsa_amd_ipc_memory_t { handle });
         let attach = self.core.hsa_amd_ipc_memory_attach.expect("the function exists");
@@ -248,7 +248,7 @@ impl RawRuntime {
         to_result(unsafe { detach(pointer(address)) }, ())
     }
 
-    /// Unmaps the scratch memory of copies, so that nothing is mapped.
+    /// Unmaps the scratch memory, so that this process has no mapping. Copies fail afterwards.
     pub fn unmap_scratch(&self) -> HsaResult {
         self.unmap(self.scratch, PAGE)
     }
@@ -273,21 +273,21 @@ impl RawRuntime {
         (address, memory)
     }
 
-    /// Makes a GPU read an address, by a copy. After a fault, the runtime reports no other fault in this
+    /// Makes a GPU read eight bytes at an address, by a copy. After a fault, the runtime reports no other fault in this
     /// process.
     pub fn read_by(&self, gpu: hsa_agent_t, address: usize) -> Result<u64, Fault> {
         self.copy(gpu, self.scratch, address)?;
         Ok(load(self.scratch))
     }
 
-    /// Makes a GPU write to an address, by a copy.
+    /// Makes a GPU write eight bytes to an address, by a copy.
     pub fn write_by(&self, gpu: hsa_agent_t, address: usize, value: u64) -> Result<(), Fault> {
         store(self.scratch, value);
         self.copy(gpu, address, self.scratch)
     }
 
     /// Makes the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
-    /// Passes the signal's handle to `on_begin`.
+    /// Passes the signal's handle to `on_begin` before the copy.
     pub fn copy_by_cpu(&self, destination: usize, source: usize, on_begin: impl FnOnce(u64)) {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };
@@ -342,7 +342,7 @@ impl RawRuntime {
     }
 }
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "explained at `impl RawRuntime`")]
 fn agents(core: &Core) -> Vec<hsa_agent_t> {
     let mut found = Vec::<hsa_agent_t>::new();
     let list = (&raw mut found).cast();
@@ -351,7 +351,7 @@ fn agents(core: &Core) -> Vec<hsa_agent_t> {
     found
 }
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "explained at `impl RawRuntime`")]
 fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
     let mut found = Vec::<hsa_amd_memory_pool_t>::new();
     let (list, push_to_list) =
@@ -361,7 +361,7 @@ fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
     found
 }
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "explained at `impl RawRuntime`")]
 fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
     let mut device_type: hsa_device_type_t = UNWRITTEN;
     let value = (&raw mut device_type).cast();
@@ -370,12 +370,12 @@ fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
     device_type
 }
 
-/// Reads a number with the CPU.
+/// Reads eight bytes with the CPU.
 pub fn load(address: usize) -> u64 {
     atomic_at(address).load(Ordering::SeqCst)
 }
 
-/// Writes a number with the CPU.
+/// Writes eight bytes with the CPU.
 pub fn store(address: usize, value: u64) {
     atomic_at(address).store(value, Ordering::SeqCst);
 }

@@ -35,13 +35,13 @@ fn no_failure_status_is_success() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
     let area = fixture.area(0, AreaFlags::HOST).unwrap();
-    // All statuses of HSA and AMD, and some that do not exist.
+    // All statuses that HSA and AMD define, and some undefined statuses.
     for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
         let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // The error of a call that is not supported names the function without its status.
+        // An error of category "not supported" names the function, but not the status.
         let reported = format!("{status:#x}");
         let reported = if error.aml() == AML_NOT_SUPPORTED {
             "hsa_amd_memory_pool_allocate"
@@ -54,8 +54,10 @@ fn no_failure_status_is_success() {
 }
 
 /// In AML, `aml_errno = -error` makes a positive code negative, but `munmap` returns a positive code. In areas, all
-/// codes are positive, and every category has its own code. In AML, `return hip_to_aml_alloc_error(error)` translates
-/// a code that was translated before. In areas, each error keeps its cause.
+/// codes are positive, and every category of error has its own code.
+///
+/// In AML, `return hip_to_aml_alloc_error(error)` translates a code a second time. In areas, each error keeps its
+/// cause.
 #[test]
 fn aml_numbers_are_positive() {
     let fixture = Fixture::simulated(Config::mi300x(1));

@@ -17,7 +17,7 @@ const MAX_COMPARED_SIZE: usize = 64 << 10;
 /// The largest size of a copy.
 const MAX_COPIED_SIZE: usize = 2 * MIB + 1;
 
-/// Returns the sizes for tests that do not depend on the size. Only long tests use a large size.
+/// Returns a few sizes, for tests whose result does not depend on the size. Only long tests use a large size.
 fn few_sizes() -> &'static [usize] {
     if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
 }
@@ -94,7 +94,7 @@ fn store(address: usize, value: u8) {
     unsafe { (address as *mut u8).write_volatile(value) };
 }
 
-/// Checks contents written by the library, by the host if it has access, and by the device.
+/// Checks contents that the library, the device, and a host with access write.
 fn check_contents(
     memory: &AreaMemory<'_>,
     peer_memory: &AreaMemory<'_>,
@@ -199,7 +199,7 @@ fn check_combination(
     }
 }
 
-/// Tests all combinations with these sizes: each size on one of the devices, 4096 bytes on every device.
+/// Checks all combinations of flags with all sizes. Uses every device for 4096 bytes, and one device for other sizes.
 fn check_all_combinations(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
     let bytes = LazyCell::new(|| pattern(MAX_COPIED_SIZE, 11));
     let devices = fixture.runtime.gpus().count();
@@ -347,7 +347,7 @@ fn virtual_memory_is_listed_by_the_vmm() {
         assert_eq!(listed[0].access.len(), 2, "the second GPU and the CPU");
         let alignment = if size >= 2 * MIB { 2 * MIB } else { 4096 };
         assert_eq!(memory.address().get() % alignment, 0);
-        // A call by address can unmap an area's memory; accesses are errors afterwards.
+        // A call by address can unmap an area's memory. Reads of the memory then fail.
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
         assert_eq!(error.aml(), AML_FAILURE, "{error}");

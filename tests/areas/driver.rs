@@ -1,5 +1,5 @@
-//! On AMD's runtime, the kernel driver refuses each call of an `mmap` and its `munmap` in turn. The operation fails
-//! and changes nothing. It succeeds when it is repeated.
+//! On AMD's runtime, each driver call of an area's `mmap` and `munmap` fails in turn. The operation changes nothing if
+//! it fails, and succeeds when the test repeats it.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
@@ -59,8 +59,8 @@ impl AreaSetup {
     }
 }
 
-/// Returns the driver calls of an `mmap` and its `munmap`, without those that unmap: AMD's runtime asserts
-/// that these succeed.
+/// Returns the driver calls of an `mmap` and its `munmap`. Leaves out the calls that unmap memory from GPUs, because
+/// AMD's runtime asserts that they succeed.
 fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     let mut calls = driver_calls(
         || AreaSetup::new(fixture, flags),
@@ -70,7 +70,7 @@ fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     calls
 }
 
-/// Makes one driver call fail, and checks the outcome. Runs in a process of its own.
+/// Makes one driver call fail, and checks the outcome. Must run in a process of its own.
 fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, context: &str) {
     fail_driver_calls(plan);
     let setup = AreaSetup::new(fixture, flags);
@@ -94,8 +94,8 @@ fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, context: &str)
 }
 
 #[test]
-fn one_refused_call_changes_nothing() {
-    let test = "driver::one_refused_call_changes_nothing";
+fn one_failed_call_changes_nothing() {
+    let test = "driver::one_failed_call_changes_nothing";
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for flags in ALL_FLAGS {
@@ -104,7 +104,7 @@ fn one_refused_call_changes_nothing() {
                 let plan = format!("{call}=ENOMEM");
                 let end = in_child(|| check_failure(fixture, flags, &plan, &context));
                 tried += 1;
-                // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: when it grants a GPU access,
+                // The defect GRANT_WITHOUT_DESCRIPTOR_ABORTS of AMD's runtime: when the runtime grants a GPU access,
                 // it asserts that the driver's calls succeed.
                 let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
                 let may_abort = asserted.iter().any(|name| call.starts_with(name));
@@ -115,8 +115,8 @@ fn one_refused_call_changes_nothing() {
                 }
             }
         }
-        println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
+        println!("{}: {tried} failed calls, {aborts} aborts", fixture.release());
         assert_eq!(failures, [], "of {tried}");
-        assert!(tried >= 30, "only {tried} calls were refused");
+        assert!(tried >= 30, "only {tried} calls failed");
     });
 }

@@ -1,5 +1,5 @@
-//! Each call of the runtime fails in turn. The operation fails and changes nothing. It succeeds when it is repeated.
-//! At the end, everything is freed.
+//! Each runtime call of each operation on areas fails in turn. The operation fails and changes nothing. When the test
+//! repeats the operation, it succeeds. At the end, everything is freed.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
@@ -21,12 +21,12 @@ const STATUSES: [u32; 5] = [
 ];
 const SIZE: usize = 5000;
 
-/// Two areas, memory of each, and the memory that an operation maps.
+/// Two areas, memory of each area, and the memory that an operation maps.
 struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
     area: Area,
-    // `Some` until an operation unmaps it.
+    /// `None` after an operation has unmapped the memory.
     memory: Option<AreaMemory<'static>>,
     peer_memory: AreaMemory<'static>,
     mapped: Option<AreaMemory<'static>>,
@@ -92,8 +92,8 @@ impl Areas {
         }
     }
 
-    /// Drops everything. The `Vmm` frees what areas could not free; nothing is left unless something is
-    /// quarantined.
+    /// Drops everything. The `Vmm` frees what areas could not free. Fails if the runtime then still has resources,
+    /// unless something is quarantined.
     fn tear_down(self, context: &str) {
         let quarantined = self.quarantined();
         let Self { fixture, vmm, area, memory, peer_memory, mapped } = self;
@@ -166,7 +166,8 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     configurations
 }
 
-/// Returns the runtime calls of an operation, without those that cannot fail.
+/// Returns the names of the runtime functions that an operation calls, and the number of calls. Leaves out the wait for
+/// a signal, which cannot fail.
 fn calls_of(
     config: &Config,
     flags: AreaFlags,
@@ -186,7 +187,7 @@ fn calls_of(
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(operation: &str, function: &str) -> bool {
     match function {
-        // The failure leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" => true,
         "hsa_amd_memory_unlock" => operation != "munmap",
         _ => false,
@@ -276,7 +277,7 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// Every call of a function fails, or one failure is followed by others. Whether or not the operation succeeds,
+/// Either every call of one function fails, or one call and then later calls fail. Even if the operation fails,
 /// everything can be freed once the runtime works again.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
@@ -287,7 +288,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let first_failure = FaultPlan::none().fail(function, number, HSA_STATUS_ERROR);
                     let mut plans = vec![FaultPlan::none().always(function, HSA_STATUS_ERROR)];
-                    // In addition, one later call fails, or one later call and all calls after it.
+                    // After the first failure, either one later call fails, or a later call and all calls after it.
                     plans.extend((1..20).map(|nth| {
                         first_failure.clone().fail_any(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
                     }));
@@ -311,8 +312,7 @@ fn memory_is_freed_after_repeated_failures() {
                             operation(&mut areas)
                                 .unwrap_or_else(|error| panic!("{context}, again: {error}"));
                         }
-                        // Memory that could not be freed or unlocked after `mmap` had failed is
-                        // leaked.
+                        // After a failed `mmap`, memory that the library cannot free or unlock is leaked.
                         let leaking = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
                         if name == "munmap"
                             || !failed.iter().any(|(call, _)| leaking.contains(call))

@@ -43,12 +43,14 @@ impl Fixture {
     #[track_caller]
     pub fn can_access(&self, gpu: usize, address: Address) -> bool {
         match &self.simulation {
-            Some(simulation) => can_copy_from(simulation, gpu_index(&self.runtime, gpu), address),
+            Some(simulation) => {
+                can_copy_from(simulation, agent_index_of_gpu(&self.runtime, gpu), address)
+            }
             None => is_in_page_table(gpu, address),
         }
     }
 
-    /// Fails if dropped areas have left anything in the runtime.
+    /// Fails if dropped areas have left resources in a simulated runtime.
     #[track_caller]
     pub fn assert_idle(&self) {
         let Some(simulation) = &self.simulation else { return };
@@ -72,7 +74,7 @@ pub fn on_amd(test: &str, function: impl Fn(&Fixture)) {
 }
 
 /// Returns the index of a GPU in the runtime's list of agents.
-fn gpu_index(runtime: &Runtime, gpu: usize) -> usize {
+fn agent_index_of_gpu(runtime: &Runtime, gpu: usize) -> usize {
     let mut gpus = runtime.agents().iter().enumerate();
     let agent = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
     agent.expect("the GPU exists").0

@@ -1,4 +1,4 @@
-//! Host memory of the caller: borrowed, by pointer, mapped twice, and leaked.
+//! Areas that map the caller's host memory: borrowed memory, memory by pointer, memory mapped twice, and leaked memory.
 
 use crate::AML_BUSY;
 use crate::GIB;
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Zeroed memory of which only accessed pages use physical memory.
+/// Zeroed memory. Only its accessed pages use physical memory.
 pub struct ZeroedMemory {
     start: *mut u8,
     size: usize,
@@ -55,8 +55,7 @@ fn areas(fixture: &Fixture) -> [Area; 2] {
     [area(AreaFlags::MAPPED), area(AreaFlags::DEFAULT)]
 }
 
-/// Maps bytes in the middle of a page, next to other mapped bytes. When the borrow ends, the page contains the
-/// bytes that the device has written.
+/// Maps two adjacent parts of one page. When the borrows end, the page contains the bytes that the device has written.
 fn check_page_parts(fixture: &Fixture) {
     let [mapped_area, default_area] = areas(fixture);
     let memory = default_area.mmap(200, MmapOptions::new()).unwrap();
@@ -97,7 +96,8 @@ fn page_parts_can_be_mapped_on_amds_runtime() {
     on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", check_page_parts);
 }
 
-/// AMD's runtime counts locks of the same range, and confuses two ranges with the same start.
+/// Mapping host memory that is already mapped fails. AMD's runtime would count locks of the same range, and would
+/// confuse two ranges with the same start.
 fn check_mapped_host_memory(fixture: &Fixture) {
     let [mapped_area, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
@@ -137,7 +137,8 @@ fn mapped_host_memory_is_busy_on_amds_runtime() {
     on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", check_mapped_host_memory);
 }
 
-/// Two `Runtime`s share one loaded library of AMD's, which would unlock neither of two overlapping ranges.
+/// Host memory that one `Runtime` has mapped is busy for another `Runtime`. The two share AMD's loaded library. If
+/// their ranges overlapped, AMD's library would unlock neither range.
 fn check_host_memory_of_two_runtimes(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
@@ -207,7 +208,7 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
     fixture.assert_idle();
 }
 
-/// Only written pages use physical memory.
+/// Mapping host memory makes only the accessed pages resident.
 fn check_untouched_pages(fixture: &Fixture) {
     let [mapped_area, _] = areas(fixture);
     let mut memory = ZeroedMemory::new(3 * GIB);
@@ -229,7 +230,7 @@ fn untouched_pages_use_no_memory_on_the_simulation() {
     if process::rerun_in_own_process() {
         return;
     }
-    // Runs in a child, which has one thread: other threads would also change the resident memory.
+    // Runs in a child, which has one thread. Other threads would also change the resident memory.
     let end = process::in_child(|| {
         let fixture = Fixture::simulated(Config::mi300x(2));
         check_untouched_pages(&fixture);
@@ -243,7 +244,7 @@ fn untouched_pages_use_no_memory_on_amds_runtime() {
     on_amd("host_memory::untouched_pages_use_no_memory_on_amds_runtime", check_untouched_pages);
 }
 
-/// Host memory stays locked if its `AreaMemory` is leaked by `mem::forget`; another `mmap` of it is an error.
+/// Host memory stays locked if `mem::forget` leaks its `AreaMemory`. Another `mmap` of the same memory fails.
 #[test]
 fn leaked_host_memory_stays_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -288,7 +289,8 @@ fn failed_lock_does_not_keep_memory_busy() {
     mapped_area.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
 }
 
-/// The parent has mapped the host memory, and other threads map and unmap other memory while the parent forks.
+/// The child maps host memory that its parent has mapped. While the parent forks, other threads map and unmap other
+/// memory.
 #[test]
 fn forked_child_maps_the_parents_host_memory() {
     if process::rerun_in_own_process() {

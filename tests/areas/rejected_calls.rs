@@ -1,4 +1,4 @@
-//! Rejected calls on areas change nothing. Copies between all kinds of memory work.
+//! Areas reject invalid calls, and rejected calls change nothing. Copies between all kinds of memory work.
 
 use crate::fixture::{Fixture, on_amd};
 use crate::process::{self, End};
@@ -102,7 +102,7 @@ fn mmap_rejects_invalid_sizes_on_amds_runtime() {
     on_amd("rejected_calls::mmap_rejects_invalid_sizes_on_amds_runtime", check_invalid_sizes);
 }
 
-/// Allocates all memory, frees it, and allocates again.
+/// Allocates all memory and frees it, three times.
 #[test]
 fn exhausted_memory_is_usable_after_free() {
     let fixture = Fixture::simulated(Config::mi300x(1).with_vram(8 << 20));
@@ -162,7 +162,7 @@ fn copy_rejects_invalid_ranges() {
     fixture.assert_idle();
 }
 
-/// Copies between any two kinds of memory, of either device and of two runtimes.
+/// Copies between all pairs of memory of any kind, on two devices of two runtimes.
 #[test]
 fn copy_works_between_all_kinds_of_memory() {
     let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];

@@ -83,7 +83,7 @@ fn set_access_rejects_agents_without_peer_access() {
         machine.map(at(address, gpu * granule), granule, handle);
     }
     let before = state(&machine);
-    // The first mapping could be granted, the second could not.
+    // The GPU can get access to the first mapping, which is in its own memory, but not to the second.
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);

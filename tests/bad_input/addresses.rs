@@ -1,4 +1,4 @@
-//! Addresses that cannot be reserved or freed.
+//! Reserving and freeing addresses rejects bad input.
 
 use crate::machine::{self, MIB, Machine, at};
 use crate::setup::{check_rejections, last_page};
@@ -157,7 +157,7 @@ fn reserve_of_too_much_is_out_of_memory() {
     }
 }
 
-/// AMD's runtime would reserve such addresses, but could not free them.
+/// AMD's runtime would reserve addresses below those of GPUs, but could not free them.
 #[test]
 fn addresses_below_gpu_addresses_are_not_reserved() {
     for (release, config) in machine::releases() {

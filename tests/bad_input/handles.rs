@@ -1,4 +1,4 @@
-//! Invalid handles.
+//! Every call with a handle rejects invalid handles.
 
 use crate::setup::{DESCRIPTOR, Setup, last_page, state};
 use hsa_vmm::error::{Argument, Problem};
@@ -26,7 +26,7 @@ fn calls_reject_invalid_handles() {
     let calls: &[(&str, HandleCall)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
         ("map", |s, handle| s.machine.vmm.map(s.empty, s.granule, 0, handle)),
-        // The handle is checked before the range.
+        // `map` checks the handle before the range.
         ("map at an invalid range", |s, handle| s.machine.vmm.map(last_page(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),

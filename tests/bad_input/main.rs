@@ -1,4 +1,5 @@
-//! Calls reject invalid input: the error names the argument, nothing changes, and the runtime is not called.
+//! Calls reject invalid input. The error names the argument, and the call changes nothing and does not call the
+//! runtime.
 
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -1,4 +1,4 @@
-//! Ranges and memory that cannot be mapped or unmapped.
+//! Mapping, unmapping and changes of access reject bad ranges and foreign memory.
 
 use crate::machine::{access, at};
 use crate::setup::{Setup, check_rejections, last_page, state};
@@ -192,7 +192,8 @@ fn range_calls_reject_bad_ranges() {
 fn reservation_rejects_foreign_memory() {
     let s = Setup::new();
     let foreign =
-        Allocation::create(&s.foreign_machine.vmm, s.granule, &s.foreign_machine.on(0)).unwrap();
+        Allocation::create(&s.foreign_machine.vmm, s.granule, &s.foreign_machine.shareable_on(0))
+            .unwrap();
     let before = state(&s.machine);
     let error = s.mapping.reservation().map(s.granule, &foreign).unwrap_err();
     assert_eq!(

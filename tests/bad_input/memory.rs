@@ -1,4 +1,4 @@
-//! Memory that cannot be created or shared.
+//! Creating and sharing memory rejects bad input.
 
 use crate::setup::{DESCRIPTOR, Setup, check_rejections, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument, Problem};
@@ -47,7 +47,7 @@ fn create_rejects_bad_input() {
         (
             "no location",
             |s| {
-                let mut properties = s.machine.on(0);
+                let mut properties = s.machine.shareable_on(0);
                 properties.location = Location::Unknown;
                 s.machine.vmm.create(s.granule, &properties).map(drop)
             },
@@ -76,7 +76,8 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// An interface that has HIP's `flags` argument, such as the C interface, checks it with `check_flags`.
+/// Some of HIP's functions have a `flags` argument, which must be zero. The C interface checks this argument with
+/// `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation;
@@ -172,19 +173,19 @@ fn unsupported_calls_never_reach_the_runtime() {
             s.machine.vmm.allocation_granularity(&properties, Granularity::Minimum).map(drop)
         }),
         ("memory to be shared on Windows", |s| {
-            let properties = s.machine.on(0).shareable_as(HandleType::WIN32);
+            let properties = s.machine.shareable_on(0).shareable_as(HandleType::WIN32);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared on Windows by KMT handle", |s| {
-            let properties = s.machine.on(0).shareable_as(HandleType::WIN32_KMT);
+            let properties = s.machine.shareable_on(0).shareable_as(HandleType::WIN32_KMT);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared over a fabric", |s| {
-            let properties = s.machine.on(0).shareable_as(HandleType::FABRIC);
+            let properties = s.machine.shareable_on(0).shareable_as(HandleType::FABRIC);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
         ("memory to be shared as an unknown type", |s| {
-            let mut properties = s.machine.on(0);
+            let mut properties = s.machine.shareable_on(0);
             properties.handle_types = HandleType::from_bits_retain(1 << 20);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
@@ -197,7 +198,7 @@ fn unsupported_calls_never_reach_the_runtime() {
             s.machine.vmm.import_from_shareable_handle(file, HandleType::FABRIC).map(drop)
         }),
         ("uncached memory before extension 1.18", |s| {
-            let mut properties = s.machine.on(0);
+            let mut properties = s.machine.shareable_on(0);
             properties.kind = hsa_vmm::vmm::AllocationKind::Uncached;
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),

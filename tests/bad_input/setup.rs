@@ -1,4 +1,4 @@
-//! The setup for tests of invalid input, and the check of the errors.
+//! The arguments for tests of invalid input, and the check of the errors.
 
 use crate::machine::{Machine, at};
 use hsa_vmm::error::{Argument, Problem};
@@ -11,7 +11,7 @@ use hsa_vmm::{
 
 pub const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Valid and invalid arguments, on two independent machines.
+/// Valid and invalid arguments, of two independent simulated machines.
 pub struct Setup {
     pub machine: Machine,
     pub foreign_machine: Machine,
@@ -55,7 +55,7 @@ impl Setup {
         machine.grant(used, granule, machine.gpu(0), Access::Read);
         let foreign_handle = foreign_machine.create(0, granule);
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         let private_handle = private_handle.unwrap();
         Self {
@@ -94,7 +94,7 @@ pub fn adjacent_reservations(machine: &Machine, size: usize) -> (Address, Addres
     panic!("two adjacent reservations are not available");
 }
 
-/// The state that must not change.
+/// The state that a rejected call must not change.
 #[derive(Debug, PartialEq)]
 pub struct State {
     usage: Usage,

@@ -1,4 +1,4 @@
-//! Rejected reads, writes, copies and fills.
+//! Reads, writes, copies and fills reject bad input.
 
 use crate::machine::at;
 use crate::setup::{Setup, check_rejections, invented_agent, last_page};

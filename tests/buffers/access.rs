@@ -16,7 +16,7 @@ const STEP: usize = 16 * KIB;
 
 fn new_buffer(machine: &Machine) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
-    options.reserve(&machine.vmm, &machine.on(0)).unwrap()
+    options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap()
 }
 
 #[test]
@@ -69,14 +69,14 @@ fn grants_hold_for_memory_added_later() {
     }
 }
 
-/// All kinds of buffers have the same query and return the same access.
+/// `access` of every kind of buffer returns the access that the caller has granted.
 #[test]
 fn access_returns_what_was_granted() {
     let foreign_gpu = Machine::new(Config::mi300x(1)).gpu(0);
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
-        let (vmm, properties) = (&machine.vmm, machine.on(0));
+        let (vmm, properties) = (&machine.vmm, machine.shareable_on(0));
         let mut growable = new_buffer(&machine);
         let paged =
             PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
@@ -127,7 +127,7 @@ fn access_returns_what_was_granted() {
 #[test]
 fn concurrent_changes_leave_recorded_access() {
     let machine = Machine::new(Config::mi300x(2));
-    let ring = RingBuffer::create(&machine.vmm, STEP, 2, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, STEP, 2, &machine.shareable_on(0)).unwrap();
     let agents = [machine.gpu(0)];
     for round in 0..50 {
         std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn cpu_access_beyond_its_grant_is_an_error() {
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
     assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "access is read-only");
-    let ring = RingBuffer::create(&machine.vmm, 1, 2, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, 1, 2, &machine.shareable_on(0)).unwrap();
     assert!(ring.read(0, &mut [0]).is_err());
     ring.grant(&[machine.cpu(0)], Access::Read).unwrap();
     assert!(ring.write(0, &[0]).is_err());
@@ -196,7 +196,7 @@ fn cpu_access_beyond_its_grant_is_an_error() {
 fn revoke_rejects_unknown_agents_without_memory() {
     let machine = Machine::new(Config::mi300x(1));
     let foreign_gpu = Machine::new(Config::mi300x(2)).gpu(1);
-    let (vmm, properties) = (&machine.vmm, machine.on(0));
+    let (vmm, properties) = (&machine.vmm, machine.shareable_on(0));
     let growable = new_buffer(&machine);
     let mut paused = PausableBuffer::create(vmm, STEP, &properties).unwrap();
     paused.pause(PauseMode::Discard).unwrap();

@@ -1,4 +1,4 @@
-//! Buffers that grow past the end of their reservation into a new one.
+//! Buffers that grow past the end of their reservation into a new reservation.
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine, generations};

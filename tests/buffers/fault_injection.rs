@@ -1,5 +1,5 @@
-//! Lets runtime calls fail during operations on buffers: each in turn, or one call and all later calls. The tests of
-//! other modules define the expected result.
+//! Makes runtime calls fail during operations on buffers. Either each call fails alone, in turn, or one call and all
+//! later calls fail. The modules that use this module check the result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;
@@ -25,8 +25,8 @@ pub trait Setup: Sized {
 
 pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 
-/// The state of the library and the runtime that must not change: mappings, the access of GPUs and of this
-/// process, and the runtime's usage.
+/// The state of the library and the runtime that a failed operation must not change. The state consists of the
+/// mappings, the access of GPUs and of this process, and the runtime's usage.
 #[derive(Debug, PartialEq)]
 pub struct RuntimeState {
     mappings: Vec<MappingInfo>,
@@ -56,8 +56,7 @@ impl RuntimeState {
     }
 }
 
-/// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
-/// dma-bufs.
+/// Returns one configuration of each generation, one of ROCm 6.1, and one on which the CPU cannot map dma-bufs.
 pub fn configurations() -> Vec<(&'static str, Config)> {
     let generation_a = || Config::mi300x(2).with_generation(Generation::A);
     let mut configurations = generations();
@@ -75,10 +74,10 @@ pub struct FailedOperation<S: Setup> {
     /// The first function that failed.
     pub function: &'static str,
     pub result: Result<(), Error>,
-    /// The buffers, on which calls succeed again.
+    /// The buffers after the operation. No further call fails.
     pub setup: S,
     pub before: S::State,
-    /// Describes the run, for messages.
+    /// Describes the configuration, the operation and the failed call, for messages.
     pub context: String,
 }
 
@@ -97,8 +96,8 @@ impl<S: Setup> FailedOperation<S> {
     }
 }
 
-/// Runs each operation on each configuration. In each run, one call of the operation returns one of the statuses.
-/// Returns the number of runs in which a call failed.
+/// Performs each operation on each configuration many times. Each time, another call returns one of the statuses.
+/// Returns how many times a call failed.
 pub fn fail_one_call<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],
@@ -125,9 +124,9 @@ pub fn fail_one_call<S: Setup>(
     failures
 }
 
-/// Runs each operation on these configurations. In each run, one call and all later calls fail, including calls of
-/// the rollback. After the operation, calls succeed again. Returns the number of
-/// runs in which a call failed.
+/// Performs each operation on each configuration many times. Each time, another call fails, and all later calls of the
+/// operation and of its rollback fail too. After the operation, calls succeed again. Returns how many times a call
+/// failed.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],
@@ -151,8 +150,8 @@ pub fn fail_all_calls_from<S: Setup>(
     runs
 }
 
-/// Runs an operation repeatedly, each time with another call failing, until no call fails. Returns the number of runs
-/// in which a call failed.
+/// Performs an operation repeatedly. Each time, `plan` makes another call fail. Ends when no call fails, and returns
+/// how many times a call failed.
 fn run_with_each_call<S: Setup>(
     config: &Config,
     (configuration, name, operation): (&'static str, &'static str, Operation<S>),

@@ -1,4 +1,4 @@
-//! Each runtime call fails in turn: the buffers do not change, and nothing is lost.
+//! Each runtime call of operations on growable buffers fails in turn. The buffers keep their state and contents.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -24,7 +24,7 @@ struct Buffers {
     machine: Machine,
 }
 
-/// The contents of buffers. Created once, because thousands of failures compare them.
+/// The contents of buffers, created only once, because the tests compare them thousands of times.
 static TEST_BYTES: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|index| (index % 253) as u8 + 1).collect());
 
@@ -47,7 +47,7 @@ impl Setup for Buffers {
             buffer
         };
         let (small, full) = (GrowableVec::new(new_buffer(2)), new_buffer(6));
-        let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.on(1)).unwrap();
+        let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.shareable_on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, test_bytes(STEP)).unwrap();
         Self { small, full, ring, machine }
@@ -99,11 +99,13 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
     ("make a buffer and fill it", |s| {
         let options = GrowableBuffer::builder(4 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&s.machine.vmm, &s.machine.on(1))?;
+        let mut buffer = options.reserve(&s.machine.vmm, &s.machine.shareable_on(1))?;
         buffer.grant(&[s.machine.gpu(1)], Access::ReadWrite)?;
         buffer.grow(3 * STEP)
     }),
-    ("make a ring", |s| RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.on(1)).map(drop)),
+    ("make a ring", |s| {
+        RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.shareable_on(1)).map(drop)
+    }),
     ("grant a peer the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
 ];
@@ -111,9 +113,9 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The memory is kept for the next growth, or until the buffer is dropped.
+        // The buffer keeps the memory for its next growth, or until it is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // Only the drop of a value calls these.
+        // The operations "make" call these functions only when they drop a value, which returns no error.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
         // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
@@ -123,7 +125,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         // The status makes little difference, so only one configuration tests two statuses.
         let statuses = |configuration: &str| {
@@ -159,7 +161,7 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_lose_no_contents() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let context = failed.context.clone();
@@ -169,14 +171,14 @@ fn repeated_failures_lose_no_contents() {
                 if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.repeat();
                 }
-                // The next change of size removes memory that was left past the ends of the buffers.
+                // A failed operation may leave memory past the end of a buffer. The next change of size removes it.
                 let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped_size() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Each buffer has two mappings, the ring three. An operation named "make" drops a new value; if that
+                // Each buffer has two mappings, the ring three. The operations "make" drop a new value. If this drop
                 // fails, memory stays mapped.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");

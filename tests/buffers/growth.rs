@@ -1,4 +1,4 @@
-//! Growing and shrinking in place.
+//! Growable buffers grow and shrink in place.
 
 use crate::machine::{KIB, MIB, Machine, at, generations, releases};
 use hsa_rocr::test::part_by_default;
@@ -12,7 +12,7 @@ fn growth_keeps_address_and_contents() {
     for (release, config) in releases() {
         let machine = Machine::new(config);
         let options = GrowableBuffer::builder(16 * STEP).with_step(STEP);
-        let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let mut buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0), machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         let step = buffer.step();
@@ -39,7 +39,7 @@ fn growth_keeps_address_and_contents() {
         let mut bytes = [0; 18];
         buffer.read(3 * step - 9, &mut bytes).unwrap();
         assert_eq!(bytes[1..17], [1; 16], "{release}");
-        // After shrinking, the rest is unchanged.
+        // Shrinking does not change the remaining bytes.
         buffer.shrink(15 * step - 1).unwrap();
         assert_eq!((buffer.size(), buffer.mapped_size()), (step + 1, 2 * step), "{release}");
         assert_eq!(buffer.address(), address, "{release}");
@@ -56,7 +56,7 @@ fn growth_maps_whole_steps() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
-        GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
         assert_eq!((buffer.mapped_size(), create_calls()), (2 * MIB, 1), "{size}");
@@ -72,13 +72,13 @@ fn growth_maps_whole_steps() {
     assert_eq!(buffer.allocations().count(), 1);
 }
 
-/// Growth to 64 GiB: each step makes the same calls, whatever the size of the buffer.
+/// Each step of growth makes the same calls, whatever the size of the buffer.
 ///
-/// Steps are 2 MiB, except in ROCm generations C (ROCm 7.14) and E (rocddi), whose runtimes keep a descriptor open for
-/// every handle (rocm-systems#10604). With larger steps, the test stays below the limit of descriptors.
+/// Steps are 2 MiB. In ROCm generations C (ROCm 7.14) and E (rocddi), steps are larger, because their runtimes keep a
+/// descriptor open for every handle (rocm-systems#10604). The test thus stays below the limit of descriptors.
 #[test]
 fn every_step_makes_the_same_calls() {
-    // 64 GiB with `HSA_VMM_LONG=1`.
+    // 64 GiB with `HSA_VMM_LONG=1`, otherwise 7 GiB.
     let end = part_by_default(64) << 30;
     for (generation, config) in generations() {
         let keeps_descriptors = [Generation::C, Generation::E].contains(&config.generation);
@@ -86,8 +86,10 @@ fn every_step_makes_the_same_calls() {
         let steps = end / step;
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));
-        let mut buffer =
-            GrowableBuffer::builder(end).with_step(step).reserve(vmm, &machine.on(0)).unwrap();
+        let mut buffer = GrowableBuffer::builder(end)
+            .with_step(step)
+            .reserve(vmm, &machine.shareable_on(0))
+            .unwrap();
         buffer.grant(&[gpu, machine.gpu(1)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         let calls = || machine.simulation.all_calls();
@@ -110,7 +112,7 @@ fn every_step_makes_the_same_calls() {
         assert_eq!(total_calls, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
-        // Both GPUs can access the whole buffer: one writes near the end, the other reads.
+        // Both GPUs can access the whole buffer: one GPU writes near the end, and the other GPU reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
             assert!(page.is_some(), "{generation}, GPU {gpu}");

@@ -1,4 +1,4 @@
-//! The pool of handles that are created before they are needed.
+//! A buffer's pool of handles, which a thread creates before the buffer needs them.
 
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
@@ -12,7 +12,7 @@ const STEP: usize = 16 * KIB;
 
 fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -83,7 +83,9 @@ fn pool_has_at_most_the_steps_of_the_buffer() {
         drop(free);
         let options = GrowableBuffer::builder(4 * STEP).with_step(STEP).exactly_at(start);
         let options = options.with_handle_pool(1 << 40);
-        let Ok(mut buffer) = options.reserve(&machine.vmm, &machine.on(0)) else { return false };
+        let Ok(mut buffer) = options.reserve(&machine.vmm, &machine.shareable_on(0)) else {
+            return false;
+        };
         expect_handles(&buffer, 4);
         let is_extended = buffer.extend(2 * STEP).is_ok();
         if is_extended {
@@ -152,7 +154,7 @@ fn memory_used_by_the_caller_is_not_reused() {
             let machine = Machine::new(Config::mi300x(1));
             let mut buffer = new_buffer(&machine, pool);
             wait_for_handles(&buffer, pool);
-            // The pool cannot be refilled, so that it has room for the memory.
+            // The thread cannot refill the pool, so the pool has room for the memory that shrinking frees.
             let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
             machine.simulation.set_faults(if pool > 0 { plan } else { FaultPlan::none() });
             buffer.grow(STEP).unwrap();
@@ -207,7 +209,7 @@ fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut parent_buffer = Some(new_buffer(&machine, 2));
     for round in 0..20 {
-        // The pool's thread is creating a handle, or has just created it.
+        // The pool's thread may be creating a handle during the fork.
         parent_buffer.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = parent_buffer.take().unwrap();

@@ -1,4 +1,4 @@
-//! The messages of errors name the pages, the address, the handle type, or what to do instead.
+//! Error messages name the pages, the address or the handle type, and say what to do instead.
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
@@ -13,7 +13,7 @@ const PAGE: usize = 64 * KIB;
 fn runtime_errors_name_pages() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
     let plan = FaultPlan::none().always("hsa_amd_vmem_set_access", OUT_OF_RESOURCES);
     machine.simulation.set_faults(plan);
@@ -34,7 +34,7 @@ fn runtime_errors_name_pages() {
 fn out_of_memory_error_names_pages_and_advice() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
     machine.simulation.set_faults(plan);
     let error = buffer.map(1..7).unwrap_err();
@@ -75,7 +75,7 @@ fn messages_say_what_to_do() {
 #[test]
 fn unmapped_address_is_named_once() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
+    let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.shareable_on(0)).unwrap();
     buffer.pause(PauseMode::Discard).unwrap();
     let error = Allocation::at(&machine.vmm, buffer.address()).unwrap_err();
     let address = buffer.address();
@@ -86,7 +86,7 @@ fn unmapped_address_is_named_once() {
 #[test]
 fn export_error_shows_no_size() {
     let machine = Machine::new(Config::mi300x(1));
-    let memory = Allocation::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, PAGE, &machine.shareable_on(0)).unwrap();
     let call = "hsa_amd_vmem_export_shareable_handle";
     machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
     let text = format!(
@@ -113,7 +113,7 @@ fn retire_error_with_zero_page_says_what_to_do() {
     let machine = Machine::new(Config::mi300x(1));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.map(0..1).unwrap();
     // SAFETY: no agent uses the page, and there are no signals that could be destroyed too early.
     let error = unsafe { buffer.retire(0..1, &queue, &[]) }.unwrap_err();

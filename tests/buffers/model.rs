@@ -71,7 +71,7 @@ impl Model {
         size == 0 || self.access[agent] >= access
     }
 
-    /// Applies an operation to the model. Returns whether it should succeed.
+    /// Applies an operation to the model. Returns whether the operation should succeed.
     fn apply(&mut self, operation: &Operation) -> bool {
         let len = self.bytes.len();
         let resized = match *operation {
@@ -127,12 +127,13 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
     (0..size).map(|index| (index as u8).wrapping_mul(31) ^ seed).collect()
 }
 
+/// A buffer, and the model with its expected state.
 struct Pair {
     model: Model,
     buffer: GrowableBuffer,
     machine: Machine,
-    /// Whether a failed unlock has left memory of this process pinned.
-    pinned: bool,
+    /// Whether a failed unlock has left memory of this process locked.
+    locked: bool,
 }
 
 impl Pair {
@@ -164,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// Performs one operation, during which a call of the runtime may fail.
+    /// Performs one operation on the buffer and the model. If `fault` is a number, this runtime call fails.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, ERROR));
         let simulation = self.machine.simulation.clone();
@@ -172,15 +173,15 @@ impl Pair {
         let result = self.perform(operation);
         let failed_calls = simulation.failed_calls();
         let failed = !failed_calls.is_empty();
-        // If the unlock of a fill fails, memory of this process stays pinned.
-        self.pinned |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
+        // If the unlock during a fill fails, memory of this process stays locked.
+        self.locked |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
             // May fail, because another thread of the process may use the addresses.
             self.model.maximum += result.map_or(0, |()| steps * STEP);
         } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {
-                // Copies before the failed one are not rolled back.
+                // A fill consists of several copies. The library does not roll back copies before the failed copy.
                 self.model.bytes[offset..offset + size].fill(None);
             }
         } else {
@@ -224,11 +225,11 @@ proptest! {
     ) {
         let machine = Machine::new(generations()[generation].1.clone());
         let options = GrowableBuffer::builder(6 * STEP).with_step(STEP);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         let address = buffer.address();
         let access = [Access::None; AGENTS];
         let model = Model { bytes: Vec::new(), maximum: 6 * STEP, access };
-        let mut pair = Pair { model, buffer, machine, pinned: false };
+        let mut pair = Pair { model, buffer, machine, locked: false };
         for (operation, fault) in &operations {
             let extends = matches!(operation, Operation::Extend(_));
             pair.step(operation, fault.filter(|_| !extends));
@@ -236,10 +237,10 @@ proptest! {
         pair.step(&Operation::Grant(vec![CPU], Access::Read), None);
         pair.step(&Operation::Read { offset: 0, size: pair.model.bytes.len() }, None);
         assert_eq!(pair.buffer.address(), address);
-        let Pair { buffer, machine, pinned, .. } = pair;
+        let Pair { buffer, machine, locked, .. } = pair;
         drop(buffer);
         machine.assert_everything_freed();
-        if !pinned {
+        if !locked {
             machine.assert_empty();
         }
     }

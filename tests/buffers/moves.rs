@@ -1,4 +1,4 @@
-//! Moving and exchanging pages of paged buffers.
+//! Paged buffers move and exchange pages.
 
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, generations};
@@ -14,12 +14,12 @@ const PAGE: usize = 16 * KIB;
 fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let options = if has_zero_page { options.with_zero_page() } else { options };
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
 
-/// Writes a byte into a page, to recognise the page later.
+/// Writes a byte into a page, so that [`mark_of`] can recognise the page's memory later.
 fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
     buffer.write(page * PAGE + 100, &[mark]).unwrap();
 }
@@ -97,15 +97,15 @@ fn failed_moves_change_nothing() {
     let [source, target] = [0, 1].map(|_| new_buffer(&machine, false));
     let foreign = new_buffer(&foreign_machine, false);
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
-    let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let larger = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let peer_buffer = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
+    let peer_buffer = options.reserve(&machine.vmm, &machine.shareable_on(1)).unwrap();
     source.map(0..3).unwrap();
     target.map(2..3).unwrap();
     let not_shareable = AllocationProperties::on(machine.gpu(0));
     let not_shareable = options.reserve(&machine.vmm, &not_shareable).unwrap();
     let second_vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
-    let of_second_vmm = options.reserve(&second_vmm, &machine.on(0)).unwrap();
+    let of_second_vmm = options.reserve(&second_vmm, &machine.shareable_on(0)).unwrap();
     let calls = machine.simulation.all_calls();
     for of_another_vmm in [&foreign, &of_second_vmm] {
         let error = source.move_pages(0..1, of_another_vmm, 0).unwrap_err();

@@ -1,4 +1,4 @@
-//! Paged buffers: mapping and unmapping pages, with and without a zero page.
+//! Paged buffers map and unmap pages, with and without a zero page.
 
 use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -17,7 +17,7 @@ const PAGE: usize = 16 * KIB;
 fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE);
     let options = if has_zero_page { options.with_zero_page() } else { options };
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -31,7 +31,7 @@ fn paged_buffers_accept_any_size() {
                 let context = format!("{generation}: pages of {size}, zeros: {has_zero_page}");
                 let options = PagedBuffer::builder(3 * size).with_page_size(size);
                 let options = if has_zero_page { options.with_zero_page() } else { options };
-                let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+                let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
                 let page_size = size.next_multiple_of(machine.granule());
                 assert_eq!(buffer.page_size(), page_size, "{context}");
                 let pages = (3 * size).div_ceil(page_size);
@@ -72,7 +72,7 @@ fn buffer_of_three_gibibytes_maps_and_unmaps() {
         for has_zero_page in [false, true] {
             let options = PagedBuffer::builder(3 << 30);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
             assert_eq!((buffer.page_size(), buffer.page_count()), (2 * MIB, 1536), "{generation}");
             buffer.map(0..1536).unwrap();
@@ -88,7 +88,7 @@ fn buffer_of_three_gibibytes_maps_and_unmaps() {
             machine.assert_empty();
         }
         let too_large =
-            PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
+            PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         let error = too_large.map(0..4096).unwrap_err();
         let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
         assert!(is_out_of_memory && too_large.statistics().mapped == 0, "{generation}");
@@ -272,7 +272,7 @@ fn invalid_ranges_are_rejected() {
                          properties: &AllocationProperties| {
         options.reserve(&machine.vmm, properties).unwrap_err()
     };
-    let properties = machine.on(0);
+    let properties = machine.shareable_on(0);
     assert_eq!(reserve_error(PagedBuffer::builder(0), &properties).problem(), Some(Problem::Zero));
     assert_eq!(
         reserve_error(PagedBuffer::builder(1).with_page_size(0), &properties).problem(),
@@ -335,8 +335,8 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only when its addresses are freed. The buffer reuses unmapped memory, so that usage does not
-/// grow.
+/// ROCm 7.2 frees memory only when the addresses of its mapping are freed. The buffer reuses the memory of
+/// unmapped pages, so that usage does not grow.
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));

@@ -1,5 +1,5 @@
-//! Each runtime call of mapping, unmapping and moving pages fails in turn. The buffers do not change, or the library
-//! reports lost pages.
+//! Each runtime call of mapping, unmapping and moving pages fails in turn. Either the buffers do not change, or the
+//! library reports lost pages.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -16,7 +16,7 @@ use hsa_vmm::simulation::Config;
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;
 
-/// Two buffers with some pages mapped. The second one has a zero page.
+/// Two buffers with some mapped pages. `with_zeros` has a zero page.
 struct Buffers {
     plain: PagedBuffer,
     with_zeros: PagedBuffer,
@@ -31,7 +31,7 @@ impl Setup for Buffers {
         let [plain, with_zeros] = [false, true].map(|has_zero_page| {
             let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer.map(1..4).unwrap();
             (1..4).for_each(|page| buffer.write(page * PAGE, &[page as u8 + 10; 9]).unwrap());
@@ -46,7 +46,7 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let mut runtime = RuntimeState::of(&self.machine);
-        // Memory that the runtime failed to release is kept for the next page.
+        // A buffer keeps memory that the runtime failed to release, and uses it for the next page.
         let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
         runtime.usage.handles -= ready;
         runtime.usage.vram_used[0] -= (ready * PAGE) as u64;
@@ -61,7 +61,7 @@ impl Buffers {
         [&self.plain, &self.with_zeros]
     }
 
-    /// Checks that every page that is not lost can be read and, unless pages were exchanged, has its contents.
+    /// Checks that every mapped page and zero page can be read. Unless pages were exchanged, also checks the contents.
     fn assert_contents(&self, exchanged: bool, context: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
@@ -109,7 +109,7 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.with_zeros, 2)),
     ("make a buffer", |s| {
         let options = PagedBuffer::builder(3 * PAGE).with_page_size(PAGE).with_zero_page();
-        options.reserve(&s.machine.vmm, &s.machine.on(1)).map(drop)
+        options.reserve(&s.machine.vmm, &s.machine.shareable_on(1)).map(drop)
     }),
 ];
 
@@ -117,9 +117,10 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The memory is kept for the next page, or until the buffer is dropped.
+        // The buffer keeps the memory for the next page, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // Only the drop of a value calls the first two. Without aligned reservations, the library retries the third.
+        // The operations "make" call the first two functions only when they drop a value, which returns no error.
+        // Without aligned reservations, the library repeats the third call until it succeeds.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -129,13 +130,13 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         // The status only matters for the creation of memory.
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        // By default, tests only every third configuration. Each takes long, and they behave alike.
+        // By default, tests only every third configuration. The configurations take long, and behave alike.
         let selected = configurations().into_iter().step_by(if test::is_long() { 1 } else { 3 });
         let failures = fail_one_call(selected, OPERATIONS, statuses, |mut failed| {
             if failed.result.is_ok() {
@@ -155,10 +156,10 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_report_lost_pages() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let (mut losses, mut quarantined) = (0, 0);
-        // Tests only every second configuration. Each takes long, and they behave alike.
+        // Tests only every second configuration. The configurations take long, and behave alike.
         let selected = configurations().into_iter().step_by(2);
         let runs = fail_all_calls_from(selected, OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);

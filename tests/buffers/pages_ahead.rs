@@ -1,4 +1,4 @@
-//! The thread that maps pages ahead.
+//! A paged buffer's thread maps pages ahead: before the caller requests them.
 
 use crate::errors::page_error;
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
@@ -18,12 +18,12 @@ const MAP: &str = "hsa_amd_vmem_map";
 
 fn new_buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(64 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
 
-/// Waits until a condition holds for the statistics. The time limit is long, for busy machines.
+/// Waits until a condition holds for the statistics. The time limit is long, because the machine may be busy.
 #[track_caller]
 fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     let begun = Instant::now();
@@ -73,7 +73,7 @@ fn pooled_pages_need_no_new_memory() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         wait_for(&buffer, |statistics| statistics.ready == 3);
         let plan = FaultPlan::none().always(CREATE, OUT_OF_RESOURCES);
@@ -95,7 +95,7 @@ fn pooled_pages_need_no_new_memory() {
 fn pool_has_at_most_the_pages_of_the_buffer() {
     let machine = Machine::new(Config::mi300x(1));
     let options = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_handle_pool(1 << 40);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     wait_for(&buffer, |statistics| statistics.ready >= 4);
     // Without a limit, the thread continues to create memory.
     std::thread::sleep(Duration::from_millis(100));
@@ -111,7 +111,8 @@ fn unmap_removes_pages_ahead() {
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead_is(8));
-    // The sequence now ends at page 5. Of the pages mapped ahead, only those among the four after page 5 stay.
+    // The mapped sequence now ends at page 5. Only the pages 6 to 9 may be mapped ahead: 8 and 9 stay, 10 and 11 do
+    // not.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};
@@ -134,7 +135,7 @@ fn thread_failure_is_reported_and_harmless() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
             let buffer = new_buffer(&machine, 2);
-            // The caller makes the first call, the thread all later ones.
+            // The caller makes the first call. The thread makes all later calls, which fail.
             let plan = (2..50).fold(FaultPlan::none(), |plan, n| plan.fail(function, n, ERROR));
             machine.simulation.set_faults(plan);
             buffer.map(0..1).unwrap();
@@ -220,7 +221,7 @@ fn count_threads(name: &str) -> usize {
     names.filter(|comm| comm.as_ref().is_ok_and(|comm| comm.trim() == name)).count()
 }
 
-/// Waits until this process has `expected` threads that map ahead.
+/// Waits until this process has `expected` threads that map pages ahead.
 #[track_caller]
 fn wait_for_threads(expected: usize) {
     let begun = Instant::now();
@@ -255,7 +256,8 @@ fn zero_page_buffers_only_create_memory_ahead() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
-        let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer =
+            options.with_zero_page().reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();
         wait_for(&buffer, |statistics| statistics.ready == 3);
@@ -314,7 +316,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
     });
 }
 
-/// A forked child does not have the thread. It must not wait for the thread, nor for a lock that the thread held.
+/// A forked child does not have the thread. The child must not wait for the thread, or for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {
     run_single_threaded(|| {

@@ -46,22 +46,22 @@ enum PageOperation {
 }
 
 fn page_operation() -> impl Strategy<Value = PageOperation> {
-    let run = || (0..PAGES + 1, 0..5usize);
+    let range = || (0..PAGES + 1, 0..5usize);
     let bytes = || (0..(PAGES + 1) * PAGE, 0..3 * PAGE);
     prop_oneof![
-        4 => run().prop_map(|(first, count)| PageOperation::Map(first, count)),
-        3 => run().prop_map(|(first, count)| PageOperation::Unmap(first, count)),
+        4 => range().prop_map(|(first, count)| PageOperation::Map(first, count)),
+        3 => range().prop_map(|(first, count)| PageOperation::Unmap(first, count)),
         4 => (bytes(), any::<u8>())
             .prop_map(|((offset, size), seed)| PageOperation::Write { offset, size, seed }),
         1 => (0..PAGES, any::<u8>()).prop_map(|(page, value)| PageOperation::Fill { page, value }),
         2 => bytes().prop_map(|(offset, size)| PageOperation::Read { offset, size }),
-        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+        2 => (range(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
             PageOperation::Move { first, count, to, between_buffers }
         }),
-        3 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+        3 => (range(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
             PageOperation::Share { first, count, to, between_buffers }
         }),
-        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+        2 => (range(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
             PageOperation::Exchange { first, count, to, between_buffers }
         }),
         1 => Just(PageOperation::Trim),
@@ -85,16 +85,16 @@ impl Model {
             && self.pages[buffer][first..first + count].iter().all(|page| page.is_some() == mapped)
     }
 
-    /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer, or `None` if
-    /// they are invalid. The pages of the target must be mapped if `mapped` is true, and unmapped otherwise.
+    /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer, or `None` if the
+    /// arguments are invalid. The pages of the target must be mapped if `mapped` is true, and unmapped otherwise.
     fn target(
         &self,
-        run: (usize, usize),
+        (first, count): (usize, usize),
         to: usize,
         between_buffers: bool,
         mapped: bool,
     ) -> Option<usize> {
-        let ((first, count), target) = (run, usize::from(between_buffers));
+        let target = usize::from(between_buffers);
         let disjoint = between_buffers || first + count <= to || to + count <= first;
         let is_valid = disjoint
             && self.all_have_state(0, first, count, true)
@@ -102,12 +102,12 @@ impl Model {
         is_valid.then_some(target)
     }
 
-    /// Returns a byte of the first buffer.
+    /// Returns the expected byte at an offset of the first buffer. Unmapped pages contain zeros.
     fn byte(&self, offset: usize) -> Option<u8> {
         self.pages[0][offset / PAGE].map_or(Some(0), |index| self.memory[index][offset % PAGE])
     }
 
-    /// Returns the expected bytes of a read, or `None` if it should fail.
+    /// Returns the expected bytes of a read, or `None` if the read should fail.
     fn bytes(&self, offset: usize, size: usize, zeros_are_readable: bool) -> Option<Bytes> {
         let end = offset + size;
         if end > PAGES * PAGE {
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of pages with the same memory as this page; 0 if it is not mapped.
+    /// Returns the number of pages with the same memory as this page, or 0 if this page is not mapped.
     fn users(&self, buffer: usize, page: usize) -> usize {
         let memory = self.pages[buffer][page];
         let has_same_memory = |other: &&Option<usize>| other.is_some() && **other == memory;
@@ -190,6 +190,7 @@ impl Model {
     }
 }
 
+/// Two buffers, and the model with their expected state.
 struct Pair {
     model: Model,
     buffers: [PagedBuffer; 2],
@@ -203,7 +204,7 @@ impl Pair {
             let options =
                 PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+            let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
@@ -211,7 +212,8 @@ impl Pair {
         Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
-    /// Applies an operation to the buffers and the model. If it fails because of `fault`, neither changes.
+    /// Applies an operation to the buffers and the model. If the operation fails because of `fault`, the model returns
+    /// to its previous state, and the buffers must still match it.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, ERROR));
@@ -425,7 +427,7 @@ fn pausable_buffer_matches_a_vector() {
 
 fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
     let machine = Machine::new(generations()[generation].1.clone());
-    let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
     let mut model =
         PausableModel { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
     let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -453,7 +455,7 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
         match (expected, result) {
             (None, result) => assert!(result.is_err(), "{operation:?} should fail"),
             (Some(expected), Ok(())) => assert!(matches_model(&found, &expected), "{operation:?}"),
-            // The buffer is paused although the call failed.
+            // This error means that the buffer is paused, although the call has failed.
             (Some(_), Err(error))
                 if !before.paused && matches!(error.kind(), ErrorKind::AddressLost { .. }) =>
             {
@@ -481,7 +483,7 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
     buffer.read(0, &mut found).unwrap();
     assert!(matches_model(&found, &model.bytes), "after all operations");
     drop(buffer);
-    // If unpinning failed, memory of this process stays pinned. The checks ignore pinned memory.
+    // A planned fault may have prevented the unlock of this process's memory. The checks ignore locked memory.
     machine.assert_everything_freed();
     assert_eq!(machine.used_by(0), 0);
 }

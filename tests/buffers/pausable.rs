@@ -1,7 +1,7 @@
-//! Pausable buffers: memory that is released, and mapped again at the same address.
+//! Pausable buffers release their memory, and later map new memory at the same address.
 //!
-//! If addresses are freed and reserved again, another thread may take them in between. The tests that do this run in
-//! a process of their own, which has one thread.
+//! ROCm 7.2 frees the addresses for a moment, in which another thread may take them. Tests that pause buffers therefore
+//! run in a process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
@@ -16,7 +16,7 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
-/// Runs a function in a forked child, which has one thread.
+/// Runs a function in a forked child, which has only one thread. Fails unless the child succeeds.
 pub fn run_single_threaded(function: impl FnOnce()) {
     assert_eq!(in_child(function), End::Success);
 }
@@ -28,7 +28,7 @@ pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
 
 /// Returns a buffer with contents, to which the CPU and the owner have access.
 pub fn filled_buffer(machine: &Machine, size: usize) -> PausableBuffer {
-    let buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&machine.vmm, size, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &pattern(size, 1)).unwrap();
     buffer
@@ -102,7 +102,8 @@ fn pause_releases_three_gibibytes() {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
-            let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+            let mut buffer =
+                PausableBuffer::create(&machine.vmm, size, &machine.shareable_on(0)).unwrap();
             buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             let address = buffer.address();
             for _ in 0..3 {
@@ -124,7 +125,7 @@ fn pause_releases_three_gibibytes() {
 fn many_pauses_change_nothing() {
     run_single_threaded(|| {
         for (generation, config) in generations() {
-            // Generation B frees and reserves the addresses again, so the test runs more rounds with it.
+            // In generation B, a pause frees and reserves the addresses again, so the test runs more rounds.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
             let rounds = hsa_rocr::test::part_by_default(10_000).min(limit) as u32;
             let machine = Machine::new(config);
@@ -155,7 +156,7 @@ fn many_pauses_change_nothing() {
                 }
             }
             assert_eq!(Some(state(&machine)), before, "{generation}");
-            // Heaps and stacks change; a leak would add a region in each round.
+            // Heaps and stacks also change the number of regions. A leak would add a region in each round.
             let current_regions = regions().len();
             assert!(
                 current_regions < regions_before + 100,
@@ -257,7 +258,8 @@ fn grants_while_paused_apply_on_resume() {
     });
 }
 
-/// The owner copies the contents. Its access to the buffer does not change.
+/// The GPU that owns the memory copies the contents, even if the GPU has no access to the buffer. The GPU's access does
+/// not change.
 #[test]
 fn pause_saves_without_owner_access() {
     run_single_threaded(|| {
@@ -266,7 +268,7 @@ fn pause_saves_without_owner_access() {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
                 let machine = Machine::new(config);
                 let mut buffer =
-                    PausableBuffer::create(&machine.vmm, 5000, &machine.on(0)).unwrap();
+                    PausableBuffer::create(&machine.vmm, 5000, &machine.shareable_on(0)).unwrap();
                 buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
                 buffer.grant(&[machine.gpu(0)], owner_access).unwrap();
                 buffer.write(0, &pattern(5000, 9)).unwrap();
@@ -301,7 +303,8 @@ fn buffer_address(machine: &Machine) -> usize {
 /// Pauses a buffer on ROCm 7.2 so that the buffer loses its addresses.
 fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
-    // The first reservation is for a second mapping of the memory, from which the contents are saved.
+    // The first reservation is for a second mapping of the memory, from which the buffer saves the contents. The second
+    // reservation is for the buffer's addresses, after the buffer has freed them.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, OUT_OF_RESOURCES));
     let error = buffer.pause(PauseMode::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
@@ -413,9 +416,9 @@ fn create_rejects_bad_arguments() {
     let create = |size, properties: &AllocationProperties| {
         PausableBuffer::create(&machine.vmm, size, properties).unwrap_err()
     };
-    assert_eq!(create(0, &machine.on(0)).problem(), Some(Problem::Zero));
-    assert_eq!(create(usize::MAX, &machine.on(0)).problem(), Some(Problem::Overflow));
-    let error = create(1 << 45, &machine.on(0));
+    assert_eq!(create(0, &machine.shareable_on(0)).problem(), Some(Problem::Zero));
+    assert_eq!(create(usize::MAX, &machine.shareable_on(0)).problem(), Some(Problem::Overflow));
+    let error = create(1 << 45, &machine.shareable_on(0));
     assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);

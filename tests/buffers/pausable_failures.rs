@@ -1,4 +1,5 @@
-//! Each runtime call of pausing and resuming fails in turn: the buffers do not change.
+//! Each runtime call of pausing and resuming fails in turn. The buffers do not change, except that a pause can lose the
+//! buffer's addresses in generation B.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -22,7 +23,8 @@ struct Buffers {
 }
 
 impl Setup for Buffers {
-    /// For each buffer: whether it is paused, whether it holds its addresses, its saved contents, its address.
+    /// For each buffer: whether it is paused, whether it holds its addresses, the size of its saved contents, and its
+    /// address.
     type State = ([(bool, bool, usize, Address); 2], RuntimeState);
 
     fn new(config: &Config) -> Self {
@@ -59,8 +61,8 @@ impl Buffers {
         }
     }
 
-    /// Resumes paused buffers, whose addresses may be quarantined, and checks the contents unless they were
-    /// discarded. Returns the number of buffers that have another address now.
+    /// Resumes paused buffers, whose addresses may be quarantined. Checks the contents unless they were discarded.
+    /// Returns the number of buffers whose address has changed.
     fn resume_anywhere(&mut self, discarded: bool, context: &str) -> usize {
         let (agents, vmm) = ([self.machine.cpu(0), self.machine.gpu(0)], &self.machine.vmm);
         let mut moved = 0;
@@ -103,15 +105,17 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("set the owner's access to none", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
-    ("make a buffer", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
+    ("make a buffer", |s| {
+        PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.shareable_on(1)).map(drop)
+    }),
 ];
 
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The failure leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // Only the drop of a value calls these.
+        // The operation "make" calls these functions only when it drops a value, which returns no error.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             name.starts_with("make")
         }
@@ -150,7 +154,8 @@ fn one_failure_changes_nothing() {
             failed.setup.close(&context);
         });
         println!("{failures} failures, {losses} lost addresses");
-        // In generation B, two operations pause the buffer. Each loses its addresses with each of the two statuses.
+        // In generation B, two operations pause the buffer. Each of them loses the buffer's addresses once for each of
+        // the two statuses.
         assert!(failures > 400 && losses == 4, "{failures} failures, {losses} lost addresses");
     });
 }
@@ -165,12 +170,12 @@ fn repeated_failures_lose_no_contents() {
             let quarantine = failed.setup.machine.vmm.quarantined_ranges();
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
-                // A buffer that is paused after a failed rollback still has its memory and contents.
+                // A buffer that stays paused after a failed rollback still has its memory and contents.
                 let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
                 failed.setup.assert_contents(name == PAUSE_AND_DISCARD && !fails, context);
-                // The second mapping, from which the contents are copied, may be quarantined.
+                // The second mapping of the memory, from which the buffer saves the contents, may be quarantined.
                 if quarantine.is_empty() {
                     failed.setup.close(context);
                 }

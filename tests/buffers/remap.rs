@@ -1,4 +1,4 @@
-//! Relocating memory to other addresses, and exchanging the memory of two ranges.
+//! Calls that relocate memory to other addresses, and calls that exchange the memory of two ranges.
 
 use crate::machine::{Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::run_single_threaded;
@@ -19,7 +19,8 @@ fn gpu_permissions(machine: &Machine, gpu: usize, address: Address) -> (bool, bo
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps adjacent granules, each with memory of its own. The memory contains `first` plus the index of its granule.
+/// Maps adjacent granules, each with memory of its own. Each granule contains bytes of the value `first` plus its
+/// index.
 fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -43,7 +44,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 
 #[test]
 fn exchange_swaps_memory_and_keeps_access() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -106,7 +107,7 @@ fn exchange_swaps_memory_and_keeps_access() {
 
 #[test]
 fn relocate_moves_memory_with_its_access() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -158,7 +159,7 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let base = map_granules(&machine, 3, 0, 10);
     let peer_base = map_granules(&machine, 1, 1, 20);
     vmm.set_access(peer_base, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
-    let double = machine.map_new_memory(0, 2 * granule).0;
+    let two_granule_base = machine.map_new_memory(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
     let second = at(base, granule);
     let null = Address::NULL;
@@ -169,8 +170,18 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (base, second, 2 * granule, overlaps),
         (base, base, granule, overlaps),
-        (base, double, 2 * granule, (source, |problem| problem == Problem::DifferentLayout)),
-        (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
+        (
+            base,
+            two_granule_base,
+            2 * granule,
+            (source, |problem| problem == Problem::DifferentLayout),
+        ),
+        (
+            base,
+            two_granule_base,
+            granule,
+            (size, |problem| matches!(problem, Problem::SplitsMapping(_))),
+        ),
         (base, empty, granule, source_not_mapped),
         (empty, base, granule, (destination, |problem| matches!(problem, Problem::NotMapped(_)))),
         (null, base, granule, (destination, |problem| problem == Problem::Null)),
@@ -220,7 +231,12 @@ fn exchange_and_relocate_reject_bad_ranges() {
             granule,
             (destination, |problem| matches!(problem, Problem::NotAligned { .. })),
         ),
-        (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
+        (
+            empty,
+            two_granule_base,
+            granule,
+            (size, |problem| matches!(problem, Problem::SplitsMapping(_))),
+        ),
     ];
     let calls = machine.simulation.all_calls();
     for (number, (target, origin, length, (argument, is_expected))) in moves.into_iter().enumerate()
@@ -240,7 +256,8 @@ fn owned_mappings_follow_their_memory() {
         let granule = machine.granule();
         let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
         let new_mapping = |index: usize| {
-            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let memory =
+                Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             mapping.write(0, &[index as u8; 4]).unwrap();
@@ -286,7 +303,7 @@ fn owned_mappings_follow_their_memory() {
     }
 }
 
-/// The lists are in any order; the mappings are paired by their addresses.
+/// The lists of `exchange_many` may have any order. The call pairs mappings in the order of their addresses.
 #[test]
 fn exchanged_mappings_may_be_unsorted() {
     let machine = Machine::new(Config::mi300x(1));
@@ -294,7 +311,8 @@ fn exchanged_mappings_may_be_unsorted() {
     let new_mappings = |first: u8| {
         let reservation = Reservation::builder(3 * granule).reserve(&machine.vmm).unwrap();
         let new_mapping = |index: usize| {
-            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let memory =
+                Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             mapping.write(0, &[first + index as u8]).unwrap();
@@ -317,11 +335,12 @@ fn exchanged_mappings_may_be_unsorted() {
     machine.assert_empty();
 }
 
-/// Two empty lists have nothing to exchange. If only one list is empty, the layouts differ.
+/// Two empty lists are valid. If only one list is empty, the layouts differ.
 #[test]
-fn exchange_of_empty_lists() {
+fn exchange_rejects_one_empty_list() {
     let machine = Machine::new(Config::mi300x(1));
-    let memory = Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let memory =
+        Allocation::create(&machine.vmm, machine.granule(), &machine.shareable_on(0)).unwrap();
     let reservation = Reservation::builder(machine.granule()).reserve(&machine.vmm).unwrap();
     let mut mappings = [reservation.map(0, &memory).unwrap()];
     assert_eq!(Mapping::exchange_many(&mut [], &mut []), Ok(()));
@@ -336,17 +355,19 @@ fn exchange_of_empty_lists() {
     machine.assert_empty();
 }
 
-/// A call by address exchanges the memory of owned values, which then reject every call.
+/// If a call by address exchanges the memory of owned values, these values then reject every call.
 #[test]
 fn exchange_by_address_makes_owned_values_stale() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let other = machine.map_new_memory(0, granule).0;
-        let new_memory = || Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let new_memory =
+            || Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
         let mapping = reservation.map(0, &new_memory()).unwrap().named("kept");
-        let mut buffer = PausableBuffer::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let mut buffer =
+            PausableBuffer::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         for address in [mapping.address(), buffer.address()] {
             machine.vmm.exchange(address, other, granule).unwrap();
@@ -380,7 +401,7 @@ fn stale_mapping_exchanges_nothing() {
     let granule = machine.granule();
     let new_mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         reservation.map(0, &memory).unwrap()
     };
     let (mut first, mut second, mut foreign) =

@@ -1,4 +1,4 @@
-//! Pages that are given to a retire queue while a kernel may still read them.
+//! Paged buffers retire pages that a GPU's kernel may still read.
 
 use crate::machine::{KIB, Machine, generations};
 use crate::signals::Signal;
@@ -18,7 +18,7 @@ fn new_buffer(machine: &Machine, pages: usize) -> PagedBuffer {
 
 fn new_buffer_with_pool(machine: &Machine, pages: usize, pool: usize) -> PagedBuffer {
     let buffer = PagedBuffer::builder(pages * PAGE).with_page_size(PAGE).with_handle_pool(pool);
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -50,10 +50,10 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert_eq!(
             statistics.memory_size(),
             4 * PAGE,
-            "{generation}: a kernel uses retiring pages"
+            "{generation}: a GPU may use retiring pages"
         );
         assert!(statistics.to_string().contains("2 retiring"), "{statistics}");
-        // A kernel can still read the pages.
+        // A GPU can still read the pages.
         assert_eq!(queue.poll().unwrap().pending, 2);
         let address = buffer.address_of(1).unwrap();
         assert!(machine.simulation.page(0, address.get()).is_some(), "{generation}");
@@ -84,7 +84,8 @@ fn retired_pages_stay_readable_until_signals_fire() {
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
-        // If the runtime frees memory only when its reservation is freed, the buffer keeps and reuses the memory.
+        // If the runtime frees memory only with the reservation of its mapping, the buffer keeps and reuses the
+        // memory.
         let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
         buffer.map(1..3).unwrap();
         let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
@@ -96,7 +97,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
     }
 }
 
-/// The memory of a retiring page is shared with another buffer, which unmaps it first.
+/// Another buffer shares the memory of a retiring page, and unmaps its own page first.
 #[test]
 fn memory_of_retiring_pages_is_not_reused() {
     for (generation, config) in generations() {
@@ -109,7 +110,7 @@ fn memory_of_retiring_pages_is_not_reused() {
             first.write(0, b"read by a kernel").unwrap();
             first.share_pages(0..1, &second, 0).unwrap();
             retire(&first, 0..1, &queue, &[signal.at_most(0)]).unwrap();
-            assert_eq!(second.page_users(0), Ok(2), "{generation}: a kernel may read the page");
+            assert_eq!(second.page_users(0), Ok(2), "{generation}: a GPU may read the page");
             second.unmap(0..1).unwrap();
             second.map(3..7).unwrap();
             second.write(3 * PAGE, &[0xff; 4 * PAGE]).unwrap();
@@ -126,7 +127,7 @@ fn memory_of_retiring_pages_is_not_reused() {
     }
 }
 
-/// The queue releases the memory even if no other call of the buffer follows.
+/// The queue releases the memory of a retired page even if no other call of the buffer follows.
 #[test]
 fn retired_page_stops_using_shared_memory() {
     for (generation, config) in generations() {
@@ -140,7 +141,7 @@ fn retired_page_stops_using_shared_memory() {
         assert_eq!((first.page_users(0), second.page_users(0)), (Ok(0), Ok(2)), "{generation}");
         assert_eq!(queue.poll().unwrap().retired, 2, "{generation}");
         if machine.vmm.quirks().memory_returns_with_addresses {
-            // The buffer takes the memory at its next call, and keeps it.
+            // At its next call, the buffer takes the memory from the queue and keeps it.
             assert_eq!(first.statistics().ready, 1, "{generation}");
         } else {
             assert_eq!(machine.vmm.usage().handles, 1, "{generation}");
@@ -152,8 +153,8 @@ fn retired_page_stops_using_shared_memory() {
 }
 
 /// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
-/// thread drops the mapping only some time after it has unmapped the memory; the buffer must keep the memory for reuse
-/// even then.
+/// thread first unmaps the memory, and drops the mapping later. The buffer must keep the memory for reuse even in
+/// between.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     for (generation, config) in generations() {
@@ -181,8 +182,8 @@ fn full_queue_leaves_pages_mapped() {
     let buffer = new_buffer(&machine, 4);
     buffer.map(0..3).unwrap();
     let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
-    // More pages than the capacity can never be submitted. If the queue is only full at the moment, the page can be
-    // submitted later.
+    // The queue can never accept more pages than its capacity. If the queue is only full at the moment, it can accept
+    // the page later.
     assert_eq!(error.problem(), Some(Problem::ExceedsCapacity(2)), "{error}");
     buffer.write(0, &[7; 3 * PAGE]).unwrap();
     assert_eq!(buffer.statistics().mapped, 3);
@@ -242,14 +243,14 @@ fn zero_pages_cannot_be_retired() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.map(0..1).unwrap();
     let error = retire(&buffer, 0..1, &queue, &[]).unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireZeroPages));
     buffer.unmap(0..1).unwrap();
 }
 
-/// Another mapping takes the address of a retiring page. The page is empty then, not retiring.
+/// If another mapping takes the address of a retiring page, the page is empty, and no longer retiring.
 #[test]
 fn another_mapping_ends_retiring() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));

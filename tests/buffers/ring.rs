@@ -1,4 +1,4 @@
-//! Ring buffers.
+//! Ring buffers map the same memory several times in a row, so that reads and writes can wrap around.
 
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
@@ -14,7 +14,7 @@ const SIZE: usize = 8 * KIB;
 
 #[test]
 fn reads_and_writes_wrap_around() {
-    // Another thread might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime frees for a moment.
     run_single_threaded(|| {
         let mut configs = releases();
         configs.extend(
@@ -26,7 +26,8 @@ fn reads_and_writes_wrap_around() {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
             for times in [2, 3, 5] {
-                let ring = RingBuffer::create(&machine.vmm, SIZE, times, &machine.on(0)).unwrap();
+                let ring = RingBuffer::create(&machine.vmm, SIZE, times, &machine.shareable_on(0))
+                    .unwrap();
                 ring.grant(&agents, Access::ReadWrite).unwrap();
                 assert_eq!(
                     machine.simulation.usage().vram_used[0],
@@ -66,7 +67,7 @@ fn reads_and_writes_wrap_around() {
 #[test]
 fn ring_rejects_more_than_its_size() {
     let machine = Machine::new(Config::mi300x(1));
-    let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.shareable_on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
     let expected =
@@ -81,7 +82,7 @@ fn ring_rejects_more_than_its_size() {
 fn revoke_covers_every_mapping() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.on(0)).unwrap();
+        let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.shareable_on(0)).unwrap();
         ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.revoke(&[machine.gpu(1)]).unwrap();
         assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{generation}");
@@ -96,11 +97,11 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Sends messages of all sizes through a ring and through a queue. The bytes received from both must be equal.
+/// Sends messages of random sizes through a ring and through a `VecDeque`. Both must return the same bytes.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
-    let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.on(0)).unwrap();
+    let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.shareable_on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut queue = VecDeque::new();
     let (mut written, mut consumed) = (0u64, 0u64);

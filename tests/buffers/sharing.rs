@@ -1,4 +1,4 @@
-//! Pages shared between paged buffers, and the `Debug` output of buffers.
+//! Paged buffers share pages. Also tests the `Debug` output of buffers.
 
 use crate::fault_injection::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -12,7 +12,7 @@ const PAGE: usize = 16 * KIB;
 
 fn new_buffer(machine: &Machine, pool: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(pool);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
@@ -115,8 +115,8 @@ fn share_rejects_unsuitable_buffers_and_pages() {
     let foreign = new_buffer(&foreign_machine, 0);
     let second_vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let of_second_vmm = options.reserve(&second_vmm, &machine.on(0)).unwrap();
-    let of_peer = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
+    let of_second_vmm = options.reserve(&second_vmm, &machine.shareable_on(0)).unwrap();
+    let of_peer = options.reserve(&machine.vmm, &machine.shareable_on(1)).unwrap();
     source.map(0..2).unwrap();
     target.map(2..3).unwrap();
     for (destination, first, problem) in [
@@ -144,7 +144,7 @@ fn share_uses_pages_that_were_mapped_ahead() {
     let machine = Machine::new(Config::mi300x(1));
     let source = new_buffer(&machine, 0);
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_pages_ahead(2);
-    let target = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let target = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     target.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     source.map(0..1).unwrap();
     source.write(0, &[9]).unwrap();
@@ -162,7 +162,7 @@ fn share_uses_pages_that_were_mapped_ahead() {
 fn lost_pages_name_their_cause() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
-    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     machine.simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_map", ERROR));
     let error = buffer.map(1..3).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
@@ -184,7 +184,7 @@ fn assert_one_line(value: &impl Debug) {
 #[test]
 fn debug_is_one_line() {
     let machine = Machine::new(Config::mi300x(1));
-    let (vmm, properties) = (&machine.vmm, machine.on(0));
+    let (vmm, properties) = (&machine.vmm, machine.shareable_on(0));
     let paged = PagedBuffer::builder(64 * MIB).with_page_size(PAGE).with_zero_page();
     let paged = paged.reserve(vmm, &properties).unwrap();
     paged.map(0..100).unwrap();

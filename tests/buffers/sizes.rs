@@ -1,4 +1,4 @@
-//! Buffers of any size from one byte on, which map whole granules.
+//! Buffers accept any size from one byte on, and map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -15,8 +15,9 @@ const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 
 fn buffers_accept_any_size() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let mut buffer =
-            GrowableBuffer::builder(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let mut buffer = GrowableBuffer::builder(4 * GIB)
+            .reserve(&machine.vmm, &machine.shareable_on(0))
+            .unwrap();
         assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{generation}");
         buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
         let address = buffer.address();
@@ -26,7 +27,7 @@ fn buffers_accept_any_size() {
             assert_eq!((buffer.size(), buffer.address()), (size, address), "{context}");
             assert_eq!(buffer.mapped_size(), size.next_multiple_of(2 * MIB), "{context}");
             assert_eq!(machine.used_by(0), buffer.mapped_size(), "{context}");
-            // The first and the last byte are accessible, the next one is not.
+            // The first and the last byte are accessible. The byte after the last is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
             let mut byte = [0];
@@ -58,7 +59,7 @@ fn rings_accept_any_size() {
         let machine = Machine::new(config);
         for size in SIZES {
             let context = format!("{generation}, {size:#x}");
-            let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.on(0)).unwrap();
+            let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.shareable_on(0)).unwrap();
             let rounded = size.next_multiple_of(4 * KIB);
             assert_eq!((ring.size(), ring.times()), (rounded, 2), "{context}");
             ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -86,7 +87,7 @@ fn maximum_and_step_are_rounded_up() {
         if let Some(step) = step {
             options = options.with_step(step);
         }
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
         assert_eq!((buffer.step(), buffer.maximum()), expected, "{maximum:#x}, {step:x?}");
     }
     machine.assert_empty();
@@ -95,7 +96,7 @@ fn maximum_and_step_are_rounded_up() {
 #[test]
 fn invalid_sizes_are_rejected() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
-    let (vmm, properties) = (&machine.vmm, machine.on(0));
+    let (vmm, properties) = (&machine.vmm, machine.shareable_on(0));
     let reported = |error: Error| (error.argument(), error.problem());
     let zero = (Some(Argument::Size), Some(Problem::Zero));
     let overflow = (Some(Argument::Size), Some(Problem::Overflow));

@@ -24,7 +24,7 @@ fn point(number: u32) -> Point {
 
 fn new_vec<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
     let options = GrowableBuffer::builder(maximum).with_step(4 * KIB);
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     GrowableVec::new(buffer)
 }

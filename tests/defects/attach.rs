@@ -24,9 +24,10 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit for a call that returns.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Shares memory between two processes, and returns how the importer ended. `export` returns the handle's bytes and a
-/// value that is kept until the importer ends. `import` calls its second argument when it is ready, and then opens the
-/// memory.
+/// Shares memory between two processes, and returns how the importer ended.
+///
+/// `export` returns a value that this function keeps until the importer ends, and the handle's bytes. `import` gets
+/// these bytes. When `import` is ready, it calls its second argument, and then opens the memory.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
@@ -63,6 +64,7 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
     words
 }
 
+/// Opens memory that its exporter has freed, in another process. Returns how that process ended.
 fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
         let raw = RawRuntime::start(fixture);
@@ -165,7 +167,7 @@ fn forged_length_is_accepted_on_the_runtime() {
 fn forged_length_is_rejected_through_the_library() {
     on_each("attach::forged_length_is_rejected_through_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(fixture);
+            let (runtime, ipc) = open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
             let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
@@ -175,7 +177,7 @@ fn forged_length_is_rejected_through_the_library() {
             ((ipc, memory), bytes)
         };
         let import = |bytes: [u8; IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(fixture);
+            let (_runtime, ipc) = open_ipc(fixture);
             report_ready();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, UnavailableReason::TooLarge);
@@ -191,7 +193,7 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: UnavailableReason) {
     assert_eq!(*reason, expected);
 }
 
-pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
+pub fn open_ipc(fixture: &Fixture) -> (Runtime, Ipc) {
     // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
@@ -202,7 +204,7 @@ pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
 fn freed_memory_is_rejected_through_the_library() {
     on_each("attach::freed_memory_is_rejected_through_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(fixture);
+            let (runtime, ipc) = open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let handles = [SMALL, LARGE].map(|size| {
                 let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
@@ -211,7 +213,7 @@ fn freed_memory_is_rejected_through_the_library() {
             (ipc, <[u8; 2 * IpcHandle::SIZE]>::try_from(handles.concat()).unwrap())
         };
         let import = |bytes: [u8; 2 * IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(fixture);
+            let (_runtime, ipc) = open_ipc(fixture);
             report_ready();
             for handle in bytes.chunks_exact(IpcHandle::SIZE) {
                 let handle = IpcHandle::from_bytes(handle.try_into().unwrap());

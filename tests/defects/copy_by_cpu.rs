@@ -2,8 +2,8 @@
 //! although the waiting thread may have destroyed the signal by then.
 //!
 //! The process only crashes if the signal is destroyed within a few instructions: two of several hundred runs of
-//! `hsa-vmm fuzz` crashed. This test single-steps the thread, and stops it after the instruction that decrements the
-//! signal.
+//! `hsa-vmm fuzz` crashed. The test makes the copying thread single-step, and stops the thread after the instruction
+//! that decrements the signal.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, load, store};
@@ -15,12 +15,13 @@ use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The destination page of the copy, and the address of the signal's value, which the copy decrements.
+/// The address of the copy's destination page.
 static TARGET: AtomicUsize = AtomicUsize::new(0);
+/// The address of the signal's value, which the copying thread decrements.
 static SIGNAL_VALUE: AtomicUsize = AtomicUsize::new(0);
 /// The ID of the thread that copies.
 static COPY_THREAD: AtomicI32 = AtomicI32::new(0);
-/// The progress of that thread.
+/// The progress of the copying thread: one of the constants below.
 static PHASE: AtomicI32 = AtomicI32::new(0);
 const STOPPED: i32 = 1;
 const RESUMED: i32 = 2;
@@ -42,7 +43,8 @@ fn protect(address: usize, protection: c_int) {
     assert_eq!(status, 0);
 }
 
-/// Handles the first store to the target: allows it, and single-steps the thread if there is a value to watch.
+/// Handles the first store to the target: allows the store. If `SIGNAL_VALUE` is set, also makes the thread
+/// single-step.
 extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     COPY_THREAD.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
@@ -52,7 +54,7 @@ extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Handles a single step: checks whether the instruction has decremented the value.
+/// Handles a single step: stops the thread once an instruction has decremented the signal's value.
 extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     if load(SIGNAL_VALUE.load(Ordering::SeqCst)) != 0 {
         return;
@@ -88,7 +90,7 @@ fn set_handler(signal: c_int, handler: Handler, extra_flags: c_int) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }
 
-/// Makes the next store to a page call [`on_store`].
+/// Makes the next store to the page at `target` call [`on_store`].
 fn watch(target: usize) {
     TARGET.store(target, Ordering::SeqCst);
     // Handles one fault only. A second fault is the defect, and ends the process.

@@ -1,4 +1,4 @@
-//! Invalid access descriptors crash the runtime, or are accepted.
+//! The runtime crashes on invalid access descriptors, or accepts them.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, WO};
@@ -59,7 +59,7 @@ fn invalid_agents_are_rejected_through_the_library() {
             (second_library.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invalid_agents {
-            // The valid descriptor before the invalid one has no effect either.
+            // The valid descriptor before the invalid descriptor has no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
             let error = library.vmm.set_access(base, SIZE, &list).unwrap_err();
             assert_eq!(error.problem(), Some(problem), "{agent:?}");

@@ -3,12 +3,12 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::machine::Library;
-use crate::table::FILL_REFUSED;
+use crate::table::FILL_FAILS;
 use hsa_vmm::Access;
 
 #[test]
 fn fill_fails_on_the_runtime() {
-    FILL_REFUSED.check_on_each_release("fill::fill_fails_on_the_runtime", |fixture| {
+    FILL_FAILS.check_on_each_release("fill::fill_fails_on_the_runtime", |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)

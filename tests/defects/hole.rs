@@ -49,7 +49,7 @@ const MIN_DURATION: Duration = Duration::from_secs(1);
 /// The minimum number of rounds.
 const MIN_ROUNDS: usize = 20;
 
-/// A thread maps memory near the reservation continuously, and never gets addresses in it.
+/// A thread continuously maps memory near the reservation, and never gets addresses in the reservation.
 #[test]
 fn no_hole_appears_through_the_library() {
     on_each("hole::no_hole_appears_through_the_library", |fixture| {

@@ -1,4 +1,4 @@
-//! The second half of an allocation cannot be mapped: the runtime accepts `in_offset`, but ignores it.
+//! The runtime accepts `in_offset`, but ignores the value, and always maps the start of the memory.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};

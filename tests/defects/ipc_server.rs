@@ -1,5 +1,6 @@
-//! Defects of the runtime's server thread, which sends exported memory. The thread can outlive the runtime's stop,
-//! aborts the process if the name of its socket is taken, sends memory to any user, and blocks.
+//! Defects of the runtime's server thread, which sends exported memory to other processes. The thread can outlive the
+//! runtime's stop, sends memory to any user, and can block exports. If another process uses the name of the server's
+//! socket, the runtime aborts the process.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
 //! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 << 20;
 
-/// The number of processes to run, each of which may crash.
+/// The number of processes in which a test looks for a crash that does not occur each time.
 const TRIES: usize = 5;
 
 static SERVER_DELAYED: AtomicBool = AtomicBool::new(false);
@@ -48,7 +49,7 @@ fn thread_ids() -> BTreeSet<libc::pid_t> {
     std::fs::read_dir("/proc/self/task").expect("/proc is mounted").filter_map(number).collect()
 }
 
-/// Calls `share`, which starts the server thread on some releases. Then delays that thread, and calls `stop`.
+/// Calls `share`, which starts the server thread on some releases. Then delays the server thread, and calls `stop`.
 fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = thread_ids();
     let shared = share();
@@ -100,7 +101,7 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
     stop_before_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Calls `function` in several processes. Returns whether one of them crashes.
+/// Calls `function` in up to [`TRIES`] processes, one after another. Returns whether one of them crashes.
 fn any_process_crashes(function: impl Fn()) -> bool {
     (0..TRIES).any(|_| match in_child(&function) {
         End::Success => false,
@@ -168,9 +169,9 @@ fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
     with_taken_names(&[], function)
 }
 
-/// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
+/// Does the same as [`with_taken_name`], but the other process also takes the abstract names in `extra_names`.
 fn with_taken_names<T>(extra_names: &[String], function: impl FnOnce() -> T) -> T {
-    // An abstract name of the greatest size, padded with zeros.
+    // AMD's runtime pads the abstract name with zeros to its greatest size.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -229,7 +230,7 @@ fn taken_socket_is_an_error_through_the_library() {
         }
         let error = result.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::SocketTaken(_)), "{error}");
-        // The other process has ended. The first call binds the name, the second uses it again.
+        // The other process has ended. The first call binds the name, and the second call uses the name again.
         for _ in 0..2 {
             share().unwrap();
         }
@@ -240,7 +241,7 @@ fn taken_socket_is_an_error_through_the_library() {
 fn forged_socket_names_are_ignored() {
     on_each("ipc_server::forged_socket_names_are_ignored", |fixture| {
         request_sharing_by_dma_buf();
-        let (runtime, ipc) = crate::attach::open(fixture);
+        let (runtime, ipc) = crate::attach::open_ipc(fixture);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let (socket, _peer) = UnixStream::pair().unwrap();
@@ -261,7 +262,8 @@ fn forged_socket_names_are_ignored() {
     });
 }
 
-/// Shares memory, and makes a process of another user request it from the server without acknowledging the reply.
+/// Shares memory, and makes a process of another user request the memory from the server without acknowledging the
+/// reply.
 /// Calls `function` before that process ends. Returns `None` if the process did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
@@ -350,7 +352,7 @@ fn free_does_not_wait_for_the_server() {
     on_each(test, |fixture| {
         request_sharing_by_dma_buf();
         let share = || {
-            let (runtime, ipc) = crate::attach::open(fixture);
+            let (runtime, ipc) = crate::attach::open_ipc(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             ipc.get_mem_handle(memory.address()).unwrap();

@@ -1,14 +1,13 @@
 //! Defects of AMD's kernel driver, shown by the C programs in docs/kernel.
 //!
-//! The emulated driver can have most of these defects, if a setting requests them. Without the settings, the programs
-//! find no defect.
+//! The emulated driver has three of these defects if a setting requests them. Without a setting, the programs find no
+//! defect.
 
 use hsa_rocr::{Emulation, test};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Each program, and the settings of the emulated driver with which it finds its defect. `None`: the emulated driver
-/// cannot have the defect.
+/// Each program, and the setting that gives the emulated driver the program's defect. `None`: no setting exists.
 const PROGRAMS: [(&str, Option<&str>); 5] = [
     ("no_flush", Some("tlb=on")),
     ("early_return", Some("pte_delay=100ms")),

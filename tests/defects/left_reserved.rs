@@ -7,8 +7,7 @@ use crate::process::regions;
 use crate::table::ADDRESSES_OUTLIVE_STOP;
 use hsa_vmm::Access;
 
-/// The size of the reservation. It is so large that later mappings fill only a small part of it. ROCm 6.1 needs
-/// memory for all of it.
+/// The size of the reservation. Later mappings can fill only a small part of so large a range.
 const LARGE: usize = 1 << 30;
 
 /// Returns how many bytes of the range are mapped.

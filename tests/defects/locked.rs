@@ -1,5 +1,5 @@
-//! Locked host memory is accessible to GPUs that the call does not name. Memory locked twice stays locked after two
-//! unlocks.
+//! A GPU can access locked host memory although the lock call does not name the GPU. Memory that was locked twice stays
+//! locked after two unlocks.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime};

@@ -33,7 +33,7 @@ mod misleading_status;
 mod no_descriptor;
 mod no_memory;
 mod page;
-mod partially_applied;
+mod partly_applied;
 mod past_the_end;
 mod reservation_contents;
 mod retain_inside;

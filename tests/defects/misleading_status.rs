@@ -1,4 +1,4 @@
-//! Statuses that name the wrong reason, and imported memory that is reported to be from the wrong pool.
+//! The runtime returns statuses that name the wrong reason, and reports the wrong pool for imported memory.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};

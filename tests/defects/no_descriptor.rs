@@ -24,7 +24,7 @@ fn map_leaks_descriptor_on_the_runtime() {
     MAP_LEAKS_DESCRIPTOR.check_on_each_release(
         "no_descriptor::map_leaks_descriptor_on_the_runtime",
         |fixture| {
-            // The first three calls map the scratch memory for two GPUs.
+            // `RawRuntime::start` makes the first three of these calls: it maps its scratch memory for two GPUs.
             fail_driver_calls("PRIME_FD_TO_HANDLE#4=ENOMEM");
             let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());

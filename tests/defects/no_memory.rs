@@ -1,4 +1,4 @@
-//! Creating memory when none is left.
+//! Memory is created when no memory is free, and a failed map leaks memory.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};
@@ -6,14 +6,14 @@ use crate::machine::{Library, MIB};
 use crate::table::{CREATED_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::ErrorKind;
 
-const MACHINE: &str = "gpus=2,vram=64MiB";
+const DRIVER_SETTING: &str = "gpus=2,vram=64MiB";
 
 #[test]
 fn create_succeeds_without_memory_on_the_runtime() {
     CREATED_WITHOUT_MEMORY.check_on_each_release(
         "no_memory::create_succeeds_without_memory_on_the_runtime",
         |fixture| {
-            set_variable("HSA_KFD", MACHINE);
+            set_variable("HSA_KFD", DRIVER_SETTING);
             let raw = RawRuntime::start(fixture);
             raw.create(48 * MIB).unwrap();
             raw.create(48 * MIB).is_ok()
@@ -26,8 +26,8 @@ fn failed_map_loses_memory_on_the_runtime() {
     MAP_LEAKS_MEMORY.check_on_each_release(
         "no_memory::failed_map_loses_memory_on_the_runtime",
         |fixture| {
-            set_variable("HSA_KFD", MACHINE);
-            // The first call is for the scratch memory.
+            set_variable("HSA_KFD", DRIVER_SETTING);
+            // `RawRuntime::start` makes the first `GEM_MMAP` call, for its scratch memory.
             fail_driver_calls("GEM_MMAP#2=ENOMEM");
             let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
@@ -42,11 +42,11 @@ fn failed_map_loses_memory_on_the_runtime() {
 #[test]
 fn create_fails_without_memory_through_the_library() {
     on_each("no_memory::create_fails_without_memory_through_the_library", |fixture| {
-        set_variable("HSA_KFD", MACHINE);
+        set_variable("HSA_KFD", DRIVER_SETTING);
         let library = Library::load(fixture.runtime());
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {
-            let error = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();
+            let error = library.vmm.create(48 * MIB, &library.shareable_on(0)).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
         }
         library.vmm.release(memory).unwrap();

@@ -15,65 +15,71 @@ This page is generated from [`tests/defects/table.rs`](../tests/defects/table.rs
 
 ## Defects
 
-Each row has a test that shows on each release of AMD's own, unmodified runtime, over the emulated kernel
-driver, whether the defect is present. Another test shows that the defect does not occur through the
-library, where the library can prevent it. To run them all: `cargo test -p hsa-vmm --test defects`. A source such as \"runtime.cpp\" is
-ROCr's `core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
+For each row, a test shows which releases of AMD's own, unmodified runtime have the defect. The releases run over the
+emulated kernel driver. If the library can prevent the defect, another test shows that the defect does not occur through
+the library. To run all these tests: `cargo test -p hsa-vmm --test defects`. A source such as \"runtime.cpp\" is ROCr's
+`core/runtime/runtime.cpp`; `#n` is an issue or pull request of ROCm/rocm-systems.
 
 | what goes wrong | 6.1.2 | 6.4.3 | 7.2.4 | through the library | source |
 |---|---|---|---|---|---|
 ";
 
 const MIDDLE: &str = "
-\"Cannot be prevented by the library\": the defect is in AMD's runtime or driver, and the library neither
-causes it nor can undo it.
+\"Cannot be prevented by the library\": the defect is in AMD's runtime or driver. The library does not cause the defect,
+and cannot undo its effect.
 
 ## AMD's kernel driver
 
-Five defects of amdgpu affect programs on AMD's runtime. For each, there is a C program for a report to the driver's
-developers. It makes few calls and links only libc; its first comment names the kernel function. The emulated driver
-models the first three defects with the setting of `HSA_KFD` in the table. A test runs their programs with and without
-the setting on AMD's runtime. Each program also showed its defect on AMD's own amdgpu (Debian's 6.12.117) in the virtual
-machine, with ROCr 6.4.3. The command was `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`; `early_return` also needs
-`--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress` found the last two
-defects there. `shared_gem_handle` showed its defect also with 6.1.2 and 7.2.4, `foreign_gem_handle` also with 7.2.4.
-With 6.1.2, `foreign_gem_handle` showed only that memory of another process can no longer be mapped.
+Five defects of amdgpu affect programs on AMD's runtime. A C program shows each defect, for a report to the driver's
+developers. Each program makes few calls, links only libc, and names the kernel function in its first comment. The
+emulated driver has one of the first three defects if `HSA_KFD` contains the setting in the table. A test runs the
+programs on AMD's runtime over the emulated driver, with and without these settings.
+
+Each program also showed its defect in the virtual machine, on AMD's own amdgpu (Debian's 6.12.117) with ROCr 6.4.3. The
+command was `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`; `early_return` also needs
+`--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `hsa-vmm stress` found the
+last two defects in the virtual machine. `shared_gem_handle` also showed its defect with ROCr 6.1.2 and 7.2.4, and
+`foreign_gem_handle` with 7.2.4. With 6.1.2, `foreign_gem_handle` showed only that memory of another process can no
+longer be mapped.
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
-| after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
-| after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
-| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: after each call of the library, mappings are replaced or removed as a whole |
-| after imported memory was released, memory that is allocated later cannot be exported or mapped, in any process | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
-| after two processes have shared memory, one can read memory of the other that was not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
+| after an unmap, a GPU can still use the memory: nothing flushes the GPU's TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
+| after a grant, a GPU's access faults: the driver writes the page-table entries later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
+| after a part of a mapping was removed, unmapping the other part leaves its page-table entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: after each call of the library, mappings are replaced or removed as a whole |
+| after imported memory was released, no process can export or map memory that is allocated later | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
+| after two processes have shared memory, one process can read memory that the other has not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
 ## Quirks
 
-Each quirk is a defect that the library works around. The implementation of the runtime and its version
-decide which quirks to expect; `hsa-vmm info` shows implementation, version and quirks. For AMD's ROCr, the version
-of its AMD extension counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
-(rocm-systems#12228), reports 1.33 and has two of these quirks.
+Each quirk is a defect that the library works around. The runtime's implementation and version decide which quirks the
+library expects; `hsa-vmm info` shows implementation, version and quirks. For AMD's ROCr, the version is that of its AMD
+extension: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi (rocm-systems#12228),
+reports 1.33 and has two of these quirks.
 
-The last column says what is done if the runtime is neither ROCr nor rocddi:
+The last column says what the library does if the runtime is neither ROCr nor rocddi:
 
-* \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. The
-  probes make at most 20 calls, once for each runtime, on memory that they allocate, and copy nothing. Results that differ from what the version
-  suggests are logged, and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing`
-  can switch probing off.
+* \"probe\": when a `Vmm` opens, a probe looks for the quirk by harmless calls, also on known runtimes. The probe's
+  result overrides the version. All probes together make at most 20 calls, once for each runtime. Probes use only memory
+  that they allocate, and copy nothing. The library logs each result that differs from what the version suggests;
+  `hsa-vmm info` and the reports of `hsa-vmm conform` show these results. `VmmOptions::with_probing` can switch the
+  probes off.
+
   The probe for `peer_after_owner_fails` can find the defect, but cannot exclude it: a grant that succeeds may still
-  corrupt the mapping. If the probe finds nothing, the version decides. Whether exported descriptors are close-on-exec is
-  not probed, because the library always makes them so.
-* \"on\": the library always uses the workaround, because a probe could crash the process, and the workaround is
-  harmless on a correct runtime.
-* \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. ROCm
-  10 has that quirk, but does not need the workaround of `memory_returns_with_addresses`. An unknown runtime of this kind
-  gets the workaround, at a cost: `PausableBuffer::pause` can lose its addresses to another thread, and reports the loss;
-  `PagedBuffer` keeps the memory of unmapped pages until the buffer is dropped.
+  corrupt the mapping. If the probe finds nothing, the version decides. No probe checks whether exported descriptors are
+  close-on-exec, because the library always makes them close-on-exec.
+* \"on\": the library always uses the workaround. A probe could crash the process, and the workaround is harmless on a
+  correct runtime.
+* \"with `unmap_keeps_memory`\": the library uses the workaround if the probe finds the quirk `unmap_keeps_memory`. A
+  correct runtime does not have this quirk. ROCm 10 has it, but does not need the workaround of
+  `memory_returns_with_addresses`. An unknown runtime that behaves like ROCm 10 gets this workaround too, at a cost:
+  `PausableBuffer::pause` can lose its addresses to another thread, and reports the loss. `PagedBuffer` keeps the memory
+  of unmapped pages until the buffer is dropped.
 
-A program can switch on more workarounds, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
-`Vmm::open_with`, and `Ipc::with_quirks`.
+A vendor's build may lack a fix. A program can switch on more workarounds by `VmmOptions::with_quirks` with
+`Vmm::open_with`, and by `Ipc::with_quirks`.
 
-| quirk | ROCr | rocddi | what goes wrong, and what is done | public as | if unknown |
+| quirk | ROCr | rocddi | defect and workaround | public report | if unknown |
 |---|---|---|---|---|---|
 ";
 

@@ -1,4 +1,4 @@
-//! The runtime's `get_access` succeeds for the address past the end of a mapping, and fails for a CPU.
+//! The runtime's `get_access` succeeds for the first address after a mapping, and fails for a CPU.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};

@@ -1,4 +1,4 @@
-//! The memory at reserved addresses while nothing is mapped there.
+//! On some releases, reserved addresses have memory although the program has mapped none, or has unmapped it.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};

@@ -3,11 +3,11 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RawRuntime, SIZE};
 use crate::machine::{Library, at};
-use crate::table::RETAIN_INSIDE_REFUSED;
+use crate::table::RETAIN_INSIDE_REJECTED;
 
 #[test]
 fn retain_inside_fails_on_the_runtime() {
-    RETAIN_INSIDE_REFUSED.check_on_each_release(
+    RETAIN_INSIDE_REJECTED.check_on_each_release(
         "retain_inside::retain_inside_fails_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);

@@ -1,18 +1,16 @@
-//! Calls over several mappings, and the agents that a call does not name.
+//! Calls on several mappings fail or abort. A call revokes the access of agents that it does not name.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RO, RW, RawRuntime, SIZE, store};
 use crate::machine::{Library, access, at};
 use crate::process::assert_inaccessible;
-use crate::table::{
-    ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS,
-};
+use crate::table::{ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_FAILS, UNNAMED_AGENTS_LOSE_ACCESS};
 use hsa_vmm::Access;
 
 #[test]
 fn unmap_of_two_fails_on_the_runtime() {
     let test = "several_mappings::unmap_of_two_fails_on_the_runtime";
-    UNMAP_OF_SEVERAL_REFUSED.check_on_each_release(test, |fixture| {
+    UNMAP_OF_SEVERAL_FAILS.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
@@ -22,8 +20,8 @@ fn unmap_of_two_fails_on_the_runtime() {
     });
 }
 
-/// On a release without the defect, one call grants an agent access to two mappings. The agent can then access both,
-/// and nothing after them.
+/// On a release without the defect, one call grants all agents access to two mappings. The agents can then access both
+/// mappings, but not the addresses after them.
 #[test]
 fn set_access_of_two_aborts_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_aborts_on_the_runtime";

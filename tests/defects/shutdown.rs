@@ -22,7 +22,7 @@ fn stop_crashes_with_access_on_the_runtime() {
 #[test]
 fn stop_succeeds_with_access_through_the_library() {
     on_each("shutdown::stop_succeeds_with_access_through_the_library", |fixture| {
-        // Repeated, because state left by one run would make the next start fail.
+        // Repeats the test, because state that a stop leaves behind would make the next start fail.
         for _ in 0..3 {
             let library = Library::load(fixture.runtime());
             for gpu in 0..2 {

@@ -1,4 +1,4 @@
-//! The runtime's `set_access` restricts no GPU's page table when it sets no access or read access.
+//! The runtime's `set_access` records `NONE` and read-only access, but does not change the GPU's page table.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, RawRuntime, SIZE, load};

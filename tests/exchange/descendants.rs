@@ -19,7 +19,7 @@ pub enum Role {
 }
 
 const ROLES: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
-/// The offset at which each process writes.
+/// The offset at which each process writes its word.
 const OFFSETS: [usize; 3] = [0, 4096, 8192];
 /// The offset at which the surviving processes write.
 const SURVIVORS_OFFSET: usize = 12288;
@@ -39,8 +39,9 @@ fn connect_all() -> [Option<Ends>; 3] {
     ends.map(Some)
 }
 
-/// Sends memory ("down") from the parent to the grandchild, and other memory ("up") back. Every process writes and
-/// reads both. Then one process is killed, and the other two continue to use both memories.
+/// Sends memory ("down") from the parent to the grandchild, and other memory ("up") from the grandchild to the parent.
+/// Every process writes and reads both memories. Then one process is killed, and the other two processes continue to
+/// use both memories.
 pub fn share_with_descendants(open: OpenLibrary<'_>, killed: Role) {
     let (mut report_reader, report_writer) = UnixStream::pair().unwrap();
     report_reader.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -69,7 +70,7 @@ fn run_process(
     let child = (index < 2)
         .then(|| Child::start(|| run_process(index + 1, all_ends, report, open, killed)));
     let ends = all_ends[index].take().unwrap();
-    // Drops the other processes' channels, so that the end of a process is detected.
+    // Drops the other processes' ends. Otherwise, this process would not notice that another process has ended.
     *all_ends = Default::default();
     let channel_with = |role: usize| ends[role].as_ref().unwrap();
 

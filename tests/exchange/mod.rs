@@ -1,4 +1,4 @@
-//! Tests of memory sent between processes, each of which loads the library itself. They run on any runtime.
+//! Processes send each other memory. Each process loads the runtime itself. These tests can use any runtime.
 
 mod descendants;
 mod untrusted;
@@ -12,10 +12,10 @@ use hsa_vmm::{Access, Allocation, Mapping, Reservation};
 
 const SIZE: usize = 256 << 10;
 
-/// Opens a library, in a process that has none yet.
+/// Loads the runtime and opens the library on it, in a process that has loaded no runtime yet.
 pub type OpenLibrary<'a> = &'a dyn Fn() -> Library;
 
-/// Memory, mapped for the CPU and all GPUs of this process.
+/// Memory, and a mapping of it for the CPU and all GPUs of this process.
 struct MappedMemory {
     mapping: Mapping,
     memory: Allocation,
@@ -23,7 +23,10 @@ struct MappedMemory {
 
 impl MappedMemory {
     fn create(library: &Library, gpu: usize) -> Self {
-        Self::of(library, Allocation::create(&library.vmm, SIZE, &library.on(gpu)).unwrap())
+        Self::of(
+            library,
+            Allocation::create(&library.vmm, SIZE, &library.shareable_on(gpu)).unwrap(),
+        )
     }
 
     fn receive(library: &Library, channel: &Channel, name: &str) -> Self {
@@ -61,7 +64,7 @@ fn send_word(channel: &Channel, word: &str) {
     channel.send_descriptor(std::io::stderr(), &description).unwrap();
 }
 
-/// Receives a word. Fails unless it is the expected one.
+/// Receives a word, and fails unless the word is `word`.
 #[track_caller]
 fn expect_word(channel: &Channel, word: &str) {
     assert_eq!(channel.receive_descriptor().unwrap().1.name, word);

@@ -1,4 +1,4 @@
-//! Memory shared with a process of another user, and with a process in another PID namespace.
+//! Processes share memory with a process of another user, and with a process in another PID namespace.
 
 use super::{MappedMemory, OpenLibrary, expect_word, send_word};
 use crate::process::namespaces::{NOBODY_UID, become_user, mount_own_proc, new_pid_namespace};
@@ -10,8 +10,8 @@ use rustix::process::geteuid;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Memory of another user's process is rejected until that user is trusted; then both processes can use
-/// it. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
+/// A channel rejects memory from another user's process until the caller trusts that user. Then both processes can use
+/// the memory. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
 pub fn share_with_another_user(open: OpenLibrary<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -26,7 +26,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         become_user(NOBODY_UID);
         let mapped = MappedMemory::create(&library, 0);
         mapped.write(0, "theirs");
-        // This process also rejects the other end, which belongs to another user.
+        // By default, this process also rejects the other end of the channel, which belongs to another user.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
         assert_untrusted(strict.send(&library.vmm, &mapped.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));
@@ -80,7 +80,7 @@ fn assert_untrusted<T>(result: Result<T, Error>, user: u32, trusted: u32) {
     assert_eq!(found, UntrustedUser { user: Some(user), trusted }, "{error}");
 }
 
-/// Fails unless the error is that process 1 is in another PID namespace.
+/// Fails unless the error says that process 1 is in another PID namespace.
 #[track_caller]
 fn assert_other_namespace<T>(result: Result<T, Error>) {
     let Err(error) = result else { panic!("a ticket of another namespace was accepted") };
@@ -88,8 +88,8 @@ fn assert_other_namespace<T>(result: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel needs no process ID. A ticket contains a process ID, so it is valid only within its PID namespace.
-/// Outside, the ID belongs to another process, and the ticket is rejected. Needs
+/// A channel connects processes of different PID namespaces, because a channel needs no process ID. A ticket contains a
+/// process ID. In another namespace, this ID belongs to another process, so the library rejects the ticket. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     let (outside_channel, inside_channel) = Channel::pair().unwrap();
@@ -100,7 +100,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
             let library = open();
             let mapped = MappedMemory::create(&library, 0);
             mapped.write(0, "inside");
-            // The other end has no process ID in this namespace: the kernel reports 0.
+            // The process at the other end has no ID in this namespace: the kernel reports 0.
             mapped.send(&library, &inside_channel, "memory");
             expect_word(&inside_channel, "written");
             mapped.assert_text(4096, "outside");
@@ -112,7 +112,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
             assert_eq!(second, End::Success, "a ticket is valid within the namespace");
             send_word(&inside_channel, &ticket.to_string());
-            expect_word(&inside_channel, "refused");
+            expect_word(&inside_channel, "rejected");
             0
         });
         i32::from(first.wait() != End::Success)
@@ -126,7 +126,7 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
         let ticket: Ticket = outside_channel.receive_descriptor().unwrap().1.name.parse().unwrap();
         assert_eq!(ticket.process, 1);
         assert_other_namespace(ticket.fetch(&library.vmm, Trust::Anyone));
-        send_word(&outside_channel, "refused");
+        send_word(&outside_channel, "rejected");
         0
     });
     drop((outside_channel, inside_channel));

@@ -1,4 +1,4 @@
-//! A simulated machine on which a sequence of operations is executed.
+//! Executes a sequence of operations on a simulated machine.
 
 use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, SLOTS, SlotRange};
@@ -24,7 +24,8 @@ pub struct Executor {
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Executor {
-    /// Executes operations on a new machine. Returns the machine, and the model after them.
+    /// Executes a sequence of operations on a new machine. Returns the machine, and the model's state after the
+    /// sequence.
     pub fn run_sequence(
         config: &Config,
         page_tables: PageTables,
@@ -44,7 +45,7 @@ impl Executor {
                 panic!("{sequence:?} succeeds when nothing fails: {operation:?}: {error}")
             });
             model = model.after(operation);
-            executor.tag(&model);
+            executor.write_tags(&model);
         }
         (executor, model)
     }
@@ -77,7 +78,7 @@ impl Executor {
             // Agent 0 is the CPU, so GPUs are numbered from agent 1.
             Operation::Create(agent) => {
                 let size = self.parts * self.granule;
-                self.handles.push(vmm.create(size, &self.machine.on(agent - 1))?);
+                self.handles.push(vmm.create(size, &self.machine.shareable_on(agent - 1))?);
             }
             Operation::Release(handle) => vmm.release(self.handles[handle])?,
             Operation::Map(handle, part, range) => {
@@ -122,7 +123,7 @@ impl Executor {
                 let descriptor = self.descriptor.as_ref().expect("something was exported");
                 self.handles.push(vmm.import_from_shareable_handle(descriptor, DESCRIPTOR)?);
             }
-            // Does not fill the tag, which is at the start of the memory.
+            // Leaves out the first 64 bytes of the range, because the memory's tag is there.
             Operation::Fill(range) => {
                 let (address, size) = self.range(range);
                 let (address, size) = (at(address, 64), size - 64);
@@ -146,7 +147,7 @@ impl Executor {
     }
 
     /// Writes each memory's tag with the CPU, where the CPU has write access.
-    pub fn tag(&self, model: &Model) {
+    pub fn write_tags(&self, model: &Model) {
         for mapping in &model.mappings {
             if mapping.access[crate::model::CPU] == hsa_vmm::Access::ReadWrite {
                 let address = self.address(mapping.reservation, mapping.slot);
@@ -156,7 +157,7 @@ impl Executor {
         }
     }
 
-    /// Unmaps, releases and frees everything with the library's calls. Fails if anything is left.
+    /// Unmaps, releases and frees everything with the library's calls. Fails if the library still lists something.
     pub fn release_all(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
         let failed = |error: Error| format!("releasing everything: {error}");
@@ -179,7 +180,8 @@ impl Executor {
         }
     }
 
-    /// Executes an operation while calls fail. Returns its result and the failed calls.
+    /// Executes an operation while the runtime calls of `plan` fail. Returns the operation's result and the failed
+    /// calls.
     pub fn execute_with_faults(
         &mut self,
         operation: Operation,
@@ -193,7 +195,7 @@ impl Executor {
     }
 }
 
-/// Returns the tag that the CPU writes to this part of the memory with this number.
+/// Returns the tag that the CPU writes to a part of a memory: a byte that identifies the memory and the part.
 pub fn tag_of(memory: usize, part: usize) -> u8 {
     (2 * memory + part) as u8 + 1
 }

@@ -1,11 +1,13 @@
-//! For every sequence of operations, each runtime call of the last operation fails in its own run, once with each
-//! status. The call fails alone, or together with the calls after it. Other runs make `mmap`, `mprotect` and the
-//! allocation of descriptors fail. Afterwards the state is unchanged, or the ranges that could not be restored are in
-//! quarantine. `retire.rs` does the same for retirements.
+//! Tries every sequence of operations, with every failure of its last operation. Each run executes one sequence with
+//! one failure. In turn, each runtime call of the last operation fails with each status, alone or together with later
+//! calls. In other runs, `mmap`, `mprotect` or the allocation of descriptors fails. After the failure, the state is
+//! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` does the same for
+//! retirements.
 //!
-//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, they have up to five if the library neither changes
-//! page tables nor waits for changes of them. If several sequences reach the same state before the last operation, only
-//! one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
+//! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations, unless the
+//! library changes page tables or waits for changes of page tables. If several sequences reach the same state before
+//! the last operation, the search tries only one of them. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six
+//! operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -28,21 +30,22 @@ use search::{PageTables, Search};
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a machine whose GPUs enforce the permissions that the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails
-/// if there are fewer runs than `min_runs`; without `HSA_VMM_LONG=1`, than a tenth of `min_runs`.
+/// Tests a machine whose GPUs enforce the permissions that the runtime sets. `min_runs` is as in [`run_search`].
 fn search(name: &'static str, config: Config, min_runs: u64) {
     let depth = if is_long() { 5 } else { 4 };
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
     run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
-/// Tests a machine on which the library changes the page tables. Changes take effect as late as possible.
+/// Tests a machine on which the library controls the page tables. The machine's changes take effect as late as
+/// possible.
 fn search_with_controlled_page_tables(name: &'static str, generation: Generation) {
     let config = config_of(generation).with_page_table_updates(PageTableUpdates::Late);
     run_search(name, (config, PageTables::Controlled), 4, 1_000);
 }
 
-/// Tests a machine on which the library waits until changes of page tables take effect. Only this wait flushes the TLB.
+/// Tests a machine on which the library waits by the barrier until changes of page tables take effect. Only this wait
+/// flushes the TLB.
 fn search_with_barrier(name: &'static str, generation: Generation) {
     let config = config_of(generation);
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
@@ -50,6 +53,8 @@ fn search_with_barrier(name: &'static str, generation: Generation) {
     run_search(name, (config, PageTables::Barrier), 4, 1_000);
 }
 
+/// Tests one machine. Fails if a run ends in a wrong state, or if there are fewer than `min_runs` runs. Without
+/// `HSA_VMM_LONG=1`, a tenth of `min_runs` is enough. With `HSA_VMM_FAULT_DEPTH`, does not check the number of runs.
 fn run_search(
     name: &'static str,
     machine: (Config, PageTables),
@@ -64,7 +69,7 @@ fn run_search(
     let variable = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth =
         variable.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
-    // A thread of its own, because a thread cannot remove its system call filter.
+    // Starts a thread for the search, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
         Search::run(name, machine, depth.unwrap_or(default_depth), depth.is_some())

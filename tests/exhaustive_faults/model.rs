@@ -1,6 +1,8 @@
-//! The state after a sequence of operations, and the operations that can follow. The model implements only a part of
-//! HIP's documents. That is enough to skip operations that fail before the runtime is called, and sequences that
-//! differ from others only in the numbers of reservations.
+//! The expected state after a sequence of operations, and the operations that can follow.
+//!
+//! The model implements only the part of HIP's documents that the search needs to leave out two kinds of sequences. One
+//! kind ends with an operation that fails before the library calls the runtime. The other kind differs from a tested
+//! sequence only in the numbers of reservations.
 
 use hsa_vmm::Access;
 
@@ -79,7 +81,7 @@ pub struct MappingState {
     pub access: [Access; AGENTS],
 }
 
-/// The state so far.
+/// The expected state after a sequence of operations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     /// For each reservation ever created, whether it still exists.
@@ -88,7 +90,7 @@ pub struct Model {
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// Memory and part: the parts to which the CPU has written the tag of that part (`executor::tag_of`).
+    /// The parts to which the CPU has written their tag (`executor::tag_of`): pairs of memory and part.
     pub written: Vec<(usize, usize)>,
     /// The number of granules of each memory: two if memory can be mapped from an offset, otherwise one.
     pub parts: usize,
@@ -115,7 +117,7 @@ impl Model {
         self.mappings.iter().any(|mapping| mapping.reservation == reservation)
     }
 
-    /// Returns the operations that can follow. None of them is rejected.
+    /// Returns the operations that can follow. The library rejects none of them.
     pub fn next_operations(&self) -> Vec<Operation> {
         let mut all = Vec::new();
         self.add_reservation_operations(&mut all);
@@ -133,7 +135,7 @@ impl Model {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
         }
         let empty = |&index: &usize| self.reservations[index] && !self.has_mappings(index);
-        // Empty reservations differ only in their numbers, so that one of them is enough.
+        // Empty reservations differ only in their numbers, so freeing one of them is enough.
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
 
@@ -160,7 +162,7 @@ impl Model {
     fn add_map_operations(&self, all: &mut Vec<Operation>) {
         let mut has_empty = false;
         for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
-            // One empty reservation represents all of them.
+            // Mapping in one empty reservation is enough, because empty reservations differ only in their numbers.
             if !self.has_mappings(reservation) && std::mem::replace(&mut has_empty, true) {
                 continue;
             }
@@ -222,9 +224,10 @@ impl Model {
         }
     }
 
-    /// Returns whether an operation is always the last of its sequence. Except for `CreateOnHost`, such an operation
-    /// leads to a state that other operations also reach.
-    pub fn is_leaf(operation: Operation) -> bool {
+    /// Returns whether no sequence continues after an operation. Continuing would test nothing new, because other
+    /// operations reach the same state. After `CreateOnHost`, continuing would test something new, but would take too
+    /// many sequences.
+    pub fn is_always_last(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))
     }

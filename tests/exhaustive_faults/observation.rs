@@ -8,7 +8,7 @@ use hsa_vmm::simulation::Usage as RuntimeUsage;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Access, Address};
 
-/// Everything that must not change when an operation fails.
+/// The observable state of the library, the runtime and this process. A failed operation must not change it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
     controls_page_tables: bool,
@@ -18,14 +18,15 @@ pub struct Observation {
     quarantine: Vec<Quarantined>,
     /// For each mapping: the access of each agent, by `get_access`.
     access: Vec<[Access; AGENTS]>,
-    /// For each mapping and GPU: the permissions in its page table, and the offset in the memory if it is accessible.
+    /// For each mapping and GPU: whether the GPU's page table allows reads and writes, and the offset in the memory.
+    /// The offset is 0 without access.
     pages: Vec<[(bool, bool, usize); GPUS.len()]>,
-    /// For each mapping and GPU: whether there is an entry. Without control of page tables, an entry of AMD's driver
-    /// allows all access.
+    /// For each mapping and GPU: whether the page table has an entry. If the library does not control page tables, an
+    /// entry of AMD's driver allows all access.
     entries: Vec<[bool; GPUS.len()]>,
     /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
-    /// For each mapping that the CPU can read: the byte at its start.
+    /// For each mapping that the CPU can read: the byte at its start, if the first four bytes are equal.
     contents: Vec<Option<u8>>,
     /// The runtime's reservations, handles, mappings and allocations, and the used memory of each GPU.
     runtime: (usize, usize, usize, usize, Vec<u64>),
@@ -100,9 +101,9 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. A GPU whose access was
-    /// set to none keeps its entry until the memory is mapped again, for example by a rollback. With
-    /// control of page tables, a GPU may also gain an entry without permissions.
+    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. If a GPU's access was
+    /// set to none, the GPU keeps its entry only until the memory is mapped again, for example by a rollback. If the
+    /// library controls page tables, a GPU may also gain an entry without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
@@ -120,15 +121,15 @@ impl Observation {
         Ok(())
     }
 
-    /// Fails with the first difference, but ignores memory of this process that the runtime has pinned.
-    pub fn check_unchanged_except_pinned(&self, after: &Self) -> Result<(), String> {
+    /// Fails with the first difference. Ignores memory of this process that the runtime has locked.
+    pub fn check_unchanged_except_locked(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
         self.check_unchanged(&after)
     }
 
-    /// Fails with the first difference, but allows one open descriptor fewer. The library may have closed its spare
-    /// descriptor, so that the runtime could open one.
+    /// Fails with the first difference. Allows one open descriptor fewer, because the library may have closed its spare
+    /// descriptor, so that the runtime can open one.
     pub fn check_unchanged_except_spare(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {
             after.descriptors = self.descriptors;
@@ -136,7 +137,7 @@ impl Observation {
         self.check_unchanged(&after)
     }
 
-    /// Fails unless the state is the model's.
+    /// Fails unless the state matches the model.
     pub fn check_against(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         let fail = |difference: String| Err(format!("differs from the model: {difference}"));
         let reserved = model.reservations.iter().filter(|&&alive| alive).count();
@@ -210,7 +211,7 @@ impl Observation {
     }
 }
 
-/// Returns the access of each agent, which must be equal at the first and at the last byte.
+/// Returns the access of each agent to a mapping. Fails if an agent's access differs at the first and the last byte.
 fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
     let vmm = &executor.machine.vmm;
     let last = at(mapping.address, mapping.size - 1);
@@ -225,7 +226,8 @@ fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; 
     Ok(granted)
 }
 
-/// Returns the access of this process to every granule of the reservations, all of which must be mapped.
+/// Returns the access of this process to every granule of the reservations. Fails if a granule is not mapped in this
+/// process. A granule without access is also mapped.
 fn process_access(
     executor: &Executor,
     reservations: &[(Address, usize)],
@@ -252,10 +254,10 @@ fn process_access(
     reservations.iter().map(accesses).collect()
 }
 
-/// Checks the state after an operation has quarantined a range: the range is listed and never used again, and
-/// everything else works as before.
+/// Checks the state after an operation has quarantined a range. The library lists the range and rejects calls on it,
+/// and other mappings are unchanged.
 ///
-/// The range may have a hole, if the kernel refused to fill it.
+/// If `may_have_hole` is set, the range may have a hole: the kernel has rejected the call that would have filled it.
 pub fn check_quarantine(
     executor: &Executor,
     before: &Observation,
@@ -282,7 +284,7 @@ pub fn check_quarantine(
         };
         mappings.iter().filter(|mapping| !is_inside(mapping)).cloned().collect()
     };
-    // If the unmap succeeded, only the memory is lost.
+    // If the unmap itself succeeded, the library has quarantined only the memory.
     let unmapped = matches!(operation, Operation::Unmap(_))
         && listed.iter().all(|entry| entry.address == Address::NULL);
     if !unmapped && unaffected(&before.mappings) != unaffected(&vmm.mappings()) {

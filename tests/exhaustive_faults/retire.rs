@@ -1,4 +1,4 @@
-//! Every runtime call of a retirement fails in turn: the mapping is unmapped, or quarantined and reported.
+//! Every runtime call of a retirement fails in turn. The queue unmaps the mapping, or quarantines and reports it.
 
 use crate::machine::{Machine, access, at, generations};
 use crate::process;
@@ -8,7 +8,7 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{RetireQueue, VmmOptions};
 
 /// Retires one of two adjacent mappings while the n-th call fails. Returns the function that failed, if any did.
-fn retire(
+fn retire_with_failing_call(
     name: &str,
     config: &Config,
     options: VmmOptions,
@@ -39,7 +39,7 @@ fn retire(
         [] => {
             assert_eq!((report.retired, report.pending), (1, 0), "{context}");
             assert_eq!(vmm.mappings().len(), 1, "{context}");
-            // Only the memory of the mapping can be lost then.
+            // The mapping was unmapped, but releasing its memory may have failed.
             let has_lost_memory = failed == Some("hsa_amd_vmem_handle_release");
             assert_eq!(quarantined.len(), usize::from(has_lost_memory), "{context}");
         }
@@ -71,10 +71,13 @@ fn faults_in_retirements_are_quarantined() {
         for (options, name) in all.into_iter().zip(["untouched", "barrier", "page tables"]) {
             let name = format!("{generation}, {name}");
             for nth in 1.. {
-                let Some(function) = retire(&name, &config, options, nth, ERROR) else { break };
+                let Some(function) = retire_with_failing_call(&name, &config, options, nth, ERROR)
+                else {
+                    break;
+                };
                 runs += 1;
                 for &status in statuses_of(function) {
-                    retire(&name, &config, options, nth, status);
+                    retire_with_failing_call(&name, &config, options, nth, status);
                     runs += 1;
                 }
             }

@@ -1,7 +1,8 @@
-//! Enumerates every sequence of operations, and every way in which the last operation can fail.
+//! Enumerates every sequence of operations, and every way in which the last operation can fail. A run executes a
+//! sequence with one of these failures.
 //!
-//! Failures of earlier operations need no runs of their own, because a failed operation changes nothing: the
-//! sequence without that operation is tested anyway.
+//! Earlier operations of a sequence never fail. A failed operation changes nothing, so the sequence without it is the
+//! same test.
 
 use crate::executor::Executor;
 use crate::machine::Machine;
@@ -16,8 +17,8 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Up to this depth every run has a machine of its own. For longer sequences, a machine is reused if the operation
-/// has changed nothing.
+/// If fewer operations precede the tested operation, every run has a machine of its own. After longer sequences, the
+/// search reuses a machine if the operation has changed nothing.
 const FRESH_MACHINE_DEPTH: usize = 3;
 
 /// What the library does to GPUs' page tables besides the runtime's calls.
@@ -28,7 +29,7 @@ pub enum PageTables {
     Barrier,
     /// The library replaces entries to enforce permissions and offsets, and waits.
     Controlled,
-    /// The library also replaces the entries of read-write access.
+    /// The library also replaces entries for read-write access, to remove the permission to execute.
     ControlledWithoutExecute,
 }
 
@@ -60,7 +61,7 @@ struct Trial<'a> {
     operation: Operation,
 }
 
-/// Runs every sequence on one kind of machine, and counts the runs and violations.
+/// A search over all sequences on one kind of machine. Counts the runs, and records violations.
 pub struct Search {
     pub name: String,
     config: Config,
@@ -72,7 +73,7 @@ pub struct Search {
     pub one_failure_runs: u64,
     /// The number of runs with several failing calls.
     pub several_failure_runs: u64,
-    /// The number of runs without free descriptors.
+    /// The number of runs that failed because too few descriptors were free.
     pub no_descriptor_runs: u64,
     /// The number of runs with failing `mmap` or `mprotect`.
     pub system_call_runs: u64,
@@ -133,7 +134,7 @@ impl Search {
                 for operation in model.next_operations() {
                     search.try_last(&sequence, operation);
                     let after = model.after(operation);
-                    if !Model::is_leaf(operation)
+                    if !Model::is_always_last(operation)
                         && (all_sequences || states.insert(format!("{after:?}")))
                     {
                         extended.push(([&sequence[..], &[operation]].concat(), after));
@@ -165,19 +166,21 @@ impl Search {
     }
 }
 
-/// Names a failed system call in a list of failed functions.
+/// Stands for a failed system call in a list of failed functions.
 const SYSTEM_CALL: &str = "a system call";
 
-/// A machine, its model, and its observed state.
+/// A machine on which the operations before the tested operation were executed.
 struct PreparedMachine {
     executor: Executor,
+    /// The expected state.
     model: Model,
+    /// The observed state.
     before: Observation,
 }
 
 /// The result of a run with failures.
 enum Outcome {
-    /// No call failed, because the operation makes fewer calls: it succeeded.
+    /// No call failed, because the operation makes fewer calls than the plan expects. The operation succeeded.
     Succeeded,
     /// Calls of these functions failed.
     Failed(Vec<&'static str>),
@@ -234,7 +237,7 @@ impl Trial<'_> {
         verdict.map_err(|violation| format!("{}: {violation}", context()))
     }
 
-    /// Performs and checks one run. If the state has changed, the machine cannot be reused.
+    /// Performs and checks one run. Leaves `None` in `machine` if the machine cannot be reused.
     fn attempt(
         &mut self,
         machine: &mut Option<PreparedMachine>,
@@ -276,7 +279,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Makes each `mmap` and `mprotect` in a reservation fail, alone and with all later ones.
+    /// Makes each `mmap` and `mprotect` in a reservation fail: first alone, and then together with all later calls.
     fn fail_system_calls(&mut self) -> Result<(), String> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {
@@ -296,8 +299,8 @@ impl Trial<'_> {
                 self.search.system_call_runs += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM_CALL] } else { &[] };
                 machine = self.conclude(prepared, result, failed, &run)?;
-                // If the `mmap` of a dma-buf failed, the library lets the runtime map memory for the CPU. Then the CPU
-                // cannot access a mapping with an offset, so the machine is not reused.
+                // After a failed `mmap` of a dma-buf, the library lets the runtime map memory for the CPU. The CPU then
+                // cannot access mappings with an offset, so the search does not reuse the machine.
                 machine = machine.filter(|_| !self.search.page_tables.are_controlled());
                 if failed.is_empty() {
                     break;
@@ -333,7 +336,7 @@ impl Trial<'_> {
                     return Err(format!("the operation returned Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
-                executor.tag(&after);
+                executor.write_tags(&after);
                 Observation::of(executor)?.check_against(executor, &after)?;
                 Ok(State::Changed)
             }
@@ -343,9 +346,9 @@ impl Trial<'_> {
             Err(_) if failed.is_empty() => {
                 Err("the operation failed although no call failed".to_owned())
             }
-            // Memory of this process stays pinned, which needs no quarantine.
+            // Memory of this process stays locked. The library need not quarantine it.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
-                before.check_unchanged_except_pinned(&Observation::of(executor)?)?;
+                before.check_unchanged_except_locked(&Observation::of(executor)?)?;
                 Ok(State::Changed)
             }
             Err(_) => {
@@ -358,19 +361,20 @@ impl Trial<'_> {
     /// Returns whether the operation succeeds although this function fails.
     fn tolerates_failure(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // If the library cannot map the memory for the CPU, the runtime does. If the library cannot replace a
-            // mapping, it removes the mapping's access.
+            // If the library cannot map memory for the CPU, the runtime maps it. If the library cannot replace a
+            // mapping of this process, it removes the mapping's access.
             (SYSTEM_CALL, _) => true,
             // Without the properties, the owner of an import is unknown.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
             // If the runtime rejects the CPU's pool, the driver creates the memory.
             ("hsa_amd_vmem_handle_create", Operation::CreateOnHost) => true,
-            // The failure leaks a signal, or leaves memory of this process pinned.
+            // The failure leaks a signal, or leaves memory of this process locked.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
-            // The library waits for the GPUs by locking a page. The page stays locked.
+            // The library waits for changes of page tables by locking a page. If the unlock fails, the page stays
+            // locked.
             ("hsa_amd_memory_unlock", _) => self.search.page_tables != PageTables::Untouched,
-            // The mapping was removed; its memory is quarantined.
+            // The mapping was removed. The library quarantines only its memory.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
             // Without aligned reservations, the library retries the call several times.
             ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
@@ -378,15 +382,15 @@ impl Trial<'_> {
         }
     }
 
-    /// Repeats the operation if it changed nothing, then frees everything. Fails if the runtime keeps
-    /// anything that is not quarantined.
+    /// Repeats the operation if it has changed nothing, and then frees everything. Fails if the runtime keeps resources
+    /// that are not quarantined.
     fn finish(&self, prepared: PreparedMachine, state: State) -> Result<(), String> {
         let PreparedMachine { mut executor, model, .. } = prepared;
         let after = model.after(self.operation);
         if state == State::Unchanged {
             let result = executor.execute(self.operation);
             result.map_err(|error| format!("on repetition: {error}"))?;
-            executor.tag(&after);
+            executor.write_tags(&after);
             Observation::of(&executor)?.check_against(&executor, &after)?;
         }
         if state != State::Quarantined {
@@ -404,7 +408,7 @@ impl Trial<'_> {
         creates || exports || matches!(self.operation, Map(..) | SetAccess(..) | Revoke(..))
     }
 
-    /// Runs the operation with no free descriptor, then with one more each time, until it succeeds.
+    /// Executes the operation with no free descriptor, then with one, and so on, until the operation succeeds.
     fn run_without_descriptors(&mut self) -> Result<(), String> {
         let mut machine = None;
         for free_descriptors in 0..16 {
@@ -420,7 +424,7 @@ impl Trial<'_> {
                 || self.describe(&format!("with {free_descriptors} free descriptors: {result:?}"));
             if result.is_ok() {
                 let after = prepared.model.after(self.operation);
-                prepared.executor.tag(&after);
+                prepared.executor.write_tags(&after);
                 let observation = Observation::of(&prepared.executor);
                 let verdict = observation
                     .and_then(|observation| observation.check_against(&prepared.executor, &after));
@@ -448,7 +452,7 @@ enum State {
     Quarantined,
 }
 
-/// Drops the library. Fails if the runtime keeps anything that was not expected.
+/// Drops the library. Fails if the runtime then still has resources that are not quarantined.
 fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     let Executor { machine, descriptor, .. } = executor;
     drop(descriptor);

@@ -1,7 +1,8 @@
 //! The error statuses of each function of the runtime.
 //!
-//! They are from `hsa_ext_amd.h`, and from AMD's public sources if a function there returns more. Every function can
-//! return the first three: an error (a C++ exception), out of resources, and not initialised.
+//! `hsa_ext_amd.h` documents the statuses. If a function of AMD's public sources returns further statuses, the list
+//! also contains these. Every function can return three statuses: an error (after a C++ exception), out of resources,
+//! and not initialised.
 
 pub const ERROR: u32 = 0x1000;
 const INVALID_ARGUMENT: u32 = 0x1001;
@@ -12,7 +13,7 @@ const RESOURCE_FREE: u32 = 0x100a;
 const NOT_INITIALIZED: u32 = 0x100b;
 const INCOMPATIBLE_ARGUMENTS: u32 = 0x100d;
 
-/// Returns the errors of a function.
+/// Returns the error statuses that a function can return.
 pub fn statuses_of(function: &str) -> &'static [u32] {
     match function {
         "hsa_amd_vmem_address_free" => {

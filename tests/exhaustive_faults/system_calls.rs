@@ -30,12 +30,14 @@ unsafe extern "C" {
     fn exhaustive_faults_called();
 }
 
-/// The calls that fail: from the first to the last, counted from 1, with this error.
+/// The first and the last of the calls at watched addresses that fail, counted from 1.
 static FIRST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
 static LAST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
+/// The error of the failing calls.
 static ERRNO: AtomicI32 = AtomicI32::new(0);
-/// The number of calls at watched addresses, and the number of these calls that failed.
+/// The number of calls at watched addresses so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// The number of calls that failed so far.
 static FAILED_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The watched addresses: pairs of start and end.
 static WATCHED: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -69,7 +71,7 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
 }
 
-/// Installs the filter for this thread and the threads that it starts.
+/// Installs the filter for this thread and for the threads that this thread starts.
 pub fn watch_this_thread() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
@@ -110,8 +112,8 @@ pub fn watch_this_thread() {
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Calls a function while some calls at watched addresses fail. Returns the result and the number of
-/// failed calls.
+/// Calls `function`. The system calls at watched addresses whose numbers are in `calls` fail with `errno`. Returns the
+/// result and the number of failed calls.
 pub fn with_failing<T>(
     watched: &[Range<usize>],
     calls: std::ops::RangeInclusive<u64>,

@@ -1,4 +1,5 @@
-//! Threads that continuously try to map foreign memory in and around a reservation, while the library uses it.
+//! Threads that continuously try to map foreign memory in and around a reservation, while the library changes mappings
+//! in the reservation.
 
 use crate::machine::{Library, access, at};
 use crate::process::assert_mapped;
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 const PAGES_PER_MAPPING: usize = 4;
-/// The number of mappings of the reservation.
+/// The number of mappings in the reservation.
 const MAPPINGS: usize = 4;
-/// The maximum number of foreign mappings that a thread keeps after each pass.
+/// The maximum number of foreign mappings that a thread keeps at the same time, except while it makes new mappings.
 const MAX_FOREIGN: usize = 64;
 const MIN_DURATION: Duration = Duration::from_millis(600);
 
@@ -22,8 +23,8 @@ struct ForeignMapping {
 }
 
 impl ForeignMapping {
-    /// Maps memory near the hint, or anywhere if it is 0. With `MAP_FIXED_NOREPLACE`, maps exactly at the hint, or
-    /// fails.
+    /// Maps memory near the hint, or anywhere if the hint is 0. With `MAP_FIXED_NOREPLACE` in `flags`, maps exactly at
+    /// the hint, or returns `None`.
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
@@ -41,7 +42,7 @@ impl ForeignMapping {
         self.start < range.end && range.start < self.start + self.size
     }
 
-    /// Returns whether every byte is unchanged. If the memory was unmapped, this crashes the test.
+    /// Returns whether every byte is unchanged. If the memory was unmapped, this call crashes the test.
     fn is_unchanged(&self) -> bool {
         // SAFETY: `map` created the mapping, and only `drop` unmaps it, unless the library has a defect.
         let bytes = unsafe { core::slice::from_raw_parts(self.start as *const u8, self.size) };
@@ -56,9 +57,10 @@ impl Drop for ForeignMapping {
     }
 }
 
-/// The outcomes of all attempts.
+/// What the threads have counted.
 #[derive(Debug, Default)]
 struct Outcomes {
+    /// How often a thread tried to map memory.
     attempts: AtomicUsize,
     /// How often a check found a foreign mapping in the reservation.
     inside: AtomicUsize,
@@ -87,8 +89,8 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
     mappings.iter().for_each(check);
 }
 
-/// Runs every operation that changes access in a reservation, while threads map foreign memory. Fails if a
-/// foreign mapping is inside the reservation or was changed.
+/// Repeats every operation that changes access in a reservation, while threads map foreign memory. Fails if a foreign
+/// mapping overlaps the reservation or was changed.
 #[track_caller]
 pub fn map_during_changes(library: &Library, name: &str) {
     let size = MAPPINGS * PAGES_PER_MAPPING * PAGE;
@@ -122,7 +124,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
     library.assert_everything_freed();
 }
 
-/// Runs every operation that changes access, of the CPU and of GPUs, on the whole reservation and on parts.
+/// Performs every operation that changes the access of the CPU or of GPUs, on the whole reservation and on parts of it.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES_PER_MAPPING * PAGE, MAPPINGS * PAGES_PER_MAPPING * PAGE);

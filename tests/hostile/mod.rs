@@ -1,4 +1,4 @@
-//! A runtime compiled from C by the test: it waits, creates foreign mappings and fails on request.
+//! A small runtime in C, which the tests compile. On request, its calls wait, fail, or create foreign mappings.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Fills foreign pages. `runtime.c` has the same value.
+/// The byte in foreign pages. `runtime.c` defines the same value.
 pub const FOREIGN_BYTE: u8 = 0x77;
 
-/// Compiles a C file that uses HSA's types. The library's symbols have the version of AMD's releases.
+/// Compiles a C file that uses HSA's types into a library. The library's symbols have the same symbol version as those
+/// of AMD's releases.
 pub fn compile(name: &str, source: &Path) -> PathBuf {
     compile_with(name, source, &[])
 }
@@ -97,7 +98,7 @@ impl HostileRuntime {
         unsafe { self.variable(name).read_volatile() }
     }
 
-    /// Loads the runtime and opens a `Vmm`, without probes, which would count as calls of the test.
+    /// Loads the runtime and opens a `Vmm` without probes, whose calls would change the counters of the test's calls.
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
         // SAFETY: this test compiled the runtime, which implements HSA's functions.
         let runtime = unsafe { Runtime::load_from(&self.path) }.expect("the runtime starts");
@@ -109,7 +110,7 @@ impl HostileRuntime {
 }
 
 impl HostileRuntime {
-    /// Returns the address of the foreign mapping that the runtime has created last; null if there is none.
+    /// Returns the address of the foreign mapping that the runtime has created last, or null if it has created none.
     pub fn foreign_address(&self) -> Address {
         let variable: *mut usize = self.variable(c"hostile_foreign_address").cast();
         // SAFETY: the variable is a `uintptr_t` of the loaded library.
@@ -130,7 +131,8 @@ pub fn foreign_page_is_at(address: Address) -> bool {
     unsafe { [0, 4095].into_iter().all(|offset| page.add(offset).read_volatile() == FOREIGN_BYTE) }
 }
 
-/// Makes two adjacent mappings that the hostile runtime has also mapped for the CPU.
+/// Makes two adjacent mappings at the start of a reservation of four pages. The hostile runtime also maps their memory
+/// for the CPU. Returns the reservation's address.
 pub fn make_two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
     let properties = AllocationProperties::on(gpu);
     let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();

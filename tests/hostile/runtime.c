@@ -17,10 +17,11 @@
 #define CPU 1
 #define GPU 2
 #define POOL 3
-/* Fills foreign pages. mod.rs has the same value. */
+/* The byte in foreign pages. mod.rs defines the same value. */
 #define FOREIGN_BYTE 0x77
 
-/* The version of AMD's extension, and the build. Without a build, the runtime is unknown, or AMD's second runtime. */
+/* The minor version of AMD's extension, and the build. Without a build, the library takes this runtime for an unknown
+ * runtime, or for AMD's second runtime. */
 #ifdef ROCDDI
 #define EXTENSION 33
 #define BUILD ""
@@ -36,18 +37,18 @@
 #endif
 
 /* Variables that a test sets and reads. */
-int hostile_meet;             /* the number of calls of map that wait for each other */
-int hostile_met;              /* the number of those calls that did not time out waiting */
-int hostile_foreign_mappings; /* the number of further holes in which a foreign mapping is created */
+int hostile_meet;             /* the number of concurrent calls of map for which each call of map waits */
+int hostile_met;              /* the number of calls of map that did not time out while they waited */
+int hostile_foreign_mappings; /* the number of further holes in which this runtime creates a foreign mapping */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
-int hostile_unmap_half_done;  /* whether that unmap revokes the CPU's access before it fails */
+int hostile_unmap_half_done;  /* whether the failing unmap revokes the CPU's access before it fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
 int hostile_delay_us;           /* the microseconds that an export or a change of access takes */
 int hostile_release_delay_us;  /* the microseconds that a release takes */
 int hostile_access_changes;   /* the number of successful changes of access */
 int hostile_races;            /* the number of creates and releases that overlapped an export */
-int hostile_gpu_first;        /* whether the GPU is named before the CPU */
+int hostile_gpu_first;        /* whether the list of agents begins with the GPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
 uintptr_t hostile_foreign_address; /* the address of the last foreign mapping */
@@ -246,7 +247,7 @@ hsa_status_t hsa_amd_vmem_set_access(
   pthread_mutex_lock(&lock);
   if (hostile_delay_us) usleep(hostile_delay_us);
   if (++changes == hostile_access_fails_at) {
-    /* A failed mmap with MAP_FIXED can leave such a hole. */
+    /* In a real runtime, a failed mmap with MAP_FIXED can leave a hole. */
     if (hostile_access_makes_hole) {
       munmap(address, size);
       create_foreign_mapping(address);

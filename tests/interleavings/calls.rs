@@ -1,8 +1,8 @@
 //! Records which calls of the runtime overlap.
 //!
-//! The library logs each call of the runtime before it releases the locks that it holds for the call.
-//! At that moment, this module switches to the other threads, as if the call took long. It records the calls that
-//! they make in this time.
+//! The library logs each call of the runtime while it still holds the call's locks. When a call is logged, this module
+//! switches to the other threads, as if the call took long. The module records the calls that the other threads make
+//! before the switch back.
 
 use crate::log;
 use shuttle::thread::yield_now;
@@ -12,7 +12,7 @@ use tracing::Metadata;
 /// Calls in which AMD's runtime takes no lock before ROCm 10.
 const UNLOCKED: [&str; 3] =
     ["import_shareable_handle", "export_shareable_handle", "get_alloc_properties_from_handle"];
-/// The other calls that use handles or mappings. In these calls, the runtime takes a lock.
+/// All other calls that use handles or mappings. In these calls, the runtime takes a lock.
 const LOCKED: [&str; 5] =
     ["handle_create", "handle_release", "vmem_map", "vmem_unmap", "vmem_set_access"];
 
@@ -21,7 +21,7 @@ thread_local! {
     static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// The calls since [`begin`].
+/// The calls since [`begin_recording`].
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     running: Vec<String>,
@@ -54,17 +54,17 @@ fn is_race(unlocked: &str, overlapping: &str) -> bool {
     is_unlocked(unlocked) && (is_unlocked(overlapping) || is_locked(overlapping))
 }
 
-/// Begins a recording: from now on every call of the runtime switches to the other threads.
-pub fn begin() {
+/// Begins a recording. Until [`end_recording`], every call of the runtime switches to the other threads.
+pub fn begin_recording() {
     RECORDING.set(Some(Recording::default()));
 }
 
 /// Ends the recording, and returns it.
-pub fn end() -> Recording {
+pub fn end_recording() -> Recording {
     RECORDING.take().unwrap_or_default()
 }
 
-/// Subscribes this module to the log of this process.
+/// Makes this module receive the log events of this process.
 pub fn subscribe() {
     let is_call = |metadata: &Metadata<'_>| {
         metadata.target().starts_with("hsa_vmm_interleaved::native")
@@ -86,7 +86,7 @@ fn record_and_yield(call: String) {
         recording.running.push(call.clone());
         true
     };
-    // The recording is not borrowed during the switch, because the other threads also borrow it.
+    // Does not borrow the recording during the switch, because the other threads also borrow it.
     if RECORDING.with_borrow_mut(begin_call) {
         yield_now();
         RECORDING.with_borrow_mut(|recording| {

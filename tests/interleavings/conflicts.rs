@@ -1,4 +1,4 @@
-//! Conflicting operations of several threads; each test has one conflict.
+//! Several threads perform conflicting operations. Each test has one conflict.
 
 use crate::calls::{self, Recording};
 use crate::machine::{Machine, access, at, fail_calls};
@@ -15,20 +15,20 @@ const SCHEDULES: usize = 100;
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const MAPPING_CALLS: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
-/// Returns a machine whose runtime takes no lock in some calls.
+/// Returns a machine whose runtime takes no lock in export, import and properties.
 fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_generation(Generation::A))
 }
 
 /// Runs several functions at once, and returns the overlaps of the runtime's calls.
 fn run_concurrently(machine: &Machine, operations: &[&(dyn Fn(&Machine) + Sync)]) -> Recording {
-    calls::begin();
+    calls::begin_recording();
     thread::scope(|scope| {
         for operation in operations {
             scope.spawn(move || operation(machine));
         }
     });
-    let recording = calls::end();
+    let recording = calls::end_recording();
     machine.vmm.check().expect("the ledger is consistent");
     recording
 }
@@ -101,7 +101,6 @@ fn unlocked_calls_overlap_no_call_on_handles() {
         let granule = machine.granule();
         let handle = machine.create(0, granule);
         let bases = [(); 2].map(|()| machine.reserve(granule));
-        // A second `Runtime` and `Vmm` on the same simulation.
         let runtime =
             Runtime::simulated_by(machine.simulation.clone()).expect("the simulation is running");
         let second_vmm = Vmm::open(&runtime).expect("virtual memory is supported");
@@ -159,8 +158,8 @@ fn opposite_copies_do_not_deadlock() {
     });
 }
 
-/// The runtime's map fails from its third call on. A revocation then fails and cannot be rolled back: its
-/// reservation is quarantined while other threads use it.
+/// The runtime's `map` fails from its third call on. A revocation then fails, and the library cannot roll the
+/// revocation back. The library quarantines the reservation while other threads use the reservation.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_schedules(SCHEDULES, || {
@@ -271,14 +270,14 @@ fn look_ups_see_changes_of_ranges_atomically() {
     });
 }
 
-/// One thread maps and unmaps pages, another trims, and the buffer maps pages ahead.
+/// One thread maps and unmaps pages, another maps a page and trims, and the buffer's own thread maps pages ahead.
 #[test]
 fn mapping_ahead_does_not_affect_callers() {
     in_many_schedules(SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(2);
-        let buffer = options.reserve(&machine.vmm, &machine.on(0)).expect("addresses");
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).expect("addresses");
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).expect("access");
         let map_and_unmap = |_: &Machine| {
             buffer.map(0..2).expect("the pages are not mapped");

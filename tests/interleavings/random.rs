@@ -1,4 +1,4 @@
-//! Small random programs: in every schedule that is tried, the results have a serial order.
+//! Threads run small random programs. In every schedule that the test tries, the results have a serial order.
 
 use crate::machine::{self, Machine};
 use crate::serial::{Random, run_round};
@@ -16,9 +16,9 @@ fn run_programs(threads: usize, steps: usize) {
         in_many_schedules(SCHEDULES, move || {
             let machine = Machine::new(config.clone());
             let seed = seed.fetch_add(1, Ordering::Relaxed);
-            calls::begin();
+            calls::begin_recording();
             run_round(&machine, threads, steps, &mut Random(seed));
-            let recording = calls::end();
+            let recording = calls::end_recording();
             if machine.vmm.quirks().some_calls_take_no_lock {
                 assert_eq!(recording.races().next(), None, "seed {seed}");
             }

@@ -1,8 +1,8 @@
-//! The library's own locks under a model checker.
+//! Tests the library's own locks with the model checker shuttle.
 //!
-//! Shuttle runs one thread at a time, and chooses the next thread at every lock. With [`calls`], it also chooses
-//! during every call of the runtime, as if the call took long. Shuttle detects deadlocks, and prints the
-//! schedule of a failure for `shuttle::replay`.
+//! Shuttle runs one thread at a time, and chooses the next thread at every lock. The module [`calls`] makes shuttle
+//! also choose the next thread during every call of the runtime, as if the call took long. Shuttle detects deadlocks,
+//! and prints the schedule of a failure for `shuttle::replay`.
 
 extern crate hsa_vmm_interleaved as hsa_vmm;
 
@@ -20,7 +20,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 use shuttle::{Config, Runner};
 
-/// Runs a function with many schedules: half of them random, half with a few adversarial switches (PCT).
+/// Runs `test` with many schedules. Half of the schedules are random. The other half switches threads only at a few
+/// random points (probabilistic concurrency testing).
 fn in_many_schedules(schedules: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     calls::subscribe();
     let mut config = Config::new();

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The memory of a peer. The fields are dropped in this order.
+/// Executes commands in a peer, and owns the peer's memory. Rust drops the fields in this order.
 #[derive(Default)]
 pub struct Executor {
     opened: Vec<OpenedMemory>,
@@ -19,7 +19,7 @@ pub struct Executor {
     ipc: Option<Ipc>,
 }
 
-/// The output of a command, or HIP's error code and the message.
+/// The output of a command, or HIP's code for the error and the error's message.
 type CommandResult = Result<String, (i32, String)>;
 
 fn code_and_text(error: Error) -> (i32, String) {
@@ -39,19 +39,19 @@ impl Executor {
         let number = |index: usize| -> usize { words[index].parse().expect("a number") };
         let handle = |index: usize| IpcHandle::from_bytes(&from_hex(words[index]));
         match words[0] {
-            "user" => {
+            "become_user" => {
                 namespaces::become_user(number(1) as u32);
                 Ok(String::new())
             }
-            "real_user" => {
+            "set_real_user" => {
                 namespaces::set_real_user(number(1) as u32);
                 Ok(String::new())
             }
-            "namespace" => {
+            "new_pid_namespace" => {
                 namespaces::new_pid_namespace();
                 Ok(String::new())
             }
-            "proc" => {
+            "mount_proc" => {
                 namespaces::mount_own_proc();
                 Ok(String::new())
             }
@@ -59,7 +59,7 @@ impl Executor {
                 self.ipc = self.ipc.take().map(|ipc| ipc.with_trust(Trust::User(number(1) as u32)));
                 Ok(String::new())
             }
-            "sigpipe" => {
+            "reset_sigpipe" => {
                 // SAFETY: the call installs no handler; it restores the default of C programs.
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 Ok(String::new())
@@ -76,7 +76,7 @@ impl Executor {
                 impostor::connect_to_relays();
                 Ok(String::new())
             }
-            "flood_count" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
+            "count_connections" => Ok(impostor::CONNECTIONS.load(Ordering::Relaxed).to_string()),
             "send_invalid_descriptor" => {
                 impostor::send_invalid_descriptor();
                 Ok(String::new())
@@ -127,13 +127,13 @@ impl Executor {
                 self.allocated.extend(first_result.err().map(|rejected| rejected.value));
                 Ok(format!("{first_ms} {second_ms}"))
             }
-            "runtime" => {
+            "open_runtime" => {
                 let runtime = fixture.open();
                 let gpu = runtime.gpus().nth(number(1)).expect("the GPU exists").id();
                 self.ipc = Some(Ipc::on(&runtime, gpu).map_err(code_and_text)?);
                 Ok(String::new())
             }
-            "forked" => {
+            "call_in_child" => {
                 let address = Address::new(number(1));
                 let (ipc, handle) = (self.ipc().clone(), handle(2));
                 // SAFETY: the call installs no handler; the default lets this peer wait for its children.
@@ -176,7 +176,7 @@ impl Executor {
                 memory.free().map_err(|rejected| code_and_text(rejected.error))?;
                 Ok(String::new())
             }
-            "get" => {
+            "get_handle" => {
                 let handle =
                     self.ipc().get_mem_handle(Address::new(number(1))).map_err(code_and_text)?;
                 Ok(to_hex(&handle.to_bytes()))
@@ -204,7 +204,7 @@ impl Executor {
                 let address = Address::new(number(1));
                 self.ipc().close_mem_handle(address).map_err(code_and_text).map(|()| String::new())
             }
-            "rounds" => {
+            "open_repeatedly" => {
                 for _ in 0..number(2) {
                     let opened =
                         self.ipc().open_mem_handle(&handle(1), 0).map_err(code_and_text)?;
@@ -212,7 +212,7 @@ impl Executor {
                 }
                 Ok(String::new())
             }
-            "thread_rounds" => {
+            "open_in_threads" => {
                 let (ipc, handles) = (self.ipc(), [handle(1), handle(2)]);
                 let rounds = number(3);
                 std::thread::scope(|scope| {
@@ -233,13 +233,13 @@ impl Executor {
                 .map_err(code_and_text)?;
                 Ok(String::new())
             }
-            "get_rounds" => {
+            "get_handle_repeatedly" => {
                 for _ in 0..number(2) {
                     self.ipc().get_mem_handle(Address::new(number(1))).map_err(code_and_text)?;
                 }
                 Ok(String::new())
             }
-            "new_rounds" => {
+            "export_repeatedly" => {
                 let runtime = self.runtime();
                 let gpu = runtime.gpus().next().expect("a GPU").id();
                 for _ in 0..number(1) {
@@ -261,7 +261,7 @@ impl Executor {
                 )?;
                 Ok(String::new())
             }
-            "size" => {
+            "get_size" => {
                 let size = self.with_memory_at(
                     number(1),
                     |memory| Ok(memory.size()),
@@ -269,12 +269,12 @@ impl Executor {
                 )?;
                 Ok(size.to_string())
             }
-            "resources" => Ok(format!("{} {}", descriptors(), regions().len())),
-            "limit" => {
+            "count_resources" => Ok(format!("{} {}", descriptors(), regions().len())),
+            "limit_descriptors" => {
                 set_soft_limit(number(1) as u64);
                 Ok(String::new())
             }
-            "raise_limit" => {
+            "raise_descriptor_limit" => {
                 raise_limit();
                 Ok(String::new())
             }
@@ -291,7 +291,7 @@ impl Executor {
     }
 
     /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that
-    /// contains the address, and the offset in it.
+    /// contains the address, and with the offset in that memory.
     fn with_memory_at<T>(
         &self,
         address: usize,

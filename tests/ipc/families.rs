@@ -1,4 +1,5 @@
-//! Parents, children and grandchildren, each with a runtime of its own, that end in different orders.
+//! Parents, children and grandchildren share memory by IPC. Each process has a runtime of its own, and the processes
+//! end in different orders.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -10,7 +11,7 @@ on_all_fixtures! {
         let mut child = setup.child_of(&mut parent);
         let mut grandchild = setup.child_of(&mut child);
         for peer in [&mut parent, &mut child, &mut grandchild] {
-            peer.run("runtime 0");
+            peer.run("open_runtime 0");
         }
         let address = parent.allocate(SIZE);
         parent.write(address, "one");
@@ -98,7 +99,7 @@ on_all_fixtures! {
             let address = exporter.allocate(SIZE);
             executor::to_hex(&exporter.get_handle(address).to_bytes())
         });
-        importer.run(&format!("thread_rounds {} {} 200", handles[0], handles[1]));
+        importer.run(&format!("open_in_threads {} {} 200", handles[0], handles[1]));
     }
 
     ipc_fails_in_a_forked_child(fixture) {
@@ -110,8 +111,8 @@ on_all_fixtures! {
         importer.get_handle(own_address);
         let opened = importer.open(&handle);
         let hex = executor::to_hex(&handle.to_bytes());
-        importer.run(&format!("forked {own_address} {hex}"));
-        // The child dropped its copies of these values, which must not affect the parent.
+        importer.run(&format!("call_in_child {own_address} {hex}"));
+        // The forked child has dropped its copies of the importer's values. The importer's own values are unaffected.
         importer.assert_contains(opened, "kept");
         importer.write(own_address, "own");
         importer.assert_contains(own_address, "own");

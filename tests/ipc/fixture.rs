@@ -17,9 +17,9 @@ pub enum Fixture {
 /// How AMD's runtime shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By a call that only the kernel driver of AMD's own package has: the only mode of ROCm 6.1.
+    /// By a call that only the kernel driver of AMD's own package has. ROCm 6.1 has only this mode.
     Kernel,
-    /// By dma-buf, through the exporter's server: the default since ROCm 7.
+    /// By dma-buf, through a server in the exporter. This is the default since ROCm 7.
     Server,
 }
 
@@ -37,7 +37,7 @@ impl Fixture {
     pub fn open(&self) -> Runtime {
         let opened = match self {
             Self::Simulation => {
-                // As in AMD's releases, the runtime accepts any length, so the library has to check it.
+                // As in AMD's releases, the simulation accepts any length, so the library must check the length.
                 let mut config = Config::mi300x(2);
                 config.accepts_any_ipc_length = true;
                 Runtime::simulated(config)
@@ -60,13 +60,13 @@ impl Fixture {
 
     /// Returns whether exported memory is freed only when the process ends: a defect of AMD's runtime 7.2.
     ///
-    /// That runtime opens a device handle to record the owner of memory that it shares by dma-buf, and never
-    /// closes the handle.
+    /// When this runtime shares memory by dma-buf, it opens a device handle to record the memory's owner. The runtime
+    /// never closes the device handle.
     pub fn leaks_exported_memory(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }
 
-    /// Returns whether an exporter's runtime has a server that sends its memory.
+    /// Returns whether an exporter's runtime has a server that sends the exported memory.
     pub fn has_server(&self) -> bool {
         matches!(self, Self::Amd { mode: Mode::Server, .. })
     }
@@ -74,7 +74,7 @@ impl Fixture {
 
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a test in a child, and fails unless it succeeds in time.
+/// Runs a test in a child. Fails unless the child succeeds in time.
 #[track_caller]
 fn assert_passes(fixture: &Fixture, test: impl Fn(&Fixture)) {
     let child = Child::start(|| {
@@ -105,7 +105,8 @@ pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
     });
 }
 
-/// Defines tests that run on the simulation and on each release of AMD's runtime. Some tests need privileges.
+/// Defines tests that run on the simulation and on each release of AMD's runtime. `needs` names a privilege that a test
+/// needs.
 macro_rules! on_all_fixtures {
     ($($(#[$doc:meta])* $name:ident($fixture:ident) $(needs $need:ident)? $body:block)*) => {
         $(

@@ -1,18 +1,20 @@
-//! Handles forged by a process that knows their layout.
+//! Forges handles, as a process can that knows their layout.
 //!
-//! Implements the documented layout of [`IpcHandle`] independently of the library, so that tests fail if the
+//! This module implements the documented layout of [`IpcHandle`] independently of the library. Tests fail if the
 //! library does not follow its documentation.
 
 use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-/// The positions of the fields of a handle.
+// The positions of the fields of a handle.
+
+/// AMD's own handle of the memory.
 pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
-/// The descriptor of the exporter's table, and the slot in it.
+/// The descriptor of the exporter's table, and the slot in that table.
 pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
 pub const NAMESPACE_AND_FORMAT: std::ops::Range<usize> = 57..60;
 /// The check value.
@@ -31,7 +33,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, add)
 }
 
-/// Returns the handle with the correct check value for this generation of its slot.
+/// Returns the handle with the correct check value. `generation` is the number of the export, which the exporter's
+/// table contains.
 pub fn with_valid_check(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
     let mut covered = bytes[..CHECK.start].to_vec();
     covered.extend(generation.to_le_bytes());

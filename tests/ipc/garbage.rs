@@ -1,4 +1,4 @@
-//! Modified, forged and random handles.
+//! The library rejects modified and random handles, and forged handles with a wrong size.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -65,7 +65,8 @@ on_all_fixtures! {
             // The rejected opens below must not affect this mapping.
             let opened = importer.open(&genuine);
             for forged in [8 << 20, 2 * size as u64, 1 << 40, 1 << 46, u64::MAX - 4095, u64::MAX] {
-                // AMD's runtime allocates less than 2 MiB as part of a block, and maps the whole block.
+                // AMD's runtime allocates memory of less than 2 MiB in a block of 2 MiB, and an importer maps the whole
+                // block. Sizes inside the block are therefore valid.
                 if forged <= (size as u64).next_multiple_of(2 << 20) {
                     continue;
                 }
@@ -104,7 +105,7 @@ on_all_fixtures! {
         let handle = forge::with_valid_check(bytes, generation);
         // The size in the exporter's table differs.
         assert_error(&importer.try_open(&handle), INVALID_DEVICE_POINTER);
-        // If the exporter forges its table, only the runtime can detect it.
+        // The exporter can also forge its table. Then only the runtime's own size differs.
         entry.set_size(forged);
         let result = importer.try_open(&handle);
         assert_error(&result, INVALID_DEVICE_POINTER);
@@ -163,8 +164,8 @@ on_all_fixtures! {
         let mut wrong_address = genuine;
         wrong_address[0] ^= 0x10;
         wrong_address[1] ^= 0x10;
-        // The runtime's part of the handle is random, and names an unknown process. The runtime searches for that
-        // process for ten seconds.
+        // The runtime's part of the handle is random, and names a process that does not exist. The runtime searches for
+        // this process for ten seconds.
         let mut unknown_process = genuine;
         unknown_process[forge::RUNTIME].copy_from_slice(&random.bytes()[forge::RUNTIME]);
         for bytes in [wrong_address, unknown_process] {

@@ -1,9 +1,9 @@
-//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that need no kernel, under the names that
-//! they have in hip-tests.
+//! The cases of hip-tests (`catch/unit/device`, `catch/multiproc`) that launch no kernel. The cases have the same names
+//! as in hip-tests.
 //!
 //! These cases are left out:
 //! * `hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device`: a device has only one context;
-//! * events, which need kernels;
+//! * cases of events, which launch kernels;
 //! * `hipMemPool…`: the library has no stream-ordered pools (`tests/share.rs` tests shareable handles);
 //! * `NoGpuTst_…`: in `tests/pool_memory.rs`;
 //! * null pointers and missing handles where the types exclude them.
@@ -54,14 +54,14 @@ on_all_fixtures! {
         let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
         exporter.free(address);
-        assert_error(&exporter.try_run(&format!("get {address}")), INVALID_VALUE);
+        assert_error(&exporter.try_run(&format!("get_handle {address}")), INVALID_VALUE);
     }
 
     hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(fixture) {
         let mut exporter = Setup::on(fixture).peer();
         let address = exporter.allocate(SIZE);
-        assert_error(&exporter.try_run(&format!("get {}", address + SIZE)), INVALID_VALUE);
-        assert_error(&exporter.try_run(&format!("get {}", address - 1)), INVALID_VALUE);
+        assert_error(&exporter.try_run(&format!("get_handle {}", address + SIZE)), INVALID_VALUE);
+        assert_error(&exporter.try_run(&format!("get_handle {}", address - 1)), INVALID_VALUE);
     }
 
     hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(fixture) {
@@ -88,7 +88,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
-        assert_error(&exporter.try_run("get 0"), INVALID_VALUE);
+        assert_error(&exporter.try_run("get_handle 0"), INVALID_VALUE);
         let blank = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
         assert_error(&importer.try_open(&blank), INVALID_VALUE);
         for flags in [123, 2, u32::MAX] {

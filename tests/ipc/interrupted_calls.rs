@@ -1,11 +1,11 @@
-//! Processes that are killed, stopped, or out of descriptors during calls.
+//! Processes are killed, are stopped, or run out of descriptors during calls of IPC.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
 
 /// Returns the command that opens and closes a handle a million times.
 fn rounds_command(handle: &hsa_vmm::ipc::IpcHandle) -> String {
-    format!("rounds {} 1000000", executor::to_hex(&handle.to_bytes()))
+    format!("open_repeatedly {} 1000000", executor::to_hex(&handle.to_bytes()))
 }
 
 on_all_fixtures! {
@@ -15,7 +15,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         exporter.write(address, "safe");
         let handle = exporter.get_handle(address);
-        let before = exporter.run("resources");
+        let before = exporter.run("count_resources");
         for round in 0..8 {
             let mut importer = setup.peer();
             importer.send(&rounds_command(&handle));
@@ -23,13 +23,13 @@ on_all_fixtures! {
             importer.kill();
         }
         let mut importer = setup.peer();
-        // The server of AMD's runtime may have ended when an importer was killed. Exporting again starts
-        // another one, and returns the same handle.
+        // The server of AMD's runtime may have ended when an importer was killed. Exporting again starts another
+        // server, and returns the same handle.
         assert_eq!(exporter.get_handle(address), handle);
         let opened = importer.open(&handle);
         importer.assert_contains(opened, "safe");
         let descriptors = |resources: &str| resources.split(' ').next().map(str::to_owned);
-        assert_eq!(descriptors(&exporter.run("resources")), descriptors(&before));
+        assert_eq!(descriptors(&exporter.run("count_resources")), descriptors(&before));
         within(5, || exporter.free(address));
     }
 
@@ -70,10 +70,10 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let opened = importer.open(&handle);
         importer.close(opened);
-        importer.run("limit 3");
+        importer.run("limit_descriptors 3");
         let result = within(15, || importer.try_open(&handle));
         assert_error(&result, OPERATING_SYSTEM);
-        importer.run("raise_limit");
+        importer.run("raise_descriptor_limit");
         let opened = importer.open(&handle);
         importer.assert_contains(opened, "there");
     }
@@ -83,13 +83,13 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (first, second) = (exporter.allocate(SIZE), exporter.allocate(SIZE));
         let handle = exporter.get_handle(first);
-        exporter.run("limit 3");
+        exporter.run("limit_descriptors 3");
         // The server of AMD's runtime needs two descriptors for each request.
         let result = within(30, || importer.try_open(&handle));
         if fixture.has_server() {
             assert_error(&result, INVALID_DEVICE_POINTER);
         }
-        exporter.run("raise_limit");
+        exporter.run("raise_descriptor_limit");
         within(30, || importer.open(&handle));
         exporter.get_handle(second);
     }

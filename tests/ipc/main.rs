@@ -1,5 +1,4 @@
-//! Memory shared by IPC between processes: on the simulation, and on AMD's own runtime over the
-//! emulated kernel driver.
+//! Processes share memory by IPC, on the simulation, and on AMD's own runtime over the emulated kernel driver.
 
 mod executor;
 mod fixture;
@@ -23,7 +22,7 @@ use hsa_vmm::ipc::IpcHandle;
 use peer::{Peer, PeerError, Setup};
 use std::time::{Duration, Instant};
 
-/// HIP's errors, as `hipError_t` numbers them.
+/// HIP's error codes (`hipError_t`).
 const INVALID_VALUE: i32 = 1;
 const OUT_OF_MEMORY: i32 = 2;
 const INVALID_DEVICE_POINTER: i32 = 17;
@@ -39,7 +38,7 @@ fn to_hip_handle(handle: &IpcHandle) -> IpcHandle {
     IpcHandle::from_bytes(&bytes)
 }
 
-/// Fails unless the result is this error of HIP.
+/// Fails unless the result is an error with this code of HIP.
 #[track_caller]
 fn assert_error<T: std::fmt::Debug>(result: &Result<T, PeerError>, hip: i32) {
     match result {
@@ -59,7 +58,7 @@ fn assert_shared(exporter: &mut Peer, address: usize, importer: &mut Peer) {
     importer.close(opened);
 }
 
-/// Calls a function, and fails if it took too long.
+/// Calls a function, and fails if the call took too long.
 #[track_caller]
 fn within<T>(seconds: u64, function: impl FnOnce() -> T) -> T {
     let begun = Instant::now();

@@ -1,4 +1,5 @@
-//! Opening handles: those of freed memory are rejected, and others open the right bytes at the right offset and size.
+//! Opening a handle returns the exported bytes at the right offset, with the right size. The library rejects handles of
+//! freed memory.
 
 use super::*;
 use crate::executor::to_hex;
@@ -44,27 +45,27 @@ on_all_fixtures! {
 
     open_rejects_handle_of_reused_process_id(fixture) {
         let setup = Setup::on(fixture);
-        let (mut exporter, mut namesake, mut importer) =
+        let (mut exporter, mut other, mut importer) =
             (setup.peer(), setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
         let generation = forge::Entry::of(&handle).generation();
-        let namesakes_address = namesake.allocate(SIZE);
-        let namesakes_handle = namesake.get_handle(namesakes_address);
+        let others_address = other.allocate(SIZE);
+        let others_handle = other.get_handle(others_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // A test cannot choose a process ID. It therefore writes the namesake's process ID, table descriptor and slot
-        // into the dead exporter's handle.
-        bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
-        let namesakes_bytes = namesakes_handle.to_bytes();
-        bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);
+        // A test cannot choose a process ID. The test therefore writes the process ID, table descriptor and slot of a
+        // living peer into the dead exporter's handle.
+        bytes[forge::PROCESS].copy_from_slice(&other.process.to_le_bytes());
+        let others_bytes = others_handle.to_bytes();
+        bytes[forge::TABLE_AND_SLOT].copy_from_slice(&others_bytes[forge::TABLE_AND_SLOT]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        // The handle is also rejected if it contains the namesake's runtime handle.
-        bytes[forge::RUNTIME].copy_from_slice(&namesakes_bytes[forge::RUNTIME]);
+        // The library also rejects the handle if it contains the living peer's runtime handle.
+        bytes[forge::RUNTIME].copy_from_slice(&others_bytes[forge::RUNTIME]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        importer.open(&namesakes_handle);
+        importer.open(&others_handle);
     }
 
     open_accepts_hip_handles(fixture) {
@@ -83,7 +84,7 @@ on_all_fixtures! {
         }
         assert_error(&importer.try_run(&format!("close_raw {}", twice[1])), INVALID_VALUE);
         exporter.free(address);
-        // As in HIP, the runtime decides whether freed memory can still be opened. ROCm 6.1 allows it.
+        // As in HIP, the runtime decides whether freed memory can still be opened. ROCm 6.1 still opens the memory.
         if let Err(error) = within(30, || importer.try_open(&hip_handle)) {
             assert_eq!(error.hip, INVALID_DEVICE_POINTER, "{}", error.text);
         }
@@ -108,7 +109,7 @@ on_all_fixtures! {
         let last = exporter.get_handle(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
         assert_error(&importer.try_run(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
-        // Any address of the mapped allocation closes it, even one before the opened address.
+        // Any address of the mapped allocation closes the memory, even an address before the opened address.
         importer.run(&format!("close_raw {}", opened - 77));
     }
 
@@ -120,7 +121,7 @@ on_all_fixtures! {
         exporter.write(address + SIZE - 4, "last");
         let opened = importer.open(&exporter.get_handle(inside));
         let size = SIZE - INTERIOR_OFFSET;
-        assert_eq!(importer.run(&format!("size {opened}")), size.to_string());
+        assert_eq!(importer.run(&format!("get_size {opened}")), size.to_string());
         assert!(importer.run(&format!("read {opened} {size}")).ends_with(&to_hex(b"last")));
         assert_error(&importer.try_run(&format!("read {opened} {}", size + 1)), INVALID_VALUE);
         importer.run(&format!("fill {opened} {} {size}", 0x6464_6464));

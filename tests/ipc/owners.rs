@@ -1,4 +1,5 @@
-//! Opened memory is closed by its owner: an `OpenedMemory` value, or the caller of a raw open.
+//! Only the owner of opened memory can close the memory. The owner is an `OpenedMemory` value, or the caller of
+//! `Ipc::open_mem_handle`.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

@@ -1,7 +1,7 @@
-//! Processes that execute the commands of a test, one line at a time.
+//! Peers: processes that execute the commands of a test, one line at a time.
 //!
-//! A peer is forked from the test before the test has a runtime, and opens a runtime of its own. Peers fork
-//! children and grandchildren on command. The test can stop or kill a peer at any moment.
+//! The test forks its peers before it has a runtime, and each peer opens a runtime of its own. Peers fork children and
+//! grandchildren on command. The test can stop or kill a peer at any moment.
 
 use crate::executor::{Executor, from_hex, to_hex};
 use crate::fixture::Fixture;
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Starts peers, and accepts their connections.
 pub struct Setup {
     listener: UnixListener,
-    /// The listener's address: a path, because abstract names are not visible in other network namespaces.
+    /// The listener's address: a path, because processes in other network namespaces cannot use abstract names.
     address: SocketAddr,
     _folder: TempDir,
     fixture: Fixture,
@@ -56,7 +56,7 @@ impl Setup {
     #[track_caller]
     pub fn peer_on(&self, gpu: usize) -> Peer {
         let mut peer = self.peer_without_runtime();
-        peer.run(&format!("runtime {gpu}"));
+        peer.run(&format!("open_runtime {gpu}"));
         peer
     }
 
@@ -87,8 +87,8 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its process id");
-        // The ID that the peer sent is valid only in its PID namespace; the socket's credentials have the ID
-        // in the test's namespace.
+        // Ignores the ID that the peer has sent, which is valid only in the peer's PID namespace. The socket's
+        // credentials contain the peer's ID in the test's namespace.
         let credentials =
             rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }
@@ -173,8 +173,8 @@ impl Peer {
 
     /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
     ///
-    /// Tries several sizes: releases of AMD's runtime differ in the sizes that they keep in a pool, and in the
-    /// addresses that they choose.
+    /// Tries several sizes, because releases of AMD's runtime differ in the sizes that they cache after a free, and in
+    /// the addresses that they choose.
     #[track_caller]
     pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
@@ -196,7 +196,7 @@ impl Peer {
 
     #[track_caller]
     pub fn get_handle(&mut self, address: usize) -> IpcHandle {
-        IpcHandle::from_bytes(&from_hex(&self.run(&format!("get {address}"))))
+        IpcHandle::from_bytes(&from_hex(&self.run(&format!("get_handle {address}"))))
     }
 
     #[track_caller]
@@ -221,8 +221,8 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread, and opens and closes the second repeatedly meanwhile. Returns how long the
-    /// first open took, and the longest round with the second.
+    /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long
+    /// opening the first handle took, and how long opening and closing the second handle took at most.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,
@@ -263,8 +263,8 @@ impl Peer {
     pub fn stop(&self) {
         self.send_signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: a process of this test that is not reaped yet, and a writable status. The call does not reap a
-        // stopped process.
+        // SAFETY: the process is a child that was not reaped yet, and the kernel writes only to `status`. The call does
+        // not reap a stopped process.
         let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
         assert!(stopped == self.process && libc::WIFSTOPPED(status), "{stopped}, {status:#x}");
     }

@@ -1,4 +1,5 @@
-//! Many rounds leak nothing. By default, tests run a thousand rounds; with `HSA_VMM_LONG=1`, ten thousand.
+//! Many exports and opens leak nothing. Each test repeats a call ten thousand times with `HSA_VMM_LONG=1`, otherwise a
+//! thousand times.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -9,13 +10,13 @@ fn rounds() -> usize {
 
 /// Returns the numbers of descriptors and mappings of a peer.
 fn resources(peer: &mut Peer) -> (usize, usize) {
-    let text = peer.run("resources");
+    let text = peer.run("count_resources");
     let (descriptors, mappings) = text.split_once(' ').expect("two numbers");
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Waits 200 ms, and returns the numbers. In this time, the server of AMD's runtime closes the last descriptor that
-/// it sent.
+/// Waits 200 ms, and then does the same as [`resources`]. Meanwhile, the server of AMD's runtime closes the last
+/// descriptor that it has sent.
 fn resources_after_pause(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)
@@ -43,7 +44,7 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let open_and_close = |importer: &mut Peer, number| {
             let hex = executor::to_hex(&handle.to_bytes());
-            importer.run(&format!("rounds {hex} {number}"));
+            importer.run(&format!("open_repeatedly {hex} {number}"));
         };
         open_and_close(&mut importer, 10);
         let before = (resources_after_pause(&mut exporter), resources(&mut importer));
@@ -55,12 +56,12 @@ on_all_fixtures! {
         exporter.assert_contains(address, "kept");
     }
 
-    /// Each round exports 2 MiB of a GPU with 1 GiB, so that a leak exhausts the memory.
+    /// Each round exports 2 MiB of a GPU with 1 GiB, so a leak exhausts the memory.
     many_exports_leak_nothing(fixture) {
         let mut exporter = Setup::on(fixture).peer();
-        exporter.run("new_rounds 10");
+        exporter.run("export_repeatedly 10");
         let before = resources(&mut exporter);
-        let result = exporter.try_run(&format!("new_rounds {}", rounds()));
+        let result = exporter.try_run(&format!("export_repeatedly {}", rounds()));
         if fixture.leaks_exported_memory() {
             assert_error(&result, OUT_OF_MEMORY);
         } else {
@@ -74,7 +75,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
         let before = resources(&mut exporter);
-        exporter.run(&format!("get_rounds {address} {}", rounds()));
+        exporter.run(&format!("get_handle_repeatedly {address} {}", rounds()));
         assert_leaked(before, &mut exporter, 0);
         assert_eq!(exporter.get_handle(address), handle);
     }

@@ -1,11 +1,12 @@
-//! Peers that never reply. Only calls that need such a peer wait for it, with a time limit.
+//! A peer that never replies delays only the calls that need this peer, and only up to a time limit.
 
 use super::*;
 use crate::fixture::{Fixture, on_all_fixtures};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Locks an export's entry in its exporter's table, like a process that hangs while it holds the lock.
+/// Locks the entry of a handle in its exporter's table, like a process that hangs while it holds the lock. Dropping the
+/// returned file unlocks the entry.
 fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     let bytes = handle.to_bytes();
     // The numbers in the field `forge::TABLE_AND_SLOT`.
@@ -27,7 +28,8 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     table
 }
 
-/// Returns whether to run a long test on this fixture. Both modes of AMD's runtime behave alike, so one is enough.
+/// Returns whether to run a long test on this fixture. On AMD's runtime, long tests run only in the mode with a server,
+/// because both modes behave alike.
 fn runs_long_test(name: &str, fixture: &Fixture) -> bool {
     (matches!(fixture, Fixture::Simulation) || fixture.has_server())
         && hsa_rocr::test::runs_long_test(name)
@@ -108,8 +110,8 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let mut flooder = setup.peer_without_runtime();
         flooder.run("connect_to_relays");
-        let rounds = format!("rounds {} 50", executor::to_hex(&handle.to_bytes()));
-        let connected = |flooder: &mut Peer| flooder.run("flood_count") != "0";
+        let rounds = format!("open_repeatedly {} 50", executor::to_hex(&handle.to_bytes()));
+        let connected = |flooder: &mut Peer| flooder.run("count_connections") != "0";
         within(60, || {
             importer.run(&rounds);
             // The library starts relays only if the exporter has a server.
@@ -119,13 +121,13 @@ on_all_fixtures! {
         });
     }
 
-    exporters_survive_importers_that_hang_up(fixture) {
+    exporters_survive_importers_that_disconnect(fixture) {
         if !fixture.has_server() {
             return;
         }
         let setup = Setup::on(fixture);
         let mut exporter = setup.peer();
-        exporter.run("sigpipe");
+        exporter.run("reset_sigpipe");
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
         let handle = exporter.get_handle(address);
@@ -139,14 +141,14 @@ on_all_fixtures! {
         importer.assert_contains(opened, "there");
     }
 
-    importers_survive_servers_that_hang_up(fixture) {
+    importers_survive_servers_that_disconnect(fixture) {
         if !fixture.has_server() {
             return;
         }
         let setup = Setup::on(fixture);
         let (mut exporter, mut server) = (setup.peer(), setup.peer_without_runtime());
         let mut importer = setup.peer();
-        importer.run("sigpipe");
+        importer.run("reset_sigpipe");
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get_handle(address);
         server.run("send_invalid_descriptor");

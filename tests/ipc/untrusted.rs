@@ -1,4 +1,5 @@
-//! Exporters of another user, and in another PID namespace.
+//! The library rejects exporters of another user until the caller trusts the user, and exporters in another PID
+//! namespace.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -7,9 +8,9 @@ use crate::process::namespaces::{NOBODY_UID, Need, has_privilege};
 
 /// Starts the first process of a new PID namespace, with its own `/proc`.
 fn first_process_of_namespace(setup: &Setup, parent: &mut Peer) -> Peer {
-    parent.run("namespace");
+    parent.run("new_pid_namespace");
     let mut first = setup.child_of(parent);
-    first.run("proc");
+    first.run("mount_proc");
     first
 }
 
@@ -24,7 +25,7 @@ on_all_fixtures! {
     another_user_is_rejected_until_trusted(fixture) needs OtherUser {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
-        exporter.run(&format!("user {NOBODY_UID}"));
+        exporter.run(&format!("become_user {NOBODY_UID}"));
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
         let handle = exporter.get_handle(address);
@@ -59,7 +60,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
-        exporter.run(&format!("real_user {NOBODY_UID}"));
+        exporter.run(&format!("set_real_user {NOBODY_UID}"));
         let handle = exporter.get_handle(address);
         for handle in [handle, to_hip_handle(&handle)] {
             let result = importer.try_open(&handle);
@@ -83,7 +84,7 @@ on_all_fixtures! {
         exporter.write(address, "genuine");
         let handle = exporter.get_handle(address);
         let mut impostor = setup.peer();
-        impostor.run(&format!("user {NOBODY_UID}"));
+        impostor.run(&format!("become_user {NOBODY_UID}"));
         let impostors_address = impostor.allocate(SIZE);
         let own_handle = executor::to_hex(&impostor.get_handle(impostors_address).to_bytes());
         impostor.run(&format!("replace_server {} {own_handle}", exporter.process));
@@ -108,7 +109,7 @@ on_all_fixtures! {
         }
         let setup = Setup::on(fixture);
         let (mut impostor, mut importer) = (setup.peer(), setup.peer());
-        impostor.run(&format!("user {NOBODY_UID}"));
+        impostor.run(&format!("become_user {NOBODY_UID}"));
         let impostors_address = impostor.allocate(SIZE);
         let mut bytes = to_hip_handle(&impostor.get_handle(impostors_address)).to_bytes();
         // The handle names a process of a trusted user, and the server of the impostor.
@@ -118,7 +119,7 @@ on_all_fixtures! {
         assert_error(&result, INVALID_DEVICE_POINTER);
     }
 
-    open_rejects_a_registration_of_another_server(fixture) {
+    open_rejects_a_table_entry_of_another_server(fixture) {
         if !fixture.has_server() {
             return;
         }
@@ -149,20 +150,20 @@ on_all_fixtures! {
         // Forks before the first process has a runtime.
         let mut second = setup.child_of(&mut first);
         for peer in [&mut first, &mut second] {
-            peer.run("runtime 0");
+            peer.run("open_runtime 0");
         }
         let address = first.allocate(SIZE);
         first.write(address, "inside");
         let handle = first.get_handle(address);
         assert_eq!(handle.process, 1);
-        // Within the namespace everything works.
+        // Within the namespace, processes can share memory.
         let opened = second.open(&handle);
         second.assert_contains(opened, "inside");
         assert_error(&first.try_open(&handle), INVALID_CONTEXT);
         // Outside, process 1 is another process.
         assert_of_other_namespace(&outside.try_open(&handle));
         // In the other namespace, the importer itself is process 1.
-        other.run("runtime 0");
+        other.run("open_runtime 0");
         assert_of_other_namespace(&other.try_open(&handle));
         let address = outside.allocate(SIZE);
         let handle = outside.get_handle(address);
@@ -176,12 +177,12 @@ on_all_fixtures! {
         let address = outside.allocate(SIZE);
         let handle = outside.get_handle(address);
         let mut parent = setup.peer_without_runtime();
-        parent.run("namespace");
+        parent.run("new_pid_namespace");
         let mut inside = setup.child_of(&mut parent);
-        inside.run("runtime 0");
+        inside.run("open_runtime 0");
         assert_of_other_namespace(&inside.try_open(&handle));
         let address = inside.allocate(SIZE);
-        let result = inside.try_run(&format!("get {address}"));
+        let result = inside.try_run(&format!("get_handle {address}"));
         assert!(result.unwrap_err().text.contains("/proc is not this namespace's"));
         inside.write(address, "usable");
         inside.assert_contains(address, "usable");

@@ -6,14 +6,14 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The fields of an event: name and value, and `level` last. Strings are unchanged, other values are formatted
-/// with `Debug`.
+/// The names and values of an event's fields. The last field is `level`. Values that are not strings have the format of
+/// `Debug`.
 pub type Fields = Vec<(&'static str, String)>;
 
 /// Calls `on_event` for each event that passes the filter, on the thread that logs it.
 ///
-/// Installs a subscriber for the whole process, once; later calls have no effect. A subscriber of one thread does not
-/// work: tracing caches for all threads whether the first thread's subscriber is interested in an event.
+/// The first call installs a subscriber for the whole process. Later calls have no effect. A subscriber of one thread
+/// would not suffice: tracing caches for all threads whether the first thread's subscriber is interested in an event.
 pub fn subscribe(filter: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
     static ONCE: Once = Once::new();
     let set = || tracing::subscriber::set_global_default(EventSubscriber { filter, on_event });

@@ -13,8 +13,8 @@ pub fn orders() -> Vec<[usize; 4]> {
     orders
 }
 
-/// Creates a value of each owned type, drops the runtime, and drops the values in the given order. Fails unless
-/// the memory stays readable until its mapping is dropped.
+/// Creates a value of each owned type, drops the runtime, and drops the values in the order of `order`. Fails unless
+/// the memory stays readable until the mapping is dropped.
 pub fn drop_in_order(
     order: [usize; 4],
     Library { runtime, vmm }: Library,

@@ -1,4 +1,4 @@
-//! The library on a runtime: the simulation or AMD's.
+//! The library on a runtime: on the simulation or on AMD's runtime.
 
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::VmmOptions;
@@ -52,7 +52,7 @@ impl Library {
     }
 
     /// Returns the properties of shareable memory on a GPU.
-    pub fn on(&self, gpu: usize) -> AllocationProperties {
+    pub fn shareable_on(&self, gpu: usize) -> AllocationProperties {
         AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
@@ -63,7 +63,7 @@ impl Library {
 
     #[track_caller]
     pub fn create(&self, gpu: usize, size: usize) -> Handle {
-        self.vmm.create(size, &self.on(gpu)).expect("memory")
+        self.vmm.create(size, &self.shareable_on(gpu)).expect("memory")
     }
 
     #[track_caller]
@@ -85,11 +85,11 @@ impl Library {
         (base, handle)
     }
 
-    /// Makes two adjacent reservations. Retries if another thread takes the addresses.
+    /// Makes two adjacent reservations, and returns their addresses. Retries if another thread takes the addresses.
     #[track_caller]
     pub fn adjacent_reservations(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
-            // A reservation of twice the size, which is dropped at once, shows where the addresses are free.
+            // Finds free addresses: makes a reservation of twice the size, and drops it at once.
             let low =
                 Reservation::builder(2 * size).reserve(&self.vmm).expect("addresses").address();
             let high = low.checked_add(size).expect("no overflow");
@@ -104,7 +104,8 @@ impl Library {
         panic!("the addresses after a reservation were taken each time");
     }
 
-    /// Returns a buffer of four steps on the first GPU, extended several times. `extensions` are numbers of steps.
+    /// Creates a buffer of four steps of `step` bytes on the first GPU, and extends it several times. `extensions`
+    /// contains the number of steps of each extension.
     ///
     /// Retries if another thread takes the addresses.
     #[track_caller]
@@ -112,8 +113,8 @@ impl Library {
         self.extended_buffer_before_free_steps(step, extensions, 0)
     }
 
-    /// Does the same as [`extended_buffer`](Self::extended_buffer), at an address after which `free_steps` more steps
-    /// were free a moment before.
+    /// Does the same as [`extended_buffer`](Self::extended_buffer). When the function chose the address, `free_steps`
+    /// more steps were free after the extended buffer.
     #[track_caller]
     fn extended_buffer_before_free_steps(
         &self,
@@ -122,13 +123,15 @@ impl Library {
         free_steps: usize,
     ) -> GrowableBuffer {
         for _ in 0..1000 {
-            // A reservation of all steps, which is dropped at once, shows where the addresses are free.
+            // Finds free addresses: makes a reservation for all steps, and drops it before the buffer reserves them.
             let steps = 4 + extensions.iter().sum::<usize>() + free_steps;
             let free = Reservation::builder(steps * step).reserve(&self.vmm).expect("addresses");
             let base = free.address();
             drop(free);
             let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(base);
-            let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
+            let Ok(mut buffer) = options.reserve(&self.vmm, &self.shareable_on(0)) else {
+                continue;
+            };
             assert_eq!(buffer.address(), base);
             let extend = |&steps: &usize| match buffer.extend(steps * step) {
                 Ok(()) => true,
@@ -144,7 +147,7 @@ impl Library {
         panic!("the addresses after a reservation were taken each time");
     }
 
-    /// Returns an extended buffer, and a reservation exactly at its end.
+    /// Returns a buffer of four steps with an extension of two, and a reservation exactly at the buffer's end.
     #[track_caller]
     pub fn extended_buffer_and_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
@@ -157,7 +160,7 @@ impl Library {
         panic!("the addresses after a buffer were taken each time");
     }
 
-    /// Fails unless the ledger is consistent and lists nothing.
+    /// Fails unless the ledger is consistent and empty, and no range is quarantined.
     #[track_caller]
     pub fn assert_everything_freed(&self) {
         self.vmm.check().expect("the ledger is consistent");

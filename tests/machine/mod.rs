@@ -1,4 +1,4 @@
-//! The library on simulations of each release, and on any runtime.
+//! The library on the simulation of any release of AMD's runtime, or on another runtime.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
-/// A simulation, and the library on it.
+/// A simulated machine: a simulation of AMD's runtime and its GPUs, and the library on this runtime.
 pub struct Machine {
     pub simulation: Arc<Simulation>,
     pub library: Library,
@@ -45,14 +45,15 @@ impl Machine {
         Self { simulation, library: Library::open(runtime, options) }
     }
 
-    /// Fails unless the library and the runtime hold nothing.
+    /// Fails unless the library has freed everything in its ledger and in the runtime.
     #[track_caller]
     pub fn assert_empty(&self) {
         self.assert_everything_freed();
         assert_idle(&self.simulation);
     }
 
-    /// Returns the runtime calls that `function` makes: names without `hsa_amd_vmem_`, and counts.
+    /// Counts the calls of the runtime that `function` makes. Returns the name of each called function, without
+    /// `hsa_amd_vmem_`, and the number of calls.
     pub fn calls(&self, function: impl FnOnce()) -> Vec<(&'static str, u64)> {
         let before = self.simulation.all_calls();
         function();
@@ -62,9 +63,11 @@ impl Machine {
         counts.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
     }
 
-    /// Returns the runtime's usage without lingering memory, which ROCm 7.2 keeps until its addresses are freed.
+    /// Returns the runtime's usage without lingering memory: unmapped and released memory that ROCm 7.2 keeps until the
+    /// addresses are freed.
     ///
-    /// The number of descriptors is zero, because it is unknown how many of them belong to lingering memory.
+    /// Sets the number of descriptors to zero, because the simulation does not say how many of them belong to lingering
+    /// memory.
     pub fn usage_without_lingering_memory(&self) -> Usage {
         let mut usage = self.simulation.usage();
         for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
@@ -79,7 +82,7 @@ impl Machine {
         self.usage_without_lingering_memory().vram_used[gpu] as usize
     }
 
-    /// Drops the library, and fails if the runtime still holds anything or was not shut down.
+    /// Drops the library. Fails if the runtime still has resources, or was not shut down.
     #[track_caller]
     pub fn close(self) {
         let simulation = self.simulation.clone();
@@ -89,6 +92,7 @@ impl Machine {
     }
 }
 
+/// Fails if the simulated runtime still has resources.
 #[track_caller]
 pub fn assert_idle(simulation: &Simulation) {
     let usage = simulation.usage();
@@ -163,7 +167,8 @@ pub fn with_two_cpus(mut config: Config) -> Config {
     config
 }
 
-/// Makes dma-bufs impossible to map for writing, so that only the runtime can map memory for the CPU.
+/// Makes the runtime export dma-bufs that cannot be mapped for writing. The library must then ask the runtime to map
+/// memory for the CPU.
 pub fn without_cpu_mapping(mut config: Config) -> Config {
     config.dmabuf_cpu_mapping = false;
     config

@@ -1,12 +1,13 @@
-//! Limits the number of descriptors of this process, which runs one test alone.
+//! Limits the file descriptors of this process. The process must not run another test at the same time.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Allows this process only `descriptors` further descriptors.
+/// Allows this process to open only `descriptors` further descriptors.
 pub fn limit_free_descriptors(descriptors: u64) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    // Opens files until no lower descriptor is free, because the limit applies to the value of a descriptor.
+    // The limit applies to the number of a new descriptor, not to the count. Opening files uses up the free lower
+    // numbers.
     let mut files = Vec::new();
     loop {
         let file = File::open("/dev/null").unwrap();
@@ -21,7 +22,7 @@ pub fn limit_free_descriptors(descriptors: u64) {
     std::mem::forget(files);
 }
 
-/// Sets the soft limit of descriptors of this process, but at most to the hard limit.
+/// Sets the soft limit of this process's descriptors to `descriptors`, or to the hard limit if this is lower.
 pub fn set_soft_limit(descriptors: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes only to `limit`.
@@ -33,7 +34,7 @@ pub fn set_soft_limit(descriptors: u64) {
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Sets the soft limit to the hard limit.
+/// Sets the soft limit of this process's descriptors to the hard limit.
 pub fn raise_limit() {
     set_soft_limit(u64::MAX);
 }

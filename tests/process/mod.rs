@@ -39,7 +39,7 @@ pub fn regions() -> Vec<Region> {
     text.lines().map(|line| region(line).expect("a line of /proc/self/maps")).collect()
 }
 
-/// Returns the permissions of a range: start, end and permissions of each part with equal permissions.
+/// Splits a range into parts with equal permissions. Returns start, end and permissions of each part.
 ///
 /// # Errors
 /// Returns the first address that is not mapped.
@@ -63,8 +63,8 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
     if next < start + size { Err(next) } else { Ok(parts) }
 }
 
-/// Returns the read, write and execute permissions of ranges, each a start and a size. Merges adjacent parts with
-/// equal permissions, even if only one of them is shared.
+/// Splits ranges into parts with equal read, write and execute permissions. `ranges` contains starts and sizes. Returns
+/// start, end and permissions of each part. A part may contain shared and private mappings.
 ///
 /// # Errors
 /// Returns the first address that is not mapped.
@@ -105,14 +105,15 @@ pub fn assert_inaccessible(start: usize, size: usize, context: &str) {
     assert!(is_inaccessible, "{context}: expected no permissions, found {parts:x?}");
 }
 
-/// Returns the number of open file descriptors, without the descriptor that the count itself opens.
+/// Returns the number of open file descriptors, without the descriptor that this function opens to count them.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Calls a function while the process can open only `free_descriptors` further descriptors.
+/// Calls `function` while the process can open only `free_descriptors` further descriptors.
 pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
-    // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
+    // The standard library duplicates descriptors to 3 and above. With a limit of 3, the duplication would fail with
+    // another error.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD only reads flags, and any number is a valid argument.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
@@ -132,7 +133,7 @@ pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce()
 
 /// Runs the calling test in a process of its own, and returns `true`. Returns `false` in that process.
 ///
-/// In that process no other test opens descriptors, or takes addresses that a runtime gives up temporarily.
+/// In that process, no other test opens descriptors, or uses addresses that a runtime frees for a moment.
 #[must_use = "the test must return if this is true"]
 #[track_caller]
 pub fn rerun_in_own_process() -> bool {
@@ -260,10 +261,10 @@ pub fn load_in_child(address: usize) -> End {
     })
 }
 
-/// How a child that accesses inaccessible memory ends.
+/// How a child ends that accesses memory without permission.
 pub const FAULT: End = End::Signal(libc::SIGSEGV);
 
-/// Runs a function in a thread, and fails if it does not return in time.
+/// Runs a function in a thread, and fails if the function does not return in time.
 #[track_caller]
 pub fn within(time_limit: Duration, function: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(function);

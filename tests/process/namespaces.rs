@@ -1,5 +1,5 @@
-//! Processes of other users, and in other namespaces. A test without a privilege that it needs prints the
-//! privilege, and is skipped.
+//! Processes of other users, and in other namespaces. If this process lacks a privilege that a test needs, the test
+//! prints the privilege and is skipped.
 
 use super::{End, in_child_with_status};
 use libc::{CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, c_int};
@@ -8,7 +8,7 @@ use std::io::Error;
 /// The user `nobody`.
 pub const NOBODY_UID: u32 = 65534;
 
-/// The privileges that a test needs.
+/// A privilege that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// To become another user.
@@ -19,7 +19,7 @@ pub enum Need {
     UserNamespace,
 }
 
-/// Returns whether this process has a privilege. If not, prints that the test is skipped.
+/// Returns whether this process has a privilege. If not, prints that `test` is skipped.
 pub fn has_privilege(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
@@ -47,27 +47,28 @@ pub fn new_pid_namespace() {
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // Also creates a network namespace: AMD's runtime names its socket by the process ID, which is no longer unique.
+    // Also creates a network namespace. AMD's runtime names its socket by the process ID, and in a PID namespace this
+    // ID may equal that of a process outside.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());
     }
-    // Users other than root need a user namespace. This user keeps its ID in the namespace.
+    // Users other than root need a user namespace. The user keeps its ID in this namespace.
     let user = rustix::process::geteuid().as_raw();
     if user == NOBODY_UID {
-        // In a user namespace, this is also the ID of all users that are not mapped into it.
+        // In a user namespace, the ID of `nobody` also stands for all users that are not mapped into the namespace.
         return Err(Error::from(std::io::ErrorKind::PermissionDenied));
     }
     unshare(all | CLONE_NEWUSER)?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
 }
 
-/// Enters a user namespace into which no user is mapped, so all users have the ID of `nobody`.
+/// Enters a user namespace into which no user is mapped. All users have the ID of `nobody` there.
 pub fn new_user_namespace() {
     unshare(CLONE_NEWUSER).expect("a user namespace");
 }
 
-/// Mounts the `/proc` of this process's PID namespace, visible only to this process and its children.
+/// Mounts the `/proc` of this process's PID namespace. Only this process and its children see the mount.
 pub fn mount_own_proc() {
     let (root, proc) = (c"/", c"proc");
     let flags = libc::MS_REC | libc::MS_PRIVATE;
@@ -81,8 +82,8 @@ pub fn mount_own_proc() {
     assert_eq!(status, 0, "{}", Error::last_os_error());
 }
 
-/// Changes the real user of this process, but not the effective user. A set-user-id program that another user has
-/// started is in the same state.
+/// Changes the real user of this process, but not the effective user. A set-user-ID program has two such users if
+/// another user starts it.
 pub fn set_real_user(user: u32) {
     let effective_user = rustix::process::geteuid().as_raw();
     // SAFETY: the call changes the user of the process, and accesses no memory.

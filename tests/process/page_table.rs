@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 
-/// Returns the address ranges in a GPU's page table.
+/// Returns the address range of each entry in a GPU's page table.
 #[track_caller]
 pub fn entries(gpu: usize) -> Vec<Range<usize>> {
-    lines(gpu).iter().filter_map(|line| entry(line)).collect()
+    lines(gpu).iter().filter_map(|line| entry_range(line)).collect()
 }
 
-/// Returns the permissions of the entry that starts at an address of a GPU, such as `rwx`.
+/// Returns the permissions of the entry that starts at an address, for example `rwx`.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 pub fn permissions(gpu: usize, address: usize) -> Option<String> {
-    let line =
-        lines(gpu).into_iter().find(|line| entry(line).is_some_and(|it| it.start == address))?;
+    let line = lines(gpu)
+        .into_iter()
+        .find(|line| entry_range(line).is_some_and(|it| it.start == address))?;
     line.split_whitespace().last().map(str::to_owned)
 }
 
@@ -25,7 +26,7 @@ fn lines(gpu: usize) -> Vec<String> {
 }
 
 /// Returns the addresses in a line `  0x… size 0x… buffer …`, or `None` for other lines.
-fn entry(line: &str) -> Option<Range<usize>> {
+fn entry_range(line: &str) -> Option<Range<usize>> {
     let number = |word: Option<&str>| usize::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
     let mut words = line.split_whitespace();
     let start = number(words.next())?;
@@ -33,27 +34,28 @@ fn entry(line: &str) -> Option<Range<usize>> {
     Some(start..start + size)
 }
 
-/// A page in a GPU's page table.
+/// What a GPU's page table says about one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each test binary uses a different part")]
 pub struct Page {
-    /// The line's description of the memory.
+    /// The driver's description of the memory to which the page is mapped.
     pub memory: String,
-    /// Where the page is in the memory, in bytes.
+    /// The offset of the page in the memory, in bytes.
     pub offset: usize,
-    /// Such as `rwx`.
+    /// For example `rwx`.
     pub permissions: String,
 }
 
-/// Returns the page at an address of a GPU; `None` without an entry.
+/// Returns the page at an address, or `None` if no entry of the GPU contains the address.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 #[track_caller]
 pub fn page(gpu: usize, address: usize) -> Option<Page> {
     let lines = lines(gpu);
-    let line = lines.iter().find(|line| entry(line).is_some_and(|it| it.contains(&address)))?;
+    let line =
+        lines.iter().find(|line| entry_range(line).is_some_and(|it| it.contains(&address)))?;
     let (before, after) = line.split_once(" offset 0x")?;
     let (offset, permissions) = after.split_once(' ')?;
-    let offset = usize::from_str_radix(offset, 16).ok()? + address - entry(line)?.start;
+    let offset = usize::from_str_radix(offset, 16).ok()? + address - entry_range(line)?.start;
     let memory = before.split_whitespace().skip(3).collect::<Vec<_>>().join(" ");
     Some(Page { memory, offset, permissions: permissions.to_owned() })
 }

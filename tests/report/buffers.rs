@@ -1,4 +1,4 @@
-//! Reports list the reservations and mappings of buffers, with the names set by address.
+//! Reports list the reservations and mappings of buffers, under the names that were set by address.
 
 use super::*;
 use hsa_vmm::AllocationProperties;
@@ -7,7 +7,7 @@ use hsa_vmm::simulation::Generation;
 
 #[test]
 fn report_lists_named_buffers() {
-    // In this generation a pause keeps the addresses, so that no other test takes them.
+    // In this generation, a pause keeps the addresses reserved, so no other test can take them.
     let machine =
         Machine::new(Config::mi300x(2).with_generation(Generation::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));

@@ -1,4 +1,4 @@
-//! Reports match the state.
+//! A report matches the state of the library.
 
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[test]
 fn report_lists_everything() {
     let machine = machine();
-    let (base, handles) = map_pages(&machine, 8, &[0, 1, 4]);
+    let (base, handles) = map_granules(&machine, 8, &[0, 1, 4]);
     grant_both_gpus(&machine, base, GRANULE);
     machine.grant(at(base, GRANULE), GRANULE, machine.cpu(0), Access::Read);
     machine.vmm.release(handles[1]).unwrap();
@@ -49,7 +49,7 @@ fn fragmentation_excludes_the_largest_hole() {
     let machine = machine();
     // Free granules, granules of the largest hole, the number of holes, and the fragmentation.
     let numbers = |granules: usize, mapped: &[usize]| {
-        let (base, handles) = map_pages(&machine, granules, mapped);
+        let (base, handles) = map_granules(&machine, granules, mapped);
         let entry =
             machine.vmm.report().reservations.into_iter().find(|entry| entry.address == base);
         for (number, handle) in mapped.iter().zip(handles) {
@@ -71,11 +71,12 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver grants a GPU read and write access with any grant.
+/// AMD's user-space driver gives a GPU read and write access with any grant. The report says if a GPU can do more than
+/// the caller has requested.
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();
-    let (base, _) = map_pages(&machine, 1, &[0]);
+    let (base, _) = map_granules(&machine, 1, &[0]);
     let gpu = machine.gpu(0);
     let of_gpu = |report: Report| {
         let access = &report.reservations[0].mappings[0].access;
@@ -95,7 +96,7 @@ fn unenforced_access_is_reported() {
 #[test]
 fn idle_lists_unused_memory() {
     let machine = machine();
-    let (base, _) = map_pages(&machine, 2, &[0, 1]);
+    let (base, _) = map_granules(&machine, 2, &[0, 1]);
     grant_both_gpus(&machine, base, GRANULE);
     let empty = machine.reserve(GRANULE);
     let unused = machine.create(0, GRANULE);
@@ -118,7 +119,7 @@ fn quarantine_is_reported_with_its_reason() {
     config.faults =
         machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, HSA_STATUS_ERROR);
     let machine = Machine::new(config);
-    let (base, _) = map_pages(&machine, 1, &[0]);
+    let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both_gpus(&machine, base, GRANULE);
     machine.vmm.name_reservation(base, "lost").unwrap();
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
@@ -141,7 +142,7 @@ fn report_is_consistent_during_changes() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let (base, handles) = map_pages(&machine, 3, &[0, 1, 2]);
+                    let (base, handles) = map_granules(&machine, 3, &[0, 1, 2]);
                     machine.vmm.name_mapping(base, "first").unwrap();
                     machine.vmm.unmap(base, 3 * GRANULE).unwrap();
                     for handle in handles {

@@ -1,4 +1,4 @@
-//! Leaks are logged by name.
+//! When the last `Vmm` is dropped, the library logs leaked reservations and memory with their names.
 
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
@@ -25,11 +25,11 @@ fn warnings(function: impl FnOnce()) -> Vec<Fields> {
 fn leaks_are_logged_by_name() {
     let logged = warnings(|| {
         let machine = machine();
-        let (base, handles) = map_pages(&machine, 2, &[0]);
+        let (base, handles) = map_granules(&machine, 2, &[0]);
         machine.vmm.name_reservation(base, "kv cache").unwrap();
         machine.vmm.name_handle(handles[0], "page 0").unwrap();
-        // No handle refers to this memory: only its reservation is reported as leaked.
-        let (_, unnamed) = map_pages(&machine, 1, &[0]);
+        // No handle refers to this memory, so the library reports only its reservation as leaked.
+        let (_, unnamed) = map_granules(&machine, 1, &[0]);
         machine.vmm.release(unnamed[0]).unwrap();
         machine.close();
     });
@@ -63,7 +63,7 @@ fn owned_values_are_not_logged_as_leaks() {
     let logged = warnings(|| {
         let machine = machine();
         let reservation = Reservation::builder(GRANULE).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, GRANULE, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, GRANULE, &machine.shareable_on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         // The mapping is the last value that uses the runtime.
         drop((reservation, memory, machine));

@@ -1,4 +1,4 @@
-//! Reports: contents, names, text and leaks.
+//! Reports: what they list, the names in them, their text, and the leaks that the library logs.
 
 #[path = "../log/mod.rs"]
 mod log;
@@ -23,8 +23,8 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-/// Reserves `granules` granules, and maps a page of GPU memory at each granule that `mapped` lists.
-fn map_pages(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
+/// Reserves `granules` granules. At each granule that `mapped` lists, maps new memory of the second GPU.
+fn map_granules(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
     let page = |&number: &usize| {
         let handle = machine.create(1, GRANULE);

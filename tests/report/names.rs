@@ -1,4 +1,4 @@
-//! Each name belongs to one value, and is removed when that value is freed.
+//! Each name belongs to one reservation, mapping or memory, and the library removes both together.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
@@ -17,9 +17,9 @@ fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
 fn names_can_be_set_changed_and_removed() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 4, &[0, 1]);
+    let (base, handles) = map_granules(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
-    // Any address inside is accepted.
+    // The calls accept any address inside the reservation or mapping.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
     vmm.name_mapping(at(base, 2 * GRANULE - 1), "second").unwrap();
     vmm.name_handle(handles[0], "page").unwrap();
@@ -38,7 +38,7 @@ fn names_can_be_set_changed_and_removed() {
 fn naming_rejects_values_that_do_not_exist() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     let assert_rejected = |result: Result<(), Error>, argument, problem| {
         let error = result.unwrap_err();
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
@@ -64,7 +64,7 @@ fn naming_rejects_values_that_do_not_exist() {
 fn names_end_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     vmm.name_reservation(base, "old").unwrap();
     vmm.name_mapping(base, "old").unwrap();
     vmm.name_handle(handles[0], "old").unwrap();
@@ -108,7 +108,8 @@ fn new_reservation_inherits_no_name() {
     machine.assert_empty();
 }
 
-/// The owned value's range was freed by address, and other values were created in it.
+/// An owned value whose range was freed by address does not set the names of values that were created later in the
+/// range.
 #[test]
 fn stale_owned_value_names_nothing() {
     // Retries if another thread takes the addresses.
@@ -121,7 +122,8 @@ fn try_naming_stale_values() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
     let reservation = Reservation::builder(2 * GRANULE).reserve(vmm).unwrap().named("mine");
-    let memory = Allocation::create(vmm, GRANULE, &machine.on(0)).unwrap().named("memory");
+    let memory =
+        Allocation::create(vmm, GRANULE, &machine.shareable_on(0)).unwrap().named("memory");
     let mapping = reservation.map(0, &memory).unwrap().named("mapping");
     let some = |name: &str| vec![Some(name.to_owned())];
     assert_eq!(names(&machine), [some("mine"), some("mapping"), some("memory")]);
@@ -163,7 +165,7 @@ fn pool_memory_is_reported_until_freed() {
 #[test]
 fn naming_fails_in_a_forked_child() {
     let machine = machine();
-    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let (base, handles) = map_granules(&machine, 2, &[0]);
     let end = process::in_child(|| {
         let vmm = &machine.vmm;
         let results = [

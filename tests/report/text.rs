@@ -1,4 +1,4 @@
-//! A report as text.
+//! The text of a report.
 
 use super::*;
 use hsa_vmm::PoolMemory;
@@ -15,7 +15,7 @@ fn text_with_placeholders(machine: &Machine, base: Address, handles: &[Handle]) 
 #[test]
 fn text_matches_the_expected_report() {
     let machine = machine();
-    let (base, handles) = map_pages(&machine, 8, &[0, 1, 4]);
+    let (base, handles) = map_granules(&machine, 8, &[0, 1, 4]);
     machine.vmm.name_reservation(base, "kv cache").unwrap();
     machine.vmm.name_handle(handles[2], "odd \"page\"\n").unwrap();
     grant_both_gpus(&machine, base, 2 * GRANULE);
@@ -61,7 +61,7 @@ fn pool_memory_is_listed_under_one_heading() {
 #[test]
 fn equal_idle_entries_share_a_line() {
     let machine = machine();
-    let (base, _) = map_pages(&machine, 8, &[0, 1, 4]);
+    let (base, _) = map_granules(&machine, 8, &[0, 1, 4]);
     let other = machine.create(0, 2 * GRANULE);
     let text = machine.vmm.report().to_string();
     let idle = text.split_once("\nidle: allocated, and not in use\n").unwrap().1;

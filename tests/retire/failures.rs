@@ -1,4 +1,4 @@
-//! Signals that fire too late, failing calls, and invalid submissions.
+//! Retire queues when signals fire too late, calls fail, or submissions are invalid.
 
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
@@ -28,7 +28,7 @@ fn late_signal_quarantines_and_never_unmaps() {
         assert_eq!((listed.len(), listed[0].address, listed[0].size), (1, address, SIZE));
         assert_eq!(listed[0].failure, expected, "{generation}");
 
-        // The signal is too late, and no call unmaps the range.
+        // The signal fires too late. No call may unmap the range any more.
         signal.set(0);
         assert_eq!(queue.poll().unwrap().retired, 0);
         let vmm = &machine.vmm;
@@ -177,8 +177,7 @@ fn invalid_submissions_return_the_mapping() {
     mapping.check_mapped().unwrap();
     let error = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::Zero));
-    // The smaller capacity needs an allocation that is too large. For the larger capacity, the size of the allocation
-    // overflows.
+    // The first capacity needs more memory than exists. For the second capacity, the size of the allocation overflows.
     for capacity in [1 << 48, usize::MAX] {
         let error = RetireQueue::builder(capacity).open(&machine.vmm).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::OutOfMemory), "{error}");

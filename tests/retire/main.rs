@@ -1,4 +1,4 @@
-//! Retire queues: mappings that are unmapped when signals fire.
+//! Retire queues unmap mappings once signals have fired.
 
 #[path = "../allocations/mod.rs"]
 mod allocations;
@@ -38,7 +38,7 @@ fn machine() -> Machine {
 /// Maps new memory at an offset of a reservation, with access for the CPU and the first GPU.
 #[track_caller]
 fn map(machine: &Machine, reservation: &Reservation, offset: usize) -> Mapping {
-    let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let memory = Allocation::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
     let mapping = reservation.map(offset, &memory).unwrap();
     mapping.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"used").unwrap();
@@ -68,7 +68,8 @@ fn submit_range(
     unsafe { queue.submit_range(address, size, signals) }
 }
 
-/// Fails unless the CPU and the GPU can still read the memory. A load from unmapped memory ends the process.
+/// Fails unless the CPU and the GPU can still read the memory. If the memory is not mapped, the CPU's load ends the
+/// process.
 #[track_caller]
 fn assert_readable(machine: &Machine, address: Address) {
     assert!(machine.simulation.page(0, address.get()).is_some(), "no entry in the page table");
@@ -128,7 +129,7 @@ fn thread_unmaps_without_poll() {
     let signal = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 2);
-    // After the pause of the second round, the queue's own thread sleeps, and the submission must wake it.
+    // After the pause of the second round, the queue's own thread sleeps. The submission must wake the thread.
     for pause in [Duration::ZERO, Duration::from_millis(200)] {
         thread::sleep(pause);
         signal.set(1);
@@ -157,8 +158,8 @@ fn mapping_without_signals_is_unmapped_by_next_poll() {
     machine.assert_everything_freed();
 }
 
-/// The queue's thread works in passes and pauses between them. A pass that takes long because unmapping is slow must
-/// not lengthen the pause.
+/// The queue's thread reads signals and unmaps in passes, and pauses between passes. If unmapping is slow, a pass takes
+/// long, but the pause must not become longer.
 #[test]
 fn slow_unmaps_do_not_lengthen_the_pause() {
     const COUNT: usize = 10;
@@ -172,7 +173,7 @@ fn slow_unmaps_do_not_lengthen_the_pause() {
     let begun = Instant::now();
     for (index, mapping) in mappings.into_iter().enumerate() {
         if index == COUNT {
-            // The queue's thread has begun to unmap the others.
+            // Submits the last mapping after the queue's thread has begun to unmap the others.
             wait_until(|| queue.pending() < COUNT);
         }
         submit(&queue, mapping, &[]).unwrap();
@@ -195,7 +196,7 @@ fn full_queue_returns_the_mapping() {
     let is_full = |error: &Error| matches!(error.kind(), ErrorKind::LimitReached { limit: 2, .. });
     // SAFETY: the queue is dropped before the signal.
     let rejected = unsafe { queue.submit_many(mappings, &[signal.at_most(0)]) }.unwrap_err();
-    // The same call cannot succeed later.
+    // The error says that this call can never succeed, not that the queue is full at the moment.
     let problem = rejected.error.problem();
     assert_eq!((problem, queue.pending()), (Some(Problem::ExceedsCapacity(2)), 0), "all or none");
     let by_range = submit_range(&queue, reservation.address(), 3 * SIZE, &[]).unwrap_err();
@@ -295,7 +296,7 @@ fn range_can_be_mapped_again_after_its_retirement() {
     for round in 1..=50 {
         let mapping = map(&machine, &reservation, 0);
         submit(&queue, mapping, &[signal.at_least(round)]).unwrap();
-        let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, SIZE, &machine.shareable_on(0)).unwrap();
         let taken = reservation.map(0, &memory).unwrap_err();
         assert!(matches!(taken.problem(), Some(Problem::AlreadyMapped(_))), "{taken}");
         assert_readable(&machine, reservation.address());

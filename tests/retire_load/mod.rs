@@ -13,34 +13,36 @@ use std::time::{Duration, Instant};
 
 /// The size of a mapping in bytes.
 const SIZE: usize = 64 << 10;
-/// The number of mappings that fit into a thread's reservation: more than the thread has mappings with late signals,
-/// which stay in their slots.
+/// The number of mappings that fit into a thread's reservation. Mappings with late signals stay in their slots, so
+/// there must be more slots than such mappings.
 const SLOTS: usize = 256;
-/// How long a thread waits before it tries again, so that the queue's own thread can run.
+/// How long a worker waits before it tries again. Meanwhile, the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
-/// On average, one in this many submissions has signals that fire too late or never.
+/// On average, one of `LATE_SUBMISSION_INTERVAL` submissions has signals that fire too late or never.
 const LATE_SUBMISSION_INTERVAL: usize = 250;
 
-/// The parameters of a run.
+/// The parameters of a load test.
 pub struct Load<'a> {
     pub library: &'a Library,
     pub threads: usize,
     /// The number of retirements of each thread.
     pub retirements_per_thread: usize,
+    /// The capacity of the queue.
     pub capacity: usize,
+    /// The queue's time limit for signals.
     pub time_limit: Duration,
     /// Fails if an agent cannot read the byte at an address.
     pub read: &'a (dyn Fn(Address, u8) + Sync),
 }
 
-/// The results of a run.
+/// The results of a load test.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub retired: usize,
     pub quarantined: usize,
     /// Submissions to a full queue.
     pub rejected: usize,
-    /// The total time of the submissions, without those to a full queue.
+    /// The total time of successful submissions.
     pub submitting: Duration,
 }
 
@@ -67,17 +69,17 @@ struct Pending {
     submitted: Instant,
 }
 
-/// The mappings that may be left when the threads have ended.
+/// The mappings that may still be mapped when the workers have ended.
 #[derive(Default)]
 struct RemainingMappings {
-    /// Their signals fire too late or never.
+    /// Mappings whose signals fire too late or never.
     late: Vec<Pending>,
-    /// Their signals have fired, perhaps too late.
+    /// Mappings whose signals have fired, perhaps too late.
     possibly_late: Vec<Pending>,
 }
 
 impl Load<'_> {
-    /// Runs the threads. Fails unless exactly the mappings whose signals were late are left.
+    /// Runs the workers. Fails unless exactly the mappings with late signals are still mapped.
     #[track_caller]
     pub fn run(&self) -> Outcome {
         let queue = RetireQueue::builder(self.capacity).with_time_limit(self.time_limit);
@@ -112,7 +114,7 @@ impl Load<'_> {
         // Signals that fire now are too late.
         let RemainingMappings { late: mut remaining, possibly_late } = left.into_inner().unwrap();
         let quarantined: BTreeSet<_> = report.failures.iter().map(|it| it.address).collect();
-        // If several mappings were at the same address, only the last one can be left.
+        // If several mappings were at the same address, only the last of them can still be mapped.
         for pending in possibly_late.into_iter().rev() {
             let is_known = remaining.iter().any(|it| it.address == pending.address);
             if quarantined.contains(&pending.address) && !is_known {
@@ -199,7 +201,7 @@ impl<'a> Worker<'a> {
             self.fire_one();
         }
         while !self.used.is_empty() {
-            self.recycle();
+            self.reclaim_signals();
             thread::sleep(PAUSE);
         }
         let mut left = left.lock().unwrap();
@@ -211,12 +213,12 @@ impl<'a> Worker<'a> {
     /// Maps new memory in an unused slot, and submits the mapping.
     fn retire(&mut self, tag: u8) {
         let library = self.load.library;
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let mapping = loop {
             let offset = self.random.below(SLOTS) * SIZE;
             match self.reservation.map(offset, &memory) {
                 Ok(mapping) => break mapping,
-                // The slot is in use, or its mapping was quarantined because a signal was late.
+                // The slot is in use, or the queue has quarantined its mapping because a signal was late.
                 Err(error) => {
                     let quarantined = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(quarantined || error.problem().is_some(), "{error}");
@@ -224,7 +226,7 @@ impl<'a> Worker<'a> {
             }
             if self.random.below(4) == 0 {
                 self.fire_one();
-                self.recycle();
+                self.reclaim_signals();
             }
         };
         // The queue has unmapped the earlier mapping in this slot, so its signals can be used again.
@@ -277,13 +279,13 @@ impl<'a> Worker<'a> {
         (self.load.read)(mapping.address, mapping.tag);
         mapping.fired += 1;
         if mapping.fired < mapping.signals.len() {
-            // The first signal fires last.
+            // Signal 0 fires last, below.
             mapping.signals[mapping.fired].set(0);
             return;
         }
         let mapping = self.pending.swap_remove(index);
-        // On a busy machine, this signal may fire after the time limit. The queue may then unmap or quarantine the
-        // mapping.
+        // On a busy machine, the last signal may fire after the time limit. The queue may then either unmap or
+        // quarantine the mapping.
         if mapping.submitted.elapsed() > self.load.time_limit / 2 {
             mapping.signals[0].set(0);
             self.possibly_late.push(mapping);
@@ -291,11 +293,11 @@ impl<'a> Worker<'a> {
         }
         mapping.signals[0].set(0);
         self.used.push((mapping.address, mapping.signals));
-        self.recycle();
+        self.reclaim_signals();
     }
 
-    /// Makes the signals of mappings that were unmapped available again.
-    fn recycle(&mut self) {
+    /// Collects the signals of mappings that the queue has unmapped, for new submissions.
+    fn reclaim_signals(&mut self) {
         let vmm = &self.load.library.vmm;
         let mut index = 0;
         while let Some((address, _)) = self.used.get(index) {

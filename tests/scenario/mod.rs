@@ -1,4 +1,4 @@
-//! A scenario with two reservations, and every operation on it.
+//! A scenario: two reservations with mappings and handles. Lists every operation on them.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -21,11 +21,11 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 /// that only this mapping keeps allocated.
 pub struct Scenario {
     pub library: Library,
-    /// Eight granules, of which the first five are mapped in four mappings.
+    /// A reservation of eight granules. Four mappings cover its first five granules.
     pub used: Address,
-    /// Two granules in which nothing is mapped.
+    /// A reservation of two granules, in which nothing is mapped.
     pub empty: Address,
-    /// One granule of memory that is not mapped.
+    /// A handle of one granule of memory, which is not mapped.
     pub spare: Handle,
     /// A descriptor that was exported from `spare`.
     pub shared: OwnedFd,
@@ -42,10 +42,10 @@ impl Scenario {
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
         let [mapped_twice, kept_by_mapping, spare] =
             [0, 1, 0].map(|gpu| library.create(gpu, granule));
-        let double = library.create(0, 2 * granule);
-        // Accesses all memory once, so that the runtime opens no files later.
-        for (index, handle) in
-            [mapped_twice, kept_by_mapping, spare, double].into_iter().enumerate()
+        let large = library.create(0, 2 * granule);
+        // Accesses all memory once, because the runtime opens files on the first access, and the tests count
+        // descriptors.
+        for (index, handle) in [mapped_twice, kept_by_mapping, spare, large].into_iter().enumerate()
         {
             library.map(used, granule, handle);
             library.grant(used, granule, library.cpu(0), Access::ReadWrite);
@@ -54,7 +54,7 @@ impl Scenario {
         }
         library.map(used, granule, mapped_twice);
         library.map(at(used, granule), granule, kept_by_mapping);
-        library.map(at(used, 2 * granule), 2 * granule, double);
+        library.map(at(used, 2 * granule), 2 * granule, large);
         library.map(at(used, 4 * granule), granule, mapped_twice);
         let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
@@ -68,7 +68,7 @@ impl Scenario {
         }
         library.vmm.release(kept_by_mapping).unwrap();
         let shared = library.vmm.export_to_shareable_handle(spare, DESCRIPTOR).unwrap();
-        let handles = RefCell::new(vec![mapped_twice, spare, double]);
+        let handles = RefCell::new(vec![mapped_twice, spare, large]);
         Self { library, used, empty, spare, shared, handles }
     }
 
@@ -78,10 +78,10 @@ impl Scenario {
 
     /// Returns four mappings to make: two in each reservation. Three of them map the same memory.
     pub fn new_mappings(&self) -> [NewMapping; 4] {
-        let (size, double) = (self.granule(), self.handles.borrow()[2]);
+        let (size, large) = (self.granule(), self.handles.borrow()[2]);
         let new_mapping = |address, handle| NewMapping { address, size, offset: 0, handle };
         [
-            new_mapping(at(self.empty, size), double),
+            new_mapping(at(self.empty, size), large),
             new_mapping(at(self.used, 6 * size), self.spare),
             new_mapping(self.empty, self.spare),
             new_mapping(at(self.used, 5 * size), self.spare),
@@ -108,7 +108,7 @@ impl Scenario {
         vmm.check().unwrap_or_else(|e| panic!("{context}: {e}"));
     }
 
-    /// Grants the CPU read access, and fails unless it reads the original contents.
+    /// Grants the CPU read access to all mappings. Fails unless the CPU reads the original contents.
     pub fn assert_contents(&self, context: &str) {
         let granule = self.granule();
         for (index, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
@@ -127,7 +127,7 @@ impl Scenario {
 
 pub type Operation = fn(&Scenario) -> Result<(), Error>;
 
-/// Every operation that calls the runtime, in several variants, each with a name.
+/// Every operation of the library that calls the runtime, with its name. Some operations have several variants.
 pub const OPERATIONS: &[(&str, Operation)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {
@@ -147,7 +147,7 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("free", |s| s.library.vmm.address_free(s.empty, 2 * s.granule())),
     ("create", |s| {
-        let created = s.library.vmm.create(s.granule(), &s.library.on(1))?;
+        let created = s.library.vmm.create(s.granule(), &s.library.shareable_on(1))?;
         s.handles.borrow_mut().push(created);
         Ok(())
     }),

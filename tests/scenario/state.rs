@@ -46,7 +46,7 @@ impl StateSnapshot {
         }
     }
 
-    /// Fails unless the states are equal. Compares part by part, so that the message is short.
+    /// Fails unless the states are equal. Compares each part separately, so that the message shows only what differs.
     #[track_caller]
     pub fn assert_unchanged(&self, after: &Self, context: &str) {
         assert_eq!(self.reservations, after.reservations, "{context}");

@@ -1,4 +1,4 @@
-//! Another process that reads exported segments.
+//! Reads exported segments in another process.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -17,7 +17,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts the process. Must be called before the runtime starts, because the process is a forked child.
+    /// Starts the process as a forked child. The caller must not have started a runtime yet.
     pub fn start() -> Self {
         let (socket, other_end) = UnixStream::pair().unwrap();
         let mut ends = Some((socket, other_end));

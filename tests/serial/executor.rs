@@ -18,7 +18,7 @@ pub struct Executor<'a> {
     agents: [AgentId; AGENTS],
     bases: [Address; RESERVATIONS],
     handles: [Handle; HANDLES],
-    /// Owned reservations, which are kept until the end because dropping them would free the addresses.
+    /// The reservations that `Operation::Reserve` has made. Dropping them before the end would free the addresses.
     reserved_again: Mutex<Vec<Reservation>>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Returns the state after all threads have ended. Counts the references by releasing all of them.
+    /// Returns the state after all threads have ended. To count the references of the handles, releases all of them.
     pub fn observe_and_release(&self) -> State {
         let vmm = &self.library.vmm;
         let mut state = State { contents: [0; HANDLES], ..State::default() };
@@ -143,7 +143,7 @@ impl<'a> Executor<'a> {
         state
     }
 
-    /// Reads the first byte of a mapping. Grants the CPU access meanwhile.
+    /// Reads the first byte of a mapping. Grants the CPU access for the read, and then restores the CPU's access.
     fn first_byte(&self, address: Address) -> u8 {
         let cpu = self.agents[0];
         let before = self.library.vmm.get_access(cpu, address).expect("it is mapped");

@@ -1,9 +1,9 @@
 //! Checks linearizability: concurrent operations have the results and the final state of some serial order.
 //!
-//! A round has some reservations and allocations ([`Executor`]), and a program for each thread. It records the
-//! result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a model
-//! ([`State`]) has the same results and the same final state. If an operation ended before another one began, it must
-//! also come first in that order.
+//! In a round, each thread runs a random program on the same reservations and allocations ([`Executor`]). The round
+//! records the result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a
+//! model ([`State`]) has the same results and the same final state. If an operation ended before another began, the
+//! first operation must also come first in the serial order.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -45,7 +45,7 @@ pub struct SlotRange {
     pub count: usize,
 }
 
-/// An operation. Reservations, allocations and agents are given by index.
+/// An operation. Numbers stand for reservations, allocations and agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Map {
@@ -92,7 +92,7 @@ pub enum Operation {
     Reserve {
         reservation: usize,
     },
-    /// The first step of a successful map. A later release does not free the allocation.
+    /// The first step of a successful map. From then on, a release does not free the allocation.
     BeginMap {
         handle: usize,
     },
@@ -125,7 +125,7 @@ pub enum Reason {
     AddressTaken,
 }
 
-/// An operation or a step of one, with its result and the times of its begin and end.
+/// An operation or a step of an operation, with its result and the times of its begin and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub operation: Operation,
@@ -170,7 +170,7 @@ pub fn run_programs(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec
     histories.into_inner().unwrap()
 }
 
-/// Runs one round, and fails unless it has a serial order.
+/// Runs one round, and fails unless a serial order explains the results.
 #[track_caller]
 pub fn run_round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
     let executor = Executor::new(library);

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 /// Returns whether some serial order of the events has their results and leads from `before` to `after`.
 ///
-/// Uses Wing and Gong's search: tries the next event of each thread, unless the next event of another thread ended
-/// before that event began. Memoises the states from which the search has failed.
+/// Uses Wing and Gong's search. At each step, tries the next event of each thread, except an event that began after
+/// another thread's next event had ended. Remembers the states from which the search has failed.
 pub fn serial_order_exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();

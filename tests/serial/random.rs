@@ -1,4 +1,4 @@
-//! Random programs, reproducible by their seed.
+//! Generates random operations from a seed.
 
 use super::{AGENTS, HANDLES, Operation, RESERVATIONS, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
@@ -32,7 +32,7 @@ impl Random {
         SlotRange { first, count }
     }
 
-    /// Returns a random operation. Maps and grants are frequent, because most others fail without them.
+    /// Returns a random operation. Maps and grants are frequent, because most other operations fail without them.
     pub fn operation(&mut self) -> Operation {
         let (slot, range) = (self.slot(), self.range());
         let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));

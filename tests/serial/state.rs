@@ -1,4 +1,4 @@
-//! A model of the operations as HIP documents them, for one round.
+//! A model of a round: the state, and the effect of each operation as HIP documents it.
 
 use super::{AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
@@ -31,7 +31,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Applies an operation. Returns whether this outcome is possible; if not, the state must not be used afterwards.
+    /// Applies an operation. Returns whether this outcome is possible. After `false`, the caller must drop the state.
     pub fn try_apply(&mut self, operation: Operation, outcome: Outcome) -> bool {
         if let Outcome::Rejected(reason) = outcome {
             return self.can_be_rejected(operation, reason);
@@ -157,7 +157,8 @@ impl State {
         &mut self.slots[reservation][number..number + range.count]
     }
 
-    /// Returns the state that can be observed: without the contents of allocations that are not mapped.
+    /// Returns the part of the state that a test can observe. Sets the contents of allocations that are not mapped to
+    /// zero.
     pub fn into_visible(mut self) -> Self {
         for handle in 0..HANDLES {
             let has_handle =

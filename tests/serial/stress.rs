@@ -1,4 +1,4 @@
-//! Runs rounds for a limited time.
+//! Runs rounds of random operations for a limited time.
 
 use super::{Random, run_round};
 use crate::machine::Library;
@@ -24,7 +24,8 @@ fn seed() -> u64 {
     )
 }
 
-/// Runs at least five rounds of eight threads, for `1 / divisor` of the test's time. Prints their seeds.
+/// Runs rounds of eight threads for `1 / divisor` of the test's time, but at least five rounds. Prints the seed of each
+/// round.
 #[track_caller]
 pub fn stress(name: &str, library: &Library, divisor: u32) {
     let (begun, first_seed) = (Instant::now(), seed());

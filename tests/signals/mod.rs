@@ -1,4 +1,4 @@
-//! Signals of the test program.
+//! HSA signals that a test creates and sets.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -55,12 +55,12 @@ impl Signal {
         unsafe { self.store.expect("signals")(self.handle, value) };
     }
 
-    /// Returns the condition of a completion signal.
+    /// Returns the condition that this signal is at most `value`, as completion signals need it.
     pub fn at_most(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
         (self.handle, SignalCondition::AtMost(value))
     }
 
-    /// Returns the condition of a signal that counts up.
+    /// Returns the condition that this signal is at least `value`, as signals that count up need it.
     pub fn at_least(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
         (self.handle, SignalCondition::AtLeast(value))
     }

@@ -1,5 +1,5 @@
-//! Tests of owned values whose mappings were unmapped by address and replaced by mappings of another owner.
-//! Every method must fail, and must not change the other owner's mappings.
+//! Tests of owned values whose mappings were unmapped by address. Another owner has then made mappings at the same
+//! addresses: the successors. Every method of the owned value must fail, and must not change the successors.
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -22,7 +22,7 @@ struct Successor<'a> {
 }
 
 impl<'a> Successor<'a> {
-    /// Unmaps these ranges by address, and maps other memory there.
+    /// Unmaps these ranges by address, and maps new memory at the same addresses.
     #[track_caller]
     fn replace(library: &'a Library, ranges: &[(Address, usize)]) -> Self {
         let mut mappings = Vec::new();
@@ -57,7 +57,7 @@ impl<'a> Successor<'a> {
         }
     }
 
-    /// Fails unless a method has returned `NotMapped`, and has changed nothing.
+    /// Fails unless a method has returned `NotMapped`, and has not changed the successors.
     #[track_caller]
     fn assert_rejected<T>(&self, method: &str, result: Result<T, impl Into<Error>>) {
         match result.map_err(Into::into) {
@@ -92,7 +92,7 @@ fn free_reservations(library: &Library) {
 
 fn new_mapping(library: &Library) -> Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
-    let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+    let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
     let mapping = reservation.map(0, &memory).unwrap();
     mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     mapping
@@ -128,7 +128,7 @@ pub fn check_mapping(library: &Library) {
 /// Tests a growable buffer and a growable vector.
 pub fn check_growable_buffer(library: &Library) {
     let options = GrowableBuffer::builder(8 * SIZE).with_step(SIZE);
-    let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+    let mut buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     buffer.grow(3 * SIZE).unwrap();
@@ -169,7 +169,7 @@ pub fn check_growable_buffer(library: &Library) {
 }
 
 pub fn check_ring_buffer(library: &Library) {
-    let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.on(0)).unwrap();
+    let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.shareable_on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     ring.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(at(ring.address(), SIZE), SIZE)]);
@@ -187,7 +187,7 @@ pub fn check_ring_buffer(library: &Library) {
 }
 
 pub fn check_pausable_buffer(library: &Library) {
-    let mut buffer = PausableBuffer::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+    let mut buffer = PausableBuffer::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(buffer.address(), SIZE)]);
@@ -214,7 +214,7 @@ pub fn check_paged_buffer(library: &Library) {
         let new_buffer = || {
             let options = PagedBuffer::builder(8 * SIZE).with_page_size(SIZE);
             let options = if has_zero_page { options.with_zero_page() } else { options };
-            let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+            let buffer = options.reserve(&library.vmm, &library.shareable_on(0)).unwrap();
             buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
             buffer.map(0..3).unwrap();
             buffer
@@ -294,7 +294,7 @@ pub fn check_reservation(library: &Library) {
         }
         let handle = library.create(0, SIZE);
         library.map(address, SIZE, handle);
-        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let problem = |error: Error| error.problem();
         let mapped = reservation.map(0, &memory).map_err(problem).map(drop);
         assert_eq!(mapped, Err(Some(Problem::NotReserved)));

@@ -1,5 +1,4 @@
-//! Concurrent threads. Operations are atomic, do not deadlock, and do not wait for operations on other
-//! reservations.
+//! Operations of concurrent threads are atomic, do not deadlock, and do not wait for operations on other reservations.
 
 #[path = "../hostile/mod.rs"]
 mod hostile;
@@ -93,7 +92,8 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// In some calls, the simulated release takes no lock. If two such calls overlap, the simulation aborts the process.
+/// Like AMD's runtime, the simulation takes no lock in some calls. If a call overlaps one of these calls, the
+/// simulation aborts the process.
 #[test]
 fn vmms_and_runtimes_share_a_simulation() {
     within(TIME_LIMIT, || {
@@ -125,7 +125,7 @@ fn owned_values_drop_on_any_thread() {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(8 * granule).reserve(&machine.vmm).unwrap();
-        let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         std::thread::scope(|scope| {
             for number in 0..8 {
                 let (reservation, memory) = (reservation.clone(), memory.clone());
@@ -158,7 +158,7 @@ fn several_vmms_share_a_runtime() {
                     for _ in 0..30 {
                         let vmm = Vmm::open(&machine.runtime).unwrap();
                         let base: Address = vmm.address_reserve(granule, 0, None).unwrap();
-                        let handle = vmm.create(granule, &machine.on(0)).unwrap();
+                        let handle = vmm.create(granule, &machine.shareable_on(0)).unwrap();
                         vmm.map(base, granule, 0, handle).unwrap();
                         // The `Vmm` frees everything when it is dropped.
                     }

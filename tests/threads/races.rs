@@ -1,4 +1,4 @@
-//! Two threads that execute conflicting operations at the same time.
+//! Two threads execute conflicting operations at the same time.
 
 use super::{DESCRIPTOR, TIME_LIMIT, free_everything};
 use crate::machine::{self, Machine, access, at};
@@ -14,8 +14,8 @@ const ROUNDS: usize = 150;
 /// The operation of one of the two threads.
 type Operation = Box<dyn FnOnce(&Machine) + Send>;
 
-/// Returns whether an operation succeeded. Fails unless its error is documented for an operation whose reservation
-/// another thread changes.
+/// Returns whether an operation succeeded. Fails if the operation returned an error that a conflict with another thread
+/// cannot cause.
 #[track_caller]
 fn succeeded(result: Result<(), Error>) -> bool {
     match result {

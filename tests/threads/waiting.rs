@@ -73,7 +73,7 @@ fn operations_on_different_reservations_overlap() {
         let properties = AllocationProperties::on(gpu);
         let bases = [(); 4].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
         let handles = [(); 4].map(|()| vmm.create(4096, &properties).unwrap());
-        // Each call waits in the runtime until four calls have arrived, or until a time limit.
+        // Each call of `map` waits in the runtime until four calls have arrived, or until a time limit.
         hostile.set(c"hostile_meet", 4);
         std::thread::scope(|scope| {
             for (base, handle) in bases.into_iter().zip(handles) {
@@ -106,7 +106,7 @@ fn look_ups_run_during_runtime_calls() {
             assert_eq!(vmm.retain_allocation_handle(at(base, 4096)), Ok(handle));
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
-            // The second call arrives, so that the first one continues.
+            // The first call of `map` continues once this second call has begun.
             vmm.map(second_base, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });
@@ -115,8 +115,8 @@ fn look_ups_run_during_runtime_calls() {
     });
 }
 
-/// Granting the CPU access exports the memory. If the runtime locks exports itself, the grant does not wait for
-/// calls on other reservations.
+/// To grant the CPU access, the library exports the memory. If the runtime itself takes a lock in exports, the grant
+/// does not wait for calls on other reservations.
 #[test]
 fn exports_overlap_maps_if_the_runtime_locks() {
     within(TIME_LIMIT, || {

@@ -1,4 +1,4 @@
-//! Memory sent with its description through channels and tickets: received memory, rejected messages, leaks.
+//! Channels and tickets transport memory with its description. Tests the received memory, rejected messages and leaks.
 
 #[path = "../exchange/mod.rs"]
 mod exchange;
@@ -32,7 +32,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Creates shareable memory.
 fn new_memory(library: &Library) -> Allocation {
-    Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
+    Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap()
 }
 
 /// Maps memory, and grants the CPU access.
@@ -49,7 +49,7 @@ fn first_bytes(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
     bytes
 }
 
-/// Sends bytes, with descriptors at the first byte.
+/// Sends bytes in one message. The descriptors arrive with the first byte.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -109,12 +109,12 @@ fn receive_accepts_messages_in_parts() {
     for part in bytes.chunks(7) {
         send_raw(&sender, part, &[]);
     }
-    // No descriptor was received.
+    // The receiver has got no descriptor with the message.
     assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example_description() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
     send_raw(&sender, first, &[null.as_fd()]);
-    // Two messages must not share a part, because its descriptor could belong to either of them.
+    // A part must not contain bytes of two messages, because its descriptor could belong to either message.
     let (end, next) = rest.split_at(example_description().encode().unwrap().len() - 30);
     send_raw(&sender, end, &[]);
     assert_eq!(receiver.receive_descriptor().unwrap().1, example_description());
@@ -228,7 +228,7 @@ fn waits_end_at_the_time_limit() {
     // A part of a message does not extend the time limit.
     send_raw(&peer, b"hsavmm", &[]);
     assert_eq!(error_kind(silent.receive_descriptor()), timed_out);
-    // The other end reads nothing, so that its socket buffer becomes full.
+    // The other end reads nothing, so its socket buffer becomes full.
     let (peer, socket) = UnixStream::pair().unwrap();
     let silent = Channel::over(socket).with_timeout(SHORT_TIMEOUT);
     let null = File::open("/dev/null").unwrap();
@@ -249,8 +249,8 @@ fn waits_end_at_the_time_limit() {
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. Its reader gets the end of file when all descriptors of its writer are closed. These include
-/// descriptors in other processes and in messages.
+/// Returns a pipe. The pipe's reader gets the end of file when all descriptors of the writer are closed, also those in
+/// other processes and in messages.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
@@ -304,7 +304,7 @@ fn channel_closes_at_the_second_descriptor() {
     }
 }
 
-/// Returns a socket whose last `close` blocks for a minute: its peer reads none of the sent data.
+/// Returns a socket whose last `close` blocks for a minute, because the peer reads none of the sent data.
 fn lingering_socket(peers: &mut Vec<TcpStream>) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -413,7 +413,7 @@ fn ten_thousand_rounds_leak_nothing() {
         drop(receiver.receive(&machine.vmm).unwrap());
     };
     round();
-    // Counts shared mappings only, because the allocator and threads add private ones.
+    // Counts shared mappings only, because the allocator and threads add private mappings.
     let shared =
         || process::regions().iter().filter(|region| region.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());

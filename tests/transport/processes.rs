@@ -1,4 +1,4 @@
-//! Channels and tickets between processes, users and namespaces.
+//! Channels and tickets transport memory between processes, also of different users and namespaces.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn untrusted_users_are_rejected() {
         error_kind(untrusting.send_descriptor(&null, &example_description())),
         ErrorKind::Untrusted(user)
     );
-    // The message was not read.
+    // The rejected channel has not read the message.
     let trusting = Channel::over(receiver).with_trust(Trust::Anyone);
     assert_eq!(trusting.receive_descriptor().unwrap().1, example_description());
     let offer = Offer::of_descriptor(null.into()).unwrap();

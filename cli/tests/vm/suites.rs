@@ -10,8 +10,8 @@ use std::process::Command;
 
 /// The tests of the test program `amd` that run in the virtual machine and plan faults of the emulated driver, which the virtual machine does not have.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
-    "permissions::refused_control_is_reported",
-    "permissions::refused_first_grant_leaves_no_access",
+    "permissions::missing_control_is_reported",
+    "permissions::failed_first_grant_leaves_no_access",
     "permissions::full_access_is_limited_to_first_grants",
     "permissions::failed_changes_are_rolled_back",
     "permissions::calls_take_effect_without_a_driver_page",

@@ -1,5 +1,5 @@
-//! Makes the kernel driver refuse each call of an operation on buffers in turn. Lists the calls whose refusal
-//! aborts AMD's runtime.
+//! Makes each driver call of an operation on buffers fail in turn. Lists the driver calls whose failure aborts AMD's
+//! runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
@@ -10,11 +10,11 @@ use hsa_rocr::test::on_each_release;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
-/// Operations, each with a kernel call. If the kernel refuses this call in this operation, AMD's runtime aborts the
-/// process: the runtime asserts that granting a GPU access succeeds (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
+/// Pairs of an operation and a driver call. If the call fails during the operation, AMD's runtime aborts the process,
+/// because the runtime asserts that granting a GPU access succeeds (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
 ///
-/// The library can check beforehand that the process may open one more file descriptor. It cannot predict other
-/// refusals.
+/// The library checks beforehand that the process may open one more file descriptor. The library cannot predict other
+/// failures.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
@@ -24,14 +24,14 @@ pub const ABORTS: [(&str, &str); 12] = [
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),
     ("revoke", "PRIME_FD_TO_HANDLE"),
-    // These map memory again, and so grant access again.
+    // `exchange` and `relocate` map memory again, and therefore grant access again.
     ("exchange", "EXPORT_DMABUF"),
     ("exchange", "PRIME_FD_TO_HANDLE"),
     ("relocate", "EXPORT_DMABUF"),
     ("relocate", "PRIME_FD_TO_HANDLE"),
 ];
 
-/// Returns the entry of [`ABORTS`] for this call of this operation.
+/// Returns the entry of [`ABORTS`] for a driver call of an operation, if there is one.
 pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
     ABORTS
         .into_iter()
@@ -40,7 +40,7 @@ pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)>
 
 /// The buffers of a test.
 pub trait Setup: Sized {
-    /// The state that must not change when a call is refused.
+    /// The state that must not change when a driver call fails.
     type State: Debug + PartialEq;
 
     fn new(library: Library) -> Self;
@@ -51,7 +51,7 @@ pub trait Setup: Sized {
 
     fn assert_contents(&self, context: &str);
 
-    /// Frees the buffers, in any state.
+    /// Frees the buffers, whatever state the operation has left.
     fn close(self, context: &str) -> Library;
 }
 
@@ -60,9 +60,13 @@ pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 /// The name of an operation, its name in [`ABORTS`], and the operation.
 pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 
-/// Refuses each driver call of each operation, in a process of its own. Checks that the operation fails and changes
-/// nothing, or succeeds anyway.
-pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
+/// Makes each driver call of each operation fail, each in a process of its own. Checks that the operation fails and
+/// changes nothing, or succeeds anyway.
+pub fn fail_each_driver_call<S: Setup>(
+    test: &str,
+    operations: &[NamedOperation<S>],
+    min_calls: usize,
+) {
     on_each_release(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, name_in_aborts, operation) in operations {
@@ -71,7 +75,7 @@ pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], 
                 let context = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     fail_driver_calls(&format!("{call}=ENOMEM"));
-                    check_outcome_of_refusal(start(), operation, &context, &call);
+                    check_failed_call(start(), operation, &context, &call);
                 });
                 tried += 1;
                 let aborted =
@@ -82,24 +86,19 @@ pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], 
                 }
             }
         }
-        println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
-        assert_eq!(failures, [], "failures among {tried} refused calls");
-        assert!(tried >= min_calls, "only {tried} calls were refused");
+        println!("{}: {tried} failed calls, {aborts} aborts", fixture.release());
+        assert_eq!(failures, [], "failures among {tried} failed calls");
+        assert!(tried >= min_calls, "only {tried} calls failed");
     });
 }
 
-fn check_outcome_of_refusal<S: Setup>(
-    mut setup: S,
-    operation: Operation<S>,
-    context: &str,
-    call: &str,
-) {
+fn check_failed_call<S: Setup>(mut setup: S, operation: Operation<S>, context: &str, call: &str) {
     setup.library().vmm.check().unwrap();
     let (before, open_before) = (setup.state(), descriptors());
     if let Err(error) = operation(&mut setup) {
         println!("{context}: {error}");
         setup.library().vmm.check().unwrap();
-        // A defect of the runtime: a failed map leaks the dma-buf that the driver refused to import.
+        // A defect of the runtime: a failed map leaks the dma-buf that the driver has not imported.
         let leaked = descriptors() - open_before;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{context}: {leaked} descriptors");

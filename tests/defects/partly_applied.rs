@@ -1,17 +1,17 @@
-//! If a later descriptor of a list fails, the earlier ones stay in effect. A failed change of access revokes the
-//! existing access.
+//! If the runtime fails at a later descriptor of a list, the earlier descriptors stay in effect. A failed change of
+//! access revokes the existing access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_inaccessible, in_child};
-use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
+use crate::table::{FAILED_CHANGE_REVOKES_ACCESS, LIST_PARTLY_APPLIED};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
 
-/// Makes the kernel refuse the change of a page table with this number, counted from 1.
-fn refuse_change(change: u64) {
+/// Makes one change of a page table fail: `change` is its number in this process, counted from 1.
+fn fail_page_table_change(change: u64) {
     fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
@@ -19,11 +19,11 @@ fn refuse_change(change: u64) {
 const CHANGES_AT_START: u64 = 2;
 
 #[test]
-fn failed_list_is_partially_applied() {
-    LIST_HALF_APPLIED.check_on_each_release(
-        "partially_applied::failed_list_is_partially_applied",
+fn failed_list_is_partly_applied_on_the_runtime() {
+    LIST_PARTLY_APPLIED.check_on_each_release(
+        "partly_applied::failed_list_is_partly_applied_on_the_runtime",
         |fixture| {
-            refuse_change(CHANGES_AT_START + 2);
+            fail_page_table_change(CHANGES_AT_START + 2);
             let raw = RawRuntime::start(fixture);
             let (base, _) = raw.map_new_memory(SIZE, &[]);
             let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
@@ -35,10 +35,11 @@ fn failed_list_is_partially_applied() {
 
 #[test]
 fn failed_change_revokes_access_on_the_runtime() {
-    let test = "partially_applied::failed_change_revokes_access_on_the_runtime";
-    REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
-        // The first change grants access. The second and third revoke and grant it again; the third fails.
-        refuse_change(CHANGES_AT_START + 3);
+    let test = "partly_applied::failed_change_revokes_access_on_the_runtime";
+    FAILED_CHANGE_REVOKES_ACCESS.check_on_each_release(test, |fixture| {
+        // The first change grants access. The second change revokes this access. The third change, which fails, would
+        // grant the access again.
+        fail_page_table_change(CHANGES_AT_START + 3);
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.set_access(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
@@ -46,13 +47,14 @@ fn failed_change_revokes_access_on_the_runtime() {
     });
 }
 
-/// Makes each of the two changes of page tables fail in turn. Neither GPU has access afterwards.
+/// `set_access` for two GPUs changes two page tables. Each of these changes fails in turn. Neither GPU has access
+/// afterwards.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
-    on_each("partially_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
+    on_each("partly_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
-                refuse_change(change);
+                fail_page_table_change(change);
                 check_failing_list(fixture, gpu);
             });
             assert_eq!(end, End::Success, "change {change}, GPU {gpu}");
@@ -60,7 +62,7 @@ fn failed_list_is_rolled_back_through_the_library() {
     });
 }
 
-/// Opens the library without probes, because their driver calls would be counted.
+/// Opens the library without probes, whose driver calls would change the numbers of the test's own calls.
 fn load_without_probes(fixture: &Fixture) -> Library {
     // SAFETY: the file is a fetched release of AMD's runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -81,15 +83,15 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     assert_eq!(library.vmm.quarantined_ranges(), []);
     let raw = RawRuntime::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
-    // The kernel refuses no further call.
+    // The fault plan contains no further failure.
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
-/// Changes read-write access to read-only. The runtime revokes the access and grants it again.
+/// Changes read-write access to read-only. The runtime revokes the old access, and then fails to grant the new access.
 #[test]
 fn failed_change_keeps_access_through_the_library() {
-    on_each("partially_applied::failed_change_keeps_access_through_the_library", |fixture| {
-        refuse_change(3);
+    on_each("partly_applied::failed_change_keeps_access_through_the_library", |fixture| {
+        fail_page_table_change(3);
         let library = load_without_probes(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);
         library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
