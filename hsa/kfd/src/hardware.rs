@@ -75,7 +75,8 @@ enum Change {
 pub(crate) struct Hardware {
     updates: Updates,
     entries: BTreeMap<u64, Pte>,
-    /// The changes that SDMA jobs have not made yet, in order, with the time of each.
+    /// The changes that SDMA jobs have not made yet, in order, each with the time at which its job
+    /// runs.
     pending: VecDeque<(Instant, Change)>,
     /// The translations that the engines keep. If two overlap, the engines use the older one.
     tlb: Vec<(u64, Pte)>,
@@ -177,7 +178,7 @@ mod tests {
     use crate::vram::{LimitedMemory, MemoryUsage};
 
     const ADDRESS: u64 = 0x10000;
-    /// Longer than a test.
+    /// A delay that ends after every test.
     const LONG: Duration = Duration::from_secs(600);
 
     fn entry(offset: u64, flags: u32) -> Entry {
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_do_not_keep_memory() {
+    fn entries_do_not_keep_memory_allocated() {
         let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, PAGE);
         let buffer =
             Buffers::new().create(0, flags::VRAM, PAGE, vram.claim(PAGE).unwrap()).unwrap();

@@ -21,7 +21,8 @@ pub(crate) struct Label {
 
 /// The start of the names of the files that contain buffer objects.
 const PREFIX: &str = "hsa-kfd:";
-/// The seals of such a file: its size never changes, and no seal can be added.
+/// The seals of a file that contains a buffer object: its size never changes, and no seal can be
+/// added.
 const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Label {

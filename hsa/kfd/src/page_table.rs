@@ -73,7 +73,7 @@ pub(crate) struct PageTable {
     /// The addresses of entries whose memory has moved.
     moved: BTreeSet<u64>,
     stale: Vec<StaleEntry>,
-    /// The addresses of the entries of each buffer, by its token.
+    /// The addresses of the entries of each buffer, by the buffer's token.
     addresses: HashMap<u64, BTreeSet<u64>>,
     /// The addresses of the remainders of split entries, until the next update of their buffer
     /// (`bo_va->invalids`). Only with [`Updates::split_bug`].
@@ -110,8 +110,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// Inserts an entry, also in the hardware. An update of a buffer ends the effect of [`Updates::split_bug`] on its
-    /// split entries.
+    /// Inserts an entry, also in the hardware. An update of a buffer ends the effect of
+    /// [`Updates::split_bug`] on the buffer's split entries.
     fn write(&mut self, address: u64, entry: Entry) {
         if let Some(hardware) = &mut self.hardware {
             hardware.write(address, &entry);
@@ -302,7 +302,7 @@ impl PageTable {
     }
 }
 
-/// Returns the end of a range; `EINVAL` if it is not page-aligned.
+/// Returns the end of a range; `EINVAL` if the range is empty or not page-aligned.
 fn range_end(address: u64, size: u64) -> Result<u64> {
     if size == 0 || !address.is_multiple_of(PAGE) || !size.is_multiple_of(PAGE) {
         return Err(EINVAL);

@@ -36,8 +36,8 @@ pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Re
 
 /// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`), the only location that is emulated.
 ///
-/// amdgpu rejects a buffer that is not smaller than the GTT. If other buffers use the rest of the GTT, amdgpu moves
-/// those of them that are idle; this function fails instead.
+/// amdgpu rejects a buffer that is as large as the GTT, or larger. If other buffers fill the GTT,
+/// amdgpu moves idle buffers out of the GTT. This function returns `ENOMEM` instead.
 pub(super) fn create(driver: &Driver, file: &DrmFile, create: &mut GemCreate) -> Result<()> {
     if create.domains != DOMAIN_GTT || create.flags != 0 {
         driver.log.unsupported(format_args!("GEM_CREATE outside of system memory = EINVAL"));

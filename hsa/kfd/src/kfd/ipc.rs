@@ -20,8 +20,8 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     Ok(())
 }
 
-/// Opens the memory of a handle, while the exporter runs. The memory then lives as long as either
-/// process holds it.
+/// Opens the memory of a handle; fails if the exporter has exited. After the import, the memory
+/// stays allocated while either process holds it.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
     let [process, descriptor, token, flags] = import.share_handle;

@@ -111,7 +111,8 @@ pub(crate) fn apertures(driver: &Driver, arguments: &mut Apertures) -> Result<()
     Ok(())
 }
 
-/// Handles `ACQUIRE_VM`: from now on, the process uses the page table of this open render node on that GPU.
+/// Handles `ACQUIRE_VM`: from now on, the process uses the page table of this open render node on
+/// the node's GPU.
 pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()> {
     let gpu = driver.gpu(acquire.gpu_id)?;
     let Some(Device::Render(file)) = descriptors::get(acquire.drm_fd as i32) else {

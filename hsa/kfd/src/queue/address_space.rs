@@ -30,9 +30,10 @@ pub(super) struct GpuAddressSpace {
 }
 
 impl GpuAddressSpace {
-    /// Looks up an address. Returns the entry, the offset in the entry's memory, and the length up to the end of the
-    /// entry or of the buffer. For user memory, the offset is the address. Without an entry, accesses have no effect.
-    /// Fails if the address is not mapped or its entry lacks a `required` flag.
+    /// Looks up an address. Returns the entry, the offset in the entry's memory, and the length up
+    /// to the end of the entry or of the buffer. For user memory, the offset is the address. Fails
+    /// if the address is not mapped or its entry lacks a `required` flag. Returns no entry for
+    /// [`Translation::NoMemory`]: reads return zeros, and writes are lost.
     fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
         let found = self.drm_file.state().table.translate(address);
         let (start, entry) = match found.ok_or(AccessFault { address, error: EFAULT })? {
