@@ -33,8 +33,8 @@ impl NextFunction {
     }
 }
 
-/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
-/// `None` if libc has no such function.
+/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int,
+/// descriptor)`. Evaluates to `None` if libc has no such function.
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
         static NEXT: $crate::real::NextFunction = {

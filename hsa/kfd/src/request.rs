@@ -47,7 +47,7 @@ impl Request {
         self.size() > 0
     }
 
-    /// Passes the call to the kernel, and logs it. Preserves `errno`.
+    /// Passes the call to the kernel, and logs the call. Preserves `errno`.
     pub(crate) fn observe<T: Pod>(
         self,
         log: &Log,
@@ -71,7 +71,7 @@ impl Request {
         returned
     }
 
-    /// Passes a call with an unknown argument to the kernel, and logs it. Preserves `errno`.
+    /// Passes a call with an unknown argument to the kernel, and logs the call. Preserves `errno`.
     pub(crate) fn observe_unknown(
         self,
         log: &Log,

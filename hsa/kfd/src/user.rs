@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn inaccessible_pages_are_unreadable() {
+    fn check_readable_rejects_inaccessible_pages() {
         // More pages than one system call checks.
         const PAGES: usize = 2 * MAX_VECTORS;
         for check in [check_readable, read_each_page] {

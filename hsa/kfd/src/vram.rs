@@ -32,7 +32,8 @@ struct Usage {
 /// The memory that a process uses on each GPU.
 type Slot = [Usage; MAX_GPUS];
 
-/// The byte of the file whose lock serialises counting; the bytes of the slots follow.
+/// The offset of the byte whose lock serialises counting. The bytes that processes lock for their
+/// slots follow.
 const COUNT_LOCK: i64 = 0;
 
 /// The number of bytes that each process uses of each GPU's memory.
@@ -240,14 +241,15 @@ impl LimitedMemory {
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Claims bytes; dropping the claim releases them.
+    /// Counts bytes as used by this process, until the claim is dropped. Returns `ENOMEM` if too
+    /// few bytes are free.
     pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
         self.usage.claim(self.gpu, size, self.size)?;
         Ok(Claim { usage: self.usage.clone(), gpu: self.gpu, size })
     }
 }
 
-/// A claimed part of a GPU's memory.
+/// Bytes of a [`LimitedMemory`] that are counted as used.
 #[derive(Debug)]
 pub(crate) struct Claim {
     usage: Arc<MemoryUsage>,

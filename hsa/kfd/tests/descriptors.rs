@@ -72,17 +72,17 @@ fn empty_path_is_the_device() {
 #[test]
 fn reused_descriptor_is_not_a_device() {
     run_preloaded("reused_descriptor_is_not_a_device", &[], || {
-        // SAFETY: here and below, each function closes the test's own descriptor.
+        // SAFETY: the function closes the test's own descriptor.
         let close_directly = |number: i32| unsafe { libc::syscall(libc::SYS_close, number) };
         let close_in_range = |descriptor: i32| {
-            // SAFETY: as above.
+            // SAFETY: the function closes the test's own descriptor.
             i64::from(unsafe { libc::close_range(descriptor as u32, descriptor as u32, 0) })
         };
         let close_stream = |descriptor: i32| {
-            // SAFETY: as above; the mode ends with a zero.
+            // SAFETY: the function closes the test's own descriptor; the mode ends with a zero.
             i64::from(unsafe { libc::fclose(libc::fdopen(descriptor, c"r".as_ptr())) })
         };
-        // SAFETY: as above.
+        // SAFETY: the function closes the test's own descriptor.
         let replace = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
         let close_functions: [&dyn Fn(i32) -> i64; 4] =
             [&close_directly, &close_in_range, &close_stream, &replace];
@@ -122,8 +122,8 @@ fn driver_descriptors_are_protected() {
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         // Only the two devices are visible, and the lowest number is free.
         assert_eq!(open_descriptors().len(), before.len() + 2);
-        // `before` contains the number of the listed folder's descriptor. The devices reuse that number and
-        // take one more.
+        // While `before` was listed, the folder itself had a descriptor. The devices reuse its
+        // number and take one more.
         let lowest = (0..).filter(|number| !before.contains(number)).nth(1);
         let next = open("/dev/null").unwrap();
         assert_eq!(Some(next), lowest);
@@ -133,7 +133,7 @@ fn driver_descriptors_are_protected() {
             // own.
             unsafe { libc::close(descriptor) };
         }
-        // SAFETY: as above.
+        // SAFETY: the test has no descriptor in this range, and the driver must keep its own.
         assert_eq!(unsafe { libc::close_range(next as u32, u32::MAX, 0) }, 0);
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         let descriptor = gpu.export(handle).unwrap();

@@ -39,9 +39,9 @@ impl ReservedPage {
         // SAFETY: the number is in the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // Unmap the buffer, so that the reserved page does not keep its memory alive. If this fails, the next
-        // addition replaces the mapping.
-        // SAFETY: only this object uses the page, and `number` is no longer used.
+        // Unmap the buffer, so that the reserved page does not keep the buffer's memory allocated.
+        // If this fails, the next addition replaces the mapping. SAFETY: only this object uses the
+        // page, and `number` is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
@@ -55,7 +55,7 @@ impl Drop for ReservedPage {
     }
 }
 
-/// Maps a page of a file at an address, or an inaccessible page. If `address` is 0, the kernel
+/// Maps a page of a file, or an inaccessible page, at an address. If `address` is 0, the kernel
 /// chooses the address.
 ///
 /// # Safety

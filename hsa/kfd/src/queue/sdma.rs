@@ -27,10 +27,11 @@ const GLOBAL: u32 = 2;
 /// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
 
-/// The longest packet, in words.
+/// The number of words that are read of a packet. Only a `NOP` can be longer; the words after its
+/// first are ignored.
 const MAX_WORDS: usize = 8;
 
-/// A queue's ring; packets can wrap at its end.
+/// A queue's ring. A packet at the end of the ring continues at its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingReader {
     pub(super) base: u64,

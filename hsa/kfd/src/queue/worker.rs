@@ -85,7 +85,8 @@ fn step(
         }
     };
     if step == Step::Consumed {
-        // `position` counts packets or bytes since the start, and may overflow.
+        // `position` counts packets (AQL) or bytes (SDMA) since the queue was created, and may
+        // overflow.
         *position = position.wrapping_add(length);
         let pointer = ring.read_pointer;
         user::write(pointer, &position.to_le_bytes()).map_err(fault(pointer))?;
