@@ -83,8 +83,8 @@ fn log_records_each_call() {
 }
 
 #[test]
-fn full_log_is_reported_once() {
-    let name = "full_log_is_reported_once";
+fn full_disk_is_reported_once() {
+    let name = "full_disk_is_reported_once";
     if is_child() {
         Gpu::open().close();
         return;
