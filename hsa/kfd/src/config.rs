@@ -4,7 +4,7 @@ use crate::faults::Faults;
 use crate::hardware::Updates;
 use crate::log::print_error;
 use crate::profile::{self, PROFILES, Profile};
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -40,7 +40,11 @@ impl Config {
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
-            match File::options().append(true).open(&path).map(own::move_file_above_floor) {
+            match File::options()
+                .append(true)
+                .open(&path)
+                .map(own_descriptors::move_file_above_floor)
+            {
                 Ok(file) => config.faults = config.faults.recording_to(file),
                 // Not fatal: the process that created the file may have ended and removed it.
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),

@@ -3,7 +3,7 @@
 use crate::abi::{Pod, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use libc::c_void;
 use std::collections::BTreeMap;
 use std::fmt::{self, Arguments, Write as _};
@@ -61,7 +61,7 @@ impl Log {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
                 let opened = File::options().create(true).append(true).open(&path);
-                let file = opened.map(own::move_file_above_floor);
+                let file = opened.map(own_descriptors::move_file_above_floor);
                 Some(file.map_err(|error| {
                     let path = path.to_string_lossy();
                     format!("cannot open the log {path} (HSA_KFD_LOG): {error}")

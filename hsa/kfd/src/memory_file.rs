@@ -2,7 +2,7 @@
 //! buffer objects.
 
 use crate::errno::{EBADF, EINVAL, EIO, Errno, Result};
-use crate::own;
+use crate::own_descriptors;
 use crate::real;
 use libc::c_int;
 use std::ffi::CString;
@@ -59,9 +59,9 @@ impl MemoryFile {
     /// Creates a file of zeros that is not a buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
         let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
-        let descriptor = own::with_raised_limit(|floor| {
+        let descriptor = own_descriptors::with_raised_limit(|floor| {
             let descriptor = create(name)?;
-            Ok(own::move_above_floor(descriptor, floor))
+            Ok(own_descriptors::move_above_floor(descriptor, floor))
         })?;
         let file = Self { descriptor };
         // SAFETY: the call accesses no memory.
@@ -73,9 +73,9 @@ impl MemoryFile {
 
     /// Duplicates the descriptor of a memory file.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
-        let descriptor = own::with_raised_limit(|floor| {
+        let descriptor = own_descriptors::with_raised_limit(|floor| {
             let copy = real::duplicate(descriptor, true)?;
-            Ok(own::move_above_floor(copy, floor))
+            Ok(own_descriptors::move_above_floor(copy, floor))
         })?;
         Ok(Self { descriptor })
     }
@@ -167,7 +167,7 @@ fn check_complete(transferred: isize, length: usize) -> Result<()> {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        own::mark(self.descriptor, false);
+        own_descriptors::mark(self.descriptor, false);
         real::close(self.descriptor);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::{Label, MemoryFile};
-use crate::{foreign, own};
+use crate::{foreign, own_descriptors};
 use std::os::unix::fs::FileExt;
 
 pub(crate) const MAX_SIZE: usize = 256;
@@ -50,7 +50,7 @@ impl Metadata {
         let file = foreign::find(label.process, &name(label))?;
         let mut bytes = [0; FILE_SIZE];
         let read = file.read_exact_at(&mut bytes, 0);
-        own::unmark_file(&file);
+        own_descriptors::unmark_file(&file);
         read.ok()?;
         let mut found = Self::NONE;
         found.flags = u64::from_ne_bytes(bytes[..8].try_into().ok()?);

@@ -6,7 +6,7 @@
 
 use crate::config::MAX_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -55,10 +55,10 @@ impl MemoryUsage {
 
     /// Opens the file of a named machine, and takes a slot for this process.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
-        let user = own::user();
+        let user = environment::user();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = own::move_file_above_floor(
+        let file = own_descriptors::move_file_above_floor(
             options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?,
         );
         let status = file.metadata()?;
@@ -129,7 +129,7 @@ fn round_up(size: u64) -> u64 {
 impl Drop for MemoryUsage {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            own::mark(file.as_raw_fd(), false);
+            own_descriptors::mark(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
             // SAFETY: `shared` has mapped the slots, and nothing else uses them.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
@@ -272,7 +272,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn remove(name: &str) {
-        std::fs::remove_file(path(own::user(), name)).unwrap();
+        std::fs::remove_file(path(environment::user(), name)).unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::catch_panic;
 use crate::errno::EBADF;
 use crate::real::next;
-use crate::{descriptors, own};
+use crate::{descriptors, own_descriptors};
 use libc::{c_int, c_long};
 
 /// Registers a new duplicate of a descriptor, if the descriptor is a device's. Returns the duplicate.
@@ -19,18 +19,15 @@ extern "C" fn dup(original: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn dup2(original: c_int, duplicate: c_int) -> c_int {
-    if own::contains(duplicate) {
+    if own_descriptors::contains(duplicate) {
         return EBADF.set_errno();
     }
-    register(
-        original,
-        next!("dup2", fn(c_int, c_int) -> c_int, original, duplicate).unwrap_or(-1),
-    )
+    register(original, next!("dup2", fn(c_int, c_int) -> c_int, original, duplicate).unwrap_or(-1))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup3(original: c_int, duplicate: c_int, flags: c_int) -> c_int {
-    if own::contains(duplicate) {
+    if own_descriptors::contains(duplicate) {
         return EBADF.set_errno();
     }
     let result =

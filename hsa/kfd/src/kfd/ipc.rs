@@ -7,7 +7,7 @@ use super::process::KfdMemory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::Label;
-use crate::{foreign, own};
+use crate::{foreign, own_descriptors};
 use std::os::fd::AsRawFd;
 
 /// Writes a handle of four words: process, descriptor, the low half of the token, and the flags for
@@ -28,7 +28,7 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let matches = |name: &str| Label::parse(name).is_some_and(|label| label.token as u32 == token);
     let file = foreign::open(process, descriptor, matches).ok_or(EINVAL)?;
     let imported = driver.buffers.import(file.as_raw_fd());
-    own::unmark_file(&file);
+    own_descriptors::unmark_file(&file);
     let buffer = imported?;
     if buffer.label.gpu != gpu {
         return Err(EINVAL);

@@ -11,7 +11,7 @@ pub(crate) use topology::gtt_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR};
-use crate::{environment, memory_file, own};
+use crate::{environment, memory_file, own_descriptors};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -66,7 +66,7 @@ fn device_files(config: &Config, gpu: usize) -> Vec<File> {
 fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (files, links).hash(&mut hasher);
-    let user = own::user();
+    let user = environment::user();
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
     let folder = environment::temporary_folder().join(&name);
     if is_own(&folder, user) {

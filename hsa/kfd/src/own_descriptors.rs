@@ -113,9 +113,3 @@ pub(crate) fn move_file_above_floor(file: File) -> File {
 pub(crate) fn unmark_file(file: &File) {
     mark(std::os::fd::AsRawFd::as_raw_fd(file), false);
 }
-
-/// Returns the user that owns the files shared between processes.
-pub(crate) fn user() -> libc::uid_t {
-    // SAFETY: the call accesses no memory.
-    unsafe { libc::geteuid() }
-}
