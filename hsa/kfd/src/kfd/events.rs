@@ -199,7 +199,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
         return Err(ENOMEM);
     }
     let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
-    let inputs = (0..wait.count as usize).map(|index| user::get(address(index)));
+    let inputs = (0..wait.count as usize).map(|index| user::read_value(address(index)));
     let mut data = inputs.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != NO_TIMEOUT)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));

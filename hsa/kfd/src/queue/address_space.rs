@@ -142,7 +142,7 @@ impl GpuAddressSpace {
         let Some(entry) = entry else { return Ok(0) };
         let Some(buffer) = &entry.buffer else {
             let address = offset;
-            user::get::<u64>(address).map_err(fault)?;
+            user::read_value::<u64>(address).map_err(fault)?;
             // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory
             // that the GPU is changing crashes here; on hardware the GPU would fault. The program
             // also accesses this number atomically.

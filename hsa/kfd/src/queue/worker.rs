@@ -26,7 +26,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>) {
     minimise_timer_slack();
     let driver = driver::get();
-    let (mut position, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
+    let (mut position, mut idle_polls) = (user::read_value(ring.read_pointer).unwrap_or(0), 0u32);
     while !commands.stop.load(Ordering::Acquire) {
         let suspended = commands.suspend.load(Ordering::Acquire);
         match if suspended { Ok(Step::Waiting) } else { step(driver, &ring, memory, &mut position) }
@@ -70,7 +70,7 @@ fn step(
     position: &mut u64,
 ) -> Result<Step, AccessFault> {
     let fault = |address| move |error| AccessFault { address, error };
-    let written = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
+    let written = user::read_value(ring.write_pointer).map_err(fault(ring.write_pointer))?;
     if *position >= written {
         return Ok(Step::Waiting);
     }
