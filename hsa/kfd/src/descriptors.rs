@@ -56,13 +56,13 @@ pub(crate) fn table() -> Guard {
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn this_process() -> libc::pid_t {
+pub(crate) fn process_id() -> libc::pid_t {
     std::process::id() as libc::pid_t
 }
 
 /// Makes the calling process the owner of the table.
 pub(crate) fn take_ownership() {
-    OWNER.store(this_process(), Ordering::Relaxed);
+    OWNER.store(process_id(), Ordering::Relaxed);
 }
 
 /// Returns the process that owns the table, without a system call.
@@ -73,7 +73,7 @@ pub(crate) fn owner() -> libc::pid_t {
 /// Returns whether the calling process owns the table. A child created by `vfork` or by a direct system call
 /// does not own it.
 pub(crate) fn is_owner() -> bool {
-    owner() == this_process()
+    owner() == process_id()
 }
 
 /// Returns the flag of a descriptor; `None` from `FLAGS_END` on.
