@@ -166,7 +166,7 @@ pub fn on_with_timeout(
         let start = |fetched| {
             scope.spawn(move || {
                 let _permit = Permit::acquire();
-                run_on(fetched, name, emulation, timeout)
+                restart_on(fetched, name, emulation, timeout)
             })
         };
         let threads: Vec<_> = selected.into_iter().map(start).collect();
@@ -185,7 +185,7 @@ pub fn on_with_timeout(
 
 /// Starts the current program again under a release, with one test. Returns the release, the status
 /// (`None` after the timeout) and the output.
-fn run_on(
+fn restart_on(
     fetched: &FetchedRelease,
     name: &str,
     emulation: &Emulation,
