@@ -104,7 +104,7 @@ fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
 #[test]
 fn unmapped_memory_stays_mapped_without_workaround() {
     let name = "unmapped_memory_stays_mapped_without_workaround";
-    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(2), |setup| {
+    test::run_on(&[Release::R7_2_4], name, &Emulation::with_gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");

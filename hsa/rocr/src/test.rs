@@ -132,12 +132,12 @@ fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
 /// `cargo test` prints it.
 #[track_caller]
 pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on(&Release::ALL, name, emulation, body);
+    run_on(&Release::ALL, name, emulation, body);
 }
 
 /// Runs a test on each of `releases`, or by default on one of them.
 #[track_caller]
-pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
+pub fn run_on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
 }
 
