@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
-use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, on_each_release, run_on_with_timeout, uses_own_driver};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
@@ -97,7 +97,7 @@ fn permissions_are_enforced() {
     let name = "permissions::permissions_are_enforced";
     // In the virtual machine with late page-table writes, each of the test's 36 processes takes half a minute.
     let time_limit = Duration::from_secs(60 * 60);
-    on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
+    run_on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
         let mut combination = 0;
         for (mode, gpu) in page_table_modes().iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
             // An access before the change fills the TLB.

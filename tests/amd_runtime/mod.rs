@@ -6,7 +6,7 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, on_each_release, run_on_with_timeout, uses_own_driver};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
 
 /// Does the same as [`on_each`], with a longer time limit.
 pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixture)) {
-    on_with_timeout(&Release::ALL, test, &Emulation::with_gpus(2), time_limit, |fixture| {
+    run_on_with_timeout(&Release::ALL, test, &Emulation::with_gpus(2), time_limit, |fixture| {
         let child = Child::start(|| {
             function(fixture);
             0

@@ -138,12 +138,12 @@ pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture
 /// Runs a test on each of `releases`, or by default on one of them.
 #[track_caller]
 pub fn run_on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
+    run_on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
 }
 
 /// Runs a test on each of `releases`, or by default on one of them, with a timeout for each.
 #[track_caller]
-pub fn on_with_timeout(
+pub fn run_on_with_timeout(
     releases: &[Release],
     name: &str,
     emulation: &Emulation,

@@ -65,7 +65,7 @@ fn agrees_with_7_2_4() {
 /// Compares the simulation with one release, in the test `name`.
 fn check_release(release: Release, name: &str) {
     let time_limit = Duration::from_secs(600 + sequence_count());
-    test::on_with_timeout(&[release], name, &emulation(), time_limit, check_agreement);
+    test::run_on_with_timeout(&[release], name, &emulation(), time_limit, check_agreement);
 }
 
 fn sequence_count() -> u64 {
