@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
-use hsa_rocr::test::{Fixture, on_each_release, run_on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_own_driver};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
@@ -70,7 +70,7 @@ impl Machine {
 
 /// Runs a body in each mode, in a process that has no runtime yet.
 fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
             let end = in_child(|| body(&|| Machine::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
@@ -80,7 +80,7 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
 
 /// Does the same as [`in_each_mode`], with planned faults of the driver.
 fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in PAGE_TABLE_MODES {
             let end = in_child(|| {
                 fail_driver_calls(plan);
@@ -146,7 +146,7 @@ fn permissions_are_enforced() {
 #[test]
 fn no_execute_removes_execute_access() {
     let name = "permissions::no_execute_removes_execute_access";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         for (no_execute, expected) in [(false, "rwx"), (true, "rw-")] {
             let end = in_child(|| {
                 let options = VmmOptions::new().with_page_tables(true).with_no_execute(no_execute);
@@ -242,7 +242,7 @@ fn moved_mappings_keep_enforced_access() {
 #[test]
 fn refused_control_is_reported() {
     let test = "permissions::refused_control_is_reported";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let plans = [
             ("GEM_VA.REPLACE=EINVAL", "amdgpu_bo_va_op_raw"),
             ("GEM_VA.REPLACE=lost", "a changed entry has no effect"),
@@ -271,7 +271,7 @@ fn refused_control_is_reported() {
 #[test]
 fn failed_changes_are_rolled_back() {
     let test = "permissions::failed_changes_are_rolled_back";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         // Opening a `Vmm` replaces entries twice for each GPU.
         for failing_call in [5, 6] {
             let end = in_child(|| {
@@ -305,7 +305,7 @@ fn failed_changes_are_rolled_back() {
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             fail_driver_calls("GEM_VA.REPLACE=200ms");
             let machine = Machine::new(fixture, "");
@@ -424,7 +424,7 @@ fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
 #[test]
 fn calls_take_effect_without_control() {
     let test = "permissions::calls_take_effect_without_control";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let options = VmmOptions::new().with_barrier(true);
         for mode in page_table_modes() {
             let end = end_of_calls(fixture, mode, options);
@@ -437,7 +437,7 @@ fn calls_take_effect_without_control() {
 #[test]
 fn calls_take_effect_late_without_barrier() {
     let test = "permissions::calls_take_effect_late_without_barrier";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let modes: &[(&str, &[LateCall])] = if uses_own_driver() {
             &[("", &[LateCall::Grant, LateCall::Unmap])]
         } else {
@@ -457,7 +457,7 @@ fn calls_take_effect_without_a_driver_page() {
     static WAITS_BY_RUNTIME: AtomicBool = AtomicBool::new(false);
     const CHECKED: i32 = 9;
     let test = "permissions::calls_take_effect_without_a_driver_page";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let check = |failing_allocation: u32| {
             fail_driver_calls(&format!("ALLOC_MEMORY_OF_GPU#{failing_allocation}=ENOMEM"));
             crate::log::subscribe(

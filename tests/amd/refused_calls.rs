@@ -6,7 +6,7 @@ use crate::amd_runtime::fail_driver_calls;
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
@@ -63,7 +63,7 @@ pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 /// Refuses each driver call of each operation, in a process of its own. Checks that the operation fails and changes
 /// nothing, or succeeds anyway.
 pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, name_in_aborts, operation) in operations {
             let start = || S::new(Library::load(fixture.runtime()));

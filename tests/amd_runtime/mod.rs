@@ -6,14 +6,14 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Fixture, on_each_release, run_on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_own_driver};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
 /// Calls `function` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails
 /// unless that process succeeds.
 pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
     });
 }

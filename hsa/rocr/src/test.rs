@@ -4,7 +4,7 @@
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
 //! fn reserves_a_page() {
-//!     test::on_each_release("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
+//!     test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
 //!         // Runs once for each selected release, in a process with AMD's runtime and two GPUs.
 //!         assert!(fixture.runtime().exists());
 //!     });
@@ -131,7 +131,7 @@ fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
 /// Runs a test on each release, or by default on one of them. `name` is the test's full name, as
 /// `cargo test` prints it.
 #[track_caller]
-pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
+pub fn run_on_releases(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     run_on(&Release::ALL, name, emulation, body);
 }
 

@@ -5,7 +5,7 @@ use hsa_rocr::{Emulation, Release, restart_command, test};
 #[test]
 #[ignore = "started by the test below"]
 fn reports() {
-    test::on_each_release("reports", &Emulation::with_gpus(1), |fixture| {
+    test::run_on_releases("reports", &Emulation::with_gpus(1), |fixture| {
         test::report(&format!("reported on {}", fixture.release()));
     });
 }
@@ -34,7 +34,7 @@ fn report_of_a_passing_test_is_printed() {
 #[test]
 #[ignore = "started by the test below"]
 fn fails_on_one_release() {
-    test::on_each_release("fails_on_one_release", &Emulation::with_gpus(1), |fixture| {
+    test::run_on_releases("fails_on_one_release", &Emulation::with_gpus(1), |fixture| {
         assert_ne!(fixture.release(), Release::R6_4_3, "planned");
     });
 }

@@ -100,7 +100,7 @@ fn difference(
 #[test]
 fn attributes_agree_with_amds_releases() {
     let emulation = Emulation::with_gpus(2).with_vram("1GiB");
-    test::on_each_release("attributes::attributes_agree_with_amds_releases", &emulation, compare);
+    test::run_on_releases("attributes::attributes_agree_with_amds_releases", &emulation, compare);
 }
 
 fn compare(fixture: &Fixture) {

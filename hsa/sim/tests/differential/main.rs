@@ -150,7 +150,7 @@ fn temporary_path(name: &str) -> PathBuf {
 /// Runs every sequence that once showed a difference, on every release.
 #[test]
 fn regressions_agree() {
-    test::on_each_release("regressions_agree", &emulation(), |fixture| {
+    test::run_on_releases("regressions_agree", &emulation(), |fixture| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential/regressions");
         let entries = std::fs::read_dir(folder).expect("the folder");
         let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -166,7 +166,7 @@ fn regressions_agree() {
 
 #[test]
 fn known_crashes_happen() {
-    test::on_each_release("known_crashes_happen", &emulation(), crashes::check_all);
+    test::run_on_releases("known_crashes_happen", &emulation(), crashes::check_all);
 }
 
 #[test]
