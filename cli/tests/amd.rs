@@ -30,7 +30,7 @@ fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
     for fetched in test::selected_releases(name) {
         let release = fetched.release();
-        for gpus in [2, 8].into_iter().take(test::part_by_default(2)) {
+        for gpus in [2, 8].into_iter().take(test::count_to_run(2)) {
             let options = ["--gpus", &gpus.to_string()];
             let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
             assert_eq!(output.status.code(), Some(0), "{release}: {}", stderr(&output));
@@ -114,7 +114,7 @@ fn replay_matches_simulation_on_every_release() {
     let file = folder.path().join("traces.jsonl");
     let all_traces = File::open(data.join("cuda_h200_traces_seed1.jsonl.gz")).unwrap();
     let traces = BufReader::new(MultiGzDecoder::new(all_traces)).lines();
-    let traces: Vec<_> = traces.take(test::part_by_default(1500)).map(Result::unwrap).collect();
+    let traces: Vec<_> = traces.take(test::count_to_run(1500)).map(Result::unwrap).collect();
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
     let replay = ["replay", file.to_str().unwrap(), "--tolerate", "10", "--format", "json"];

@@ -130,7 +130,7 @@ fn one_refused_call_changes_nothing() {
         let release = fixture.release();
         println!("{release}: {calls} calls refused in {tried} ways; aborts: {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(150), "only {calls} calls were refused");
+        assert!(calls > hsa_rocr::test::count_to_run(150), "only {calls} calls were refused");
         // In a long run, every listed abort occurs.
         assert!(!is_long || aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });

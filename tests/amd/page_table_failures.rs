@@ -194,7 +194,7 @@ fn one_refused_call_changes_no_page_table() {
         let release = fixture.release();
         println!("{release}: {calls} calls refused in {tried} ways; {aborted} aborts");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(600), "only {calls} calls were refused");
+        assert!(calls > hsa_rocr::test::count_to_run(600), "only {calls} calls were refused");
     });
 }
 

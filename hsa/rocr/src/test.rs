@@ -19,7 +19,7 @@
 //! By default, a test runs on one of its releases. The test's name selects the release, so that each release runs a
 //! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a test runs on all of its releases at the
 //! same time.
-//! [`part_by_default`] returns the number of rounds, cases or sequences that a long test performs.
+//! [`count_to_run`] returns the number of rounds, cases or sequences that a long test performs.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
@@ -106,7 +106,7 @@ pub fn runs_long_test(name: &str) -> bool {
 /// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
 /// of them if [`is_long`].
 #[must_use]
-pub fn part_by_default(all: usize) -> usize {
+pub fn count_to_run(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
 }
 

@@ -264,7 +264,7 @@ fn concurrent_imports_keep_runtime_handles() {
             });
             drop(freed_last);
         };
-        let thread = || (0..hsa_rocr::test::part_by_default(250)).for_each(round);
+        let thread = || (0..hsa_rocr::test::count_to_run(250)).for_each(round);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(thread);

@@ -70,7 +70,7 @@ fn check_release(release: Release, name: &str) {
 
 fn sequence_count() -> u64 {
     environment_number("HSA_SIM_SEQUENCES")
-        .unwrap_or(test::part_by_default(LONG_SEQUENCE_COUNT) as u64)
+        .unwrap_or(test::count_to_run(LONG_SEQUENCE_COUNT) as u64)
 }
 
 fn check_agreement(fixture: &Fixture) {
