@@ -40,7 +40,7 @@ fn examples_run_on_the_simulation() {
 
 #[test]
 fn examples_run_on_amds_runtime() {
-    let Some(fetched_releases) = test::fetched_releases("examples::examples_run_on_amds_runtime")
+    let Some(fetched_releases) = test::fetch_releases("examples::examples_run_on_amds_runtime")
     else {
         return;
     };

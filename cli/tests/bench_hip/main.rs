@@ -155,7 +155,7 @@ fn bench_names_library_that_is_not_hip() {
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
     let mut tried = 0;
     for fetched in fetched_releases {
         let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };

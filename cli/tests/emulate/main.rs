@@ -22,7 +22,7 @@ struct Fixture {
 
 /// Calls `act` with a fixture for each selected release.
 fn run_on_releases(name: &str, act: impl Fn(&Fixture)) {
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().canonicalize().unwrap().join("starts itself");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));

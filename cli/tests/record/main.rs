@@ -25,7 +25,7 @@ struct Fixture {
 
 /// Calls `act` with a fixture for each selected release.
 fn run_on_releases(name: &str, act: impl Fn(&Fixture)) {
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let fixture = Fixture { fetched, folder };
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/sys/include");
@@ -309,7 +309,7 @@ fn compile_hip_program(folder: &Path) -> PathBuf {
 #[test]
 fn hip_program_is_recorded_and_replayed() {
     let name = "hip_program_is_recorded_and_replayed";
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
     let found = fetched_releases.iter().find(|fetched| fetched.release() == Release::R6_4_3);
     let Some(fetched) = found else { return };
     let Some(hip) = fetched.hip() else {

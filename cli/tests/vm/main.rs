@@ -39,7 +39,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
         return None;
     }
-    let fetched_releases = test::fetched_releases(name)?;
+    let fetched_releases = test::fetch_releases(name)?;
     let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
     let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {

@@ -157,7 +157,7 @@ pub fn run_on_with_timeout(
         body(&Fixture { fetched });
         return;
     }
-    let Some(fetched_releases) = fetched_releases(name) else { return };
+    let Some(fetched_releases) = fetch_releases(name) else { return };
     let releases = select(releases, name);
     let is_selected = |fetched: &&FetchedRelease| releases.contains(&fetched.release());
     let selected: Vec<_> = fetched_releases.iter().filter(is_selected).collect();
@@ -246,7 +246,7 @@ pub fn report(line: &str) {
 /// `None`.
 #[track_caller]
 #[must_use]
-pub fn fetched_releases(name: &str) -> Option<&'static [FetchedRelease]> {
+pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     static FETCHED: OnceLock<Result<Vec<FetchedRelease>, FetchError>> = OnceLock::new();
     let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &release_folder(), &mut |_| ()));
     match fetched {
@@ -263,9 +263,9 @@ pub fn fetched_releases(name: &str) -> Option<&'static [FetchedRelease]> {
 /// reports that the test is skipped and returns none.
 #[track_caller]
 #[must_use]
-pub fn selected_releases(name: &str) -> Vec<&'static FetchedRelease> {
+pub fn fetch_selected_releases(name: &str) -> Vec<&'static FetchedRelease> {
     let selected = select(&Release::ALL, name);
-    let all = fetched_releases(name).unwrap_or_default().iter();
+    let all = fetch_releases(name).unwrap_or_default().iter();
     all.filter(|fetched| selected.contains(&fetched.release())).collect()
 }
 

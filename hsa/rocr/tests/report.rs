@@ -12,8 +12,7 @@ fn reports() {
 
 #[test]
 fn report_of_a_passing_test_is_printed() {
-    let Some(fetched_releases) = test::fetched_releases("report_of_a_passing_test_is_printed")
-    else {
+    let Some(fetched_releases) = test::fetch_releases("report_of_a_passing_test_is_printed") else {
         return;
     };
     for (long, releases) in [("1", fetched_releases.len()), ("", 1)] {
@@ -42,7 +41,7 @@ fn fails_on_one_release() {
 /// The test runs on all releases at the same time.
 #[test]
 fn failure_on_one_release_is_reported() {
-    if test::fetched_releases("failure_on_one_release_is_reported").is_none() {
+    if test::fetch_releases("failure_on_one_release_is_reported").is_none() {
         return;
     }
     let mut command = restart_command().unwrap();

@@ -59,7 +59,7 @@ fn exports_are_c_functions_of_version_rocr_1() {
 fn exports_include_those_of_amds_releases() {
     let own = exports(&library().join("libhsa-runtime64.so.1"));
     let name = "exports::exports_include_those_of_amds_releases";
-    for fetched in hsa_rocr::test::fetched_releases(name).unwrap_or_default() {
+    for fetched in hsa_rocr::test::fetch_releases(name).unwrap_or_default() {
         let amds = exports(&fetched.runtime());
         assert!(amds.len() > 200, "{}: only {}", fetched.release(), amds.len());
         // The one symbol that is not a function: the structure for debuggers, which lists code objects.

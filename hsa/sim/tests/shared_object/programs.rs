@@ -70,7 +70,7 @@ fn preloaded(command: &Command) -> Vec<PathBuf> {
 
 #[test]
 fn rocminfo_prints_two_gpus() {
-    for fetched in test::selected_releases("programs::rocminfo_prints_two_gpus") {
+    for fetched in test::fetch_selected_releases("programs::rocminfo_prints_two_gpus") {
         let mut command = fetched.command("rocminfo");
         // rocminfo first looks for amdgpu in /sys/module, which only the emulated driver provides here.
         Emulation::with_gpus(1).apply(&mut command).expect("the emulated driver was built");
