@@ -155,7 +155,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn not_installed_error_suggests_fetch() {
+    fn missing_release_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
         let error = FetchedRelease::open(folder.path(), Release::R6_4_3).unwrap_err();
         let text = error.to_string();

@@ -3,12 +3,9 @@
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
-//! fn reserves_a_page() {
-//!     test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
-//!         // Runs once for each selected release, in a process with AMD's runtime and two GPUs.
-//!         assert!(fixture.runtime().exists());
-//!     });
-//! }
+//! fn reserves_a_page() { test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2),
+//! |fixture| { // Runs in a process with AMD's runtime and two GPUs, once for each selected
+//! release. assert!(fixture.runtime().exists()); }); }
 //! ```
 //!
 //! The test restarts its own program with only that test, under the loader and libraries of a
@@ -16,10 +13,10 @@
 //! standard error why it is skipped. The test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration.
 //!
-//! By default, a test runs on one of its releases. The test's name selects the release, so that each release runs a
-//! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a test runs on all of its releases at the
-//! same time.
-//! [`count_to_run`] returns the number of rounds, cases or sequences that a long test performs.
+//! By default, a test runs on one of its releases. The test's name selects the release, so that
+//! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a
+//! test runs on all of its releases at the same time. [`count_to_run`] returns the number of
+//! rounds, cases or sequences that a long test performs.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
@@ -103,8 +100,8 @@ pub fn runs_long_test(name: &str) -> bool {
     is_long()
 }
 
-/// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
-/// of them if [`is_long`].
+/// Returns how many of its `all` rounds, cases or sequences a long test runs: a tenth by default,
+/// or all of them if [`is_long`].
 #[must_use]
 pub fn count_to_run(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
@@ -115,7 +112,8 @@ fn release_folder() -> PathBuf {
     folder().expect("a folder that only this user can change")
 }
 
-/// Returns the releases on which a test runs: all of `releases`, or one of them.
+/// Returns the releases on which the test `name` runs: one of `releases`, or all of them if
+/// [`is_long`].
 fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     static REPORT_ONCE: Once = Once::new();
     if is_long() || releases.len() < 2 {
@@ -128,20 +126,20 @@ fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     &releases[chosen..=chosen]
 }
 
-/// Runs a test on each release, or by default on one of them. `name` is the test's full name, as
-/// `cargo test` prints it.
+/// Runs a test on one of the releases, or on each of them if [`is_long`]. `name` is the test's full
+/// name, as `cargo test` prints it.
 #[track_caller]
 pub fn run_on_releases(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     run_on(&Release::ALL, name, emulation, body);
 }
 
-/// Runs a test on each of `releases`, or by default on one of them.
+/// Runs a test on one of `releases`, or on each of them if [`is_long`].
 #[track_caller]
 pub fn run_on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     run_on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
 }
 
-/// Runs a test on each of `releases`, or by default on one of them, with a timeout for each.
+/// Runs a test on one of `releases`, or on each of them if [`is_long`], with a timeout for each.
 #[track_caller]
 pub fn run_on_with_timeout(
     releases: &[Release],
@@ -242,7 +240,7 @@ pub fn report(line: &str) {
     let _ = std::io::stderr().write_all(format!("{prefix}{line}\n").as_bytes());
 }
 
-/// Returns all releases. If they cannot be fetched, reports that the test is skipped and returns
+/// Fetches all releases. If this fails, reports that the test `name` is skipped, and returns
 /// `None`.
 #[track_caller]
 #[must_use]
@@ -259,8 +257,8 @@ pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     }
 }
 
-/// Returns the releases on which a test runs: all, or by default one. If they cannot be fetched,
-/// reports that the test is skipped and returns none.
+/// Fetches all releases. Returns those on which the test `name` runs: one of them, or all if
+/// [`is_long`]. If fetching fails, reports that the test is skipped, and returns an empty list.
 #[track_caller]
 #[must_use]
 pub fn fetch_selected_releases(name: &str) -> Vec<&'static FetchedRelease> {

@@ -73,7 +73,7 @@ fn release_is_stored_from_each_kind_of_source() {
     stored.push(folder.store(path("rocm.tar.gz").as_ref(), Some("7.14-tar")).unwrap());
     stored.push(folder.store(path("rocr.deb").as_ref(), Some("7.14-deb")).unwrap());
     stored.push(folder.store(&older.runtime().canonicalize().unwrap(), Some("10.0-file")).unwrap());
-    // Replaces the first release.
+    // Store the first release again, which replaces it.
     stored[0] = folder.store(&opt, None).unwrap();
     for fetched in &stored {
         let packages = fetched.packages();

@@ -38,7 +38,7 @@ fn fails_on_one_release() {
     });
 }
 
-/// The test runs on all releases at the same time.
+/// With `HSA_VMM_LONG=1`, the started test runs on all releases at the same time.
 #[test]
 fn failure_on_one_release_is_reported() {
     if test::fetch_releases("failure_on_one_release_is_reported").is_none() {
