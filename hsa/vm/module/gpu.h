@@ -54,7 +54,7 @@ struct user_queue {
 	u32 space;
 	u64 base;
 	u64 size;
-	/* AQL: in packets. SDMA: in bytes. */
+	/* The read and write pointers, in packets (AQL) or bytes (SDMA). */
 	u64 rptr;
 	u64 wptr;
 	/* Whether `rptr` was read from `rptr_address`. */
@@ -233,7 +233,7 @@ struct operation_data {
 	u64 input;
 	/* The destination, or the number of an event. */
 	u64 to;
-	/* In bytes. For an event, the number of valid bits of its number. */
+	/* The size in bytes; for an event, the number of valid bits of the event's number. */
 	u64 size;
 };
 

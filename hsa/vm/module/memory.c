@@ -256,7 +256,7 @@ static int fill(struct access *a, u64 to, u32 value, u64 size)
 	return 0;
 }
 
-/* Performs a late copy or fill, if the address space still belongs to the process. */
+/* Performs a late copy or fill, if the address space still belongs to the process that requested the operation. */
 static void run_if_same_process(struct operation_data *data,
 				int (*run)(struct access *a, struct operation_data *data))
 {
