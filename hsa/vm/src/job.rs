@@ -47,7 +47,8 @@ const RESULTS: &str = "results";
 
 /// The program's exit status.
 pub(crate) const STATUS: &str = "status";
-/// The numbers of bytes that the program has written to standard output and to standard error, when it has ended.
+/// The numbers of bytes that the program has written to standard output and to standard error. The
+/// guest writes this file when the program has ended.
 pub(crate) const WRITTEN: &str = "written";
 /// Contains the job's number when the guest starts `hsa-vmm vm-guest`. No file of the previous job exists then.
 const STARTED: &str = "booted";
@@ -80,9 +81,9 @@ const MAX_COPY: u64 = 4 << 30;
 
 /// A program to run in a virtual machine.
 ///
-/// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link there, which the host
-/// would follow. The program is root in the guest: it can create any file in the guest's folder, and replace those of
-/// `hsa-vmm vm-guest`.
+/// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link
+/// there, which the host would follow. The program is root in the guest. It can create any file in
+/// the guest's folder, and replace the files that `hsa-vmm vm-guest` writes.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Contains the other two folders, and the host's own files. Not shared with the guest.
@@ -222,8 +223,8 @@ impl Job {
         self.read(name).is_some_and(|text| text.trim().parse() == Ok(self.number))
     }
 
-    /// Returns the numbers of bytes that the program has written to standard output and to standard error, if it has
-    /// ended.
+    /// Returns the numbers of bytes that the program has written to standard output and to standard
+    /// error, if the program has ended.
     pub fn written(&self) -> Option<[u64; 2]> {
         let text = self.read_of_this_job(WRITTEN)?;
         // The guest may have written a part of the file.
@@ -231,7 +232,7 @@ impl Job {
         Some([output.parse().ok()?, errors.parse().ok()?])
     }
 
-    /// Returns the program's exit status, if it has ended.
+    /// Returns the program's exit status, if the program has ended.
     pub fn status(&self) -> Option<u8> {
         self.read_of_this_job(STATUS)?.trim().parse().ok()
     }
