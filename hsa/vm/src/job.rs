@@ -39,7 +39,7 @@ pub(crate) const STUB: &str = "stub";
 /// The plan of the engines' faults.
 pub(crate) const FAULTS: &str = "faults";
 /// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
-const HSA_VMM: &str = "program";
+const HSA_VMM: &str = "hsa-vmm";
 /// The path of the folder that the program can write to.
 const RESULTS: &str = "results";
 
