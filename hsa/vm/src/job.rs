@@ -51,7 +51,7 @@ pub(crate) const STATUS: &str = "status";
 /// guest writes this file when the program has ended.
 pub(crate) const WRITTEN: &str = "written";
 /// Contains the job's number when the guest starts `hsa-vmm vm-guest`. No file of the previous job exists then.
-const STARTED: &str = "booted";
+const STARTED: &str = "started";
 /// Contains the job's number when the program has ended and all other files of the job are written.
 const ENDED: &str = "ended";
 /// The kernel's log.
