@@ -85,7 +85,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Returns the usual search.
+    /// Creates the usual search.
     ///
     /// If `HSA_VMM_RUNTIME` is set, the search tries only that file. Otherwise the search tries, in this order:
     ///
@@ -103,7 +103,7 @@ impl Search {
         Self::new(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), rocm_libraries)
     }
 
-    /// Returns a search that tries only this file.
+    /// Creates a search that tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
         Self { candidates: vec![(path.into(), Origin::Program)], rejected: Vec::new() }
@@ -232,7 +232,7 @@ impl Library {
         Err(LoadError { rejected, loaded: loaded() })
     }
 
-    /// Returns the functions.
+    /// Returns the table of the library's functions.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
