@@ -1,4 +1,4 @@
-//! The C functions, one set for each slot, and their tables.
+//! The C functions, one set for each slot (see `slots`), and their tables.
 
 use crate::generation::Behaviour;
 use crate::instance::Instance;
