@@ -88,10 +88,11 @@ pub enum PageTableUpdates {
     /// At once.
     #[default]
     Immediate,
-    /// At once, except for entries that the GPU has used: nothing flushes its TLB. AMD's driver behaves so if the
-    /// CPU can access all video memory.
+    /// At once, except for entries that the GPU has used: nothing flushes the GPU's TLB. This is
+    /// the behaviour of AMD's driver if the CPU can access all video memory.
     NotFlushed,
-    /// After the call has returned. AMD's driver behaves so if the CPU cannot access all video memory.
+    /// After the call has returned. This is the behaviour of AMD's driver if the CPU cannot access
+    /// all video memory.
     Late,
 }
 
@@ -106,8 +107,8 @@ pub struct Config {
     pub gpus: Vec<Gpu>,
     /// The simulated ROCm generation.
     pub generation: Generation,
-    /// The minor number of AMD's extension (the major one is 1). It must be a version of
-    /// the [generation](Generation::extensions), and selects some behaviour within it.
+    /// The minor number of AMD's extension (the major number is 1). It must be a version of the
+    /// [generation](Generation::extensions), and selects some behaviour within the generation.
     pub extension_minor: u32,
     /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
@@ -186,7 +187,7 @@ impl Config {
         }
     }
 
-    /// Returns one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
+    /// Configures one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
     #[must_use]
     pub fn mi300x(gpus: usize) -> Self {
         let mut config = Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
@@ -194,21 +195,21 @@ impl Config {
         config
     }
 
-    /// Returns one CPU and a Radeon of 16 GiB, of which the CPU can access 256 MiB.
+    /// Configures one CPU and a Radeon of 16 GiB, of which the CPU can access 256 MiB.
     #[must_use]
     pub fn consumer() -> Self {
         Self::with_agents(vec![Cpu::ryzen()], vec![Gpu::radeon()])
     }
 
-    /// Returns an MI300A: a CPU and a GPU in one package.
+    /// Configures an MI300A: a CPU and a GPU in one package.
     #[must_use]
     pub fn apu() -> Self {
         Self::with_agents(vec![Cpu::mi300a()], vec![Gpu::mi300a()])
     }
 
-    /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem)
-    /// and which the CPU cannot access. Simulates ROCm 6.4, because in ROCm 7.2 callers must map
-    /// over unmapped ranges to release their memory.
+    /// Configures one CPU and `gpus` MI300X whose virtual memory [does
+    /// nothing](Self::has_no_op_vmem) and which the CPU cannot access. Simulates ROCm 6.4, because
+    /// in ROCm 7.2 callers must map over an unmapped range to release the range's memory.
     #[must_use]
     pub fn no_op_vmem(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
