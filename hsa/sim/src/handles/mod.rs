@@ -69,8 +69,8 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Creates an empty table. Handle values are addresses in the aperture with `use_aperture`, and addresses of heap
-    /// objects without.
+    /// Creates an empty table. If `use_aperture`, handle values are addresses in the aperture.
+    /// Otherwise, they are addresses of heap objects.
     pub(crate) fn new(use_aperture: bool) -> Self {
         Self { handles: HashMap::new(), aperture: use_aperture.then(Aperture::default) }
     }
