@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
-/// What an IPC handle refers to: the second to last word of the handle.
+/// The kind of object that an IPC handle refers to. The second to last word of the handle contains
+/// the kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SharedObject {
     Allocation = 0,
@@ -108,7 +109,7 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// Maps memory of another process, or of a descriptor. Returns its address.
+/// Maps memory of another process, or of a descriptor. Returns the address of the mapping.
 pub(crate) fn attach_memory(
     instance: &Instance,
     memory: Arc<Memory>,
@@ -134,7 +135,7 @@ fn length_of(words: [u32; 8]) -> u64 {
     u64::from(words[5]) << 32 | u64::from(words[4])
 }
 
-/// Opens the memory of an IPC handle, if it still exists.
+/// Opens the memory of an IPC handle, if the memory still exists.
 pub(crate) fn open(
     instance: &Instance,
     words: [u32; 8],

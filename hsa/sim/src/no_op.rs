@@ -175,8 +175,8 @@ fn file() -> c_int {
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), flags) };
         // SAFETY: the call accesses no memory; it rejects -1 as a descriptor.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
-        // The size of the file never changes, like that of a dma-buf.
-        // SAFETY: as above.
+        // The size of the file never changes, like that of a dma-buf. SAFETY: the call accesses no
+        // memory; it rejects -1 as a descriptor.
         unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
         file
     })

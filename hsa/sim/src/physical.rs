@@ -19,7 +19,7 @@ pub(crate) enum Owner {
 /// The unit in which amdkfd reports a GPU's available memory (`VRAM_AVAILABILITY_ALIGN`).
 const AVAILABILITY_UNIT: u64 = 2 << 20;
 
-/// Counts the claimed memory of an agent.
+/// Counts how many bytes of an agent's memory are used.
 #[derive(Debug)]
 pub(crate) struct Account {
     size: u64,
@@ -44,7 +44,7 @@ impl Account {
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Claims `bytes`, if the account has as many unclaimed bytes.
+    /// Counts `bytes` as used until the claim is dropped; `None` if fewer bytes are free.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -53,7 +53,7 @@ impl Account {
     }
 }
 
-/// Claimed bytes of an account. Dropping the claim releases them.
+/// Bytes that an account counts as used. Dropping the claim frees the bytes.
 #[derive(Debug)]
 pub(crate) struct Claim {
     account: Arc<Account>,
@@ -81,7 +81,7 @@ pub(crate) struct Memory {
 
 /// The start of the names of the files that contain memory.
 const NAME_PREFIX: &str = "hsa-sim:";
-/// The seals of such a file: its size never changes, and no seal can be added.
+/// The seals of a file that contains memory: its size never changes, and no seal can be added.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Memory {
@@ -96,13 +96,15 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: None })
     }
 
-    /// Creates other, unclaimed memory of the same size and token, for the fault `other`.
+    /// Creates other memory of the same size and token, for the fault `other`. No account counts
+    /// this memory.
     pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }
 
-    /// Returns the claimed bytes of the owner's memory; 0 if this simulation claims none.
+    /// Returns how many bytes an account counts as used for this memory; 0 if no account of this
+    /// simulation counts it.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
