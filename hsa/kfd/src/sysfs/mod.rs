@@ -11,7 +11,7 @@ pub(crate) use topology::gtt_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR};
-use crate::{environment, memory_file, own_descriptors};
+use crate::{environment, memory_file};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
