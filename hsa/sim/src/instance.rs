@@ -33,7 +33,7 @@ pub(crate) struct Instance {
     pub(crate) config: Config,
     pub(crate) behaviour: Behaviour,
     pub(crate) identity: Identity,
-    /// The build that the runtime reports; empty if it reports none.
+    /// The build that the runtime reports. Empty if the runtime reports no build.
     pub(crate) build: CString,
     /// The memory account of each GPU.
     pub(crate) video_memory: Vec<Arc<Account>>,

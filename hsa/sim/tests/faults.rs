@@ -1,4 +1,4 @@
-//! Calls that return success but misbehave as planned.
+//! Planned faults: mostly of calls that return success but misbehave.
 
 mod setup;
 
@@ -12,7 +12,7 @@ fn set_faults(setup: &Setup, plan: &str) {
     setup.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
-/// Starts a runtime with two pages of GPU 0 mapped without access.
+/// Starts a simulation, and maps two pages of GPU 0's memory without access. Returns their address.
 fn two_pages() -> (Setup, usize) {
     let setup = start("permissions=enforced");
     let (base, _) = setup.mapped(2 * PAGE, &[]);
@@ -120,7 +120,8 @@ fn export_faults_substitute_or_leak() {
         let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
         set_faults(&setup, "hsa_amd_vmem_export_shareable_handle=leak");
         let before = open();
-        // The memory file, the exported descriptor, and the leaked one.
+        // Three descriptors are new: the memory file, the exported descriptor and the leaked
+        // descriptor.
         setup.export(handle).expect("a descriptor");
         assert_eq!(open(), before + 3);
     });

@@ -17,7 +17,7 @@ const R7_2_4: Release = Release::R7_2_4;
 
 const PAGE: u64 = 4096;
 const AREA_START: u64 = 0x0800_0000_0000;
-/// An address without any memory.
+/// An invalid handle: an address at which no memory is mapped.
 const GARBAGE: u64 = 0xdead_beef_0000;
 const CPU: Agent = Agent::Number(0);
 const GPU: Agent = Agent::Number(1);
@@ -105,7 +105,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_import_shareable_handle before hsa_init",
-        cause: "it does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
+        cause: "the call does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -117,7 +117,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_import_shareable_handle after the last hsa_shut_down",
-        cause: "it does not check whether the runtime is initialised",
+        cause: "the call does not check whether the runtime is initialised",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -163,7 +163,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_set_access for the CPU to two mappings at once",
-        cause: "each mapping is mapped with the total size of both; the same assertion fails",
+        cause: "each mapping is mapped with the total size of both mappings; assertion `ret_cpu_addr == va` fails",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -174,7 +174,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
-        cause: "assertion `agentPermsIt->second.va == va`: va is that of the first mapping",
+        cause: "assertion `agentPermsIt->second.va == va`: va is the address of the first mapping",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -186,7 +186,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "memory_fill of virtual memory that the CPU cannot write",
-        cause: "it treats the memory as the CPU's (runtime.cpp, FillMemory)",
+        cause: "the runtime treats the memory as the CPU's (runtime.cpp, FillMemory)",
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -235,6 +235,7 @@ const TABLE: &[Crash] = &[
     },
 ];
 
+/// Starts a runtime, reserves 16 pages (object 0) and creates a handle of one page (object 1).
 fn reserved(table: &Table) -> Side {
     let mut side = Side::start(table, AREA_START);
     let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
@@ -249,7 +250,7 @@ fn reserved(table: &Table) -> Side {
 fn map(side: &mut Side, offset: i64) {
     let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
-    // Some releases reject an unaligned address.
+    // Do not check the status: some releases reject an unaligned address.
     side.perform(&map);
 }
 
@@ -258,7 +259,7 @@ fn set(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
     side.perform(&Call::SetAccess { at, size, requests });
 }
 
-/// Maps a page at the start of a reservation, with this access.
+/// Starts a runtime, and maps a page at the start of a reservation with the requested access.
 fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
     let mut side = reserved(table);
     map(&mut side, 0);
@@ -268,13 +269,14 @@ fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
     side
 }
 
-/// Makes each call of the table in a separate process, and checks that it crashes where listed.
+/// Makes each call of the table in a separate process. Checks that the process crashes on the
+/// listed releases, and on no others.
 pub fn check_all(fixture: &Fixture) {
     let mut failures = Vec::new();
     for Crash { call, cause, releases, signal, act } in TABLE {
         let ended = in_child(|| {
             let search = Search::only(fixture.runtime());
-            // SAFETY: AMD's runtime.
+            // SAFETY: the library is AMD's runtime.
             let library = unsafe { Library::load(&search) }.expect("AMD's runtime");
             act(*library.table());
             // Skip the cleanup.

@@ -1,5 +1,5 @@
-//! Calls that sequences exclude, because they crash AMD's runtime or because their result is
-//! random. `crashes` shows the crashes.
+//! Calls that sequences exclude, because the calls crash AMD's runtime or their results are random.
+//! The module `crashes` tests the crashes.
 
 use crate::calls::*;
 use crate::observe::{self, MappedRange};
@@ -9,10 +9,10 @@ use hsa_rocr::Release;
 use hsa_rocr::test::uses_own_driver;
 use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_AMD_VMEM_ADDRESS_NO_REGISTER, HSA_STATUS_SUCCESS};
 
-/// Why a call is excluded, as in the table below.
+/// Why a call is excluded: the `reason` of an [`Exclusion`].
 pub type Reason = &'static str;
 
-/// The state in which a call would be made.
+/// The situation in which a call would be made.
 struct Scenario<'a> {
     release: Release,
     side: &'a Side,
@@ -52,7 +52,7 @@ const TABLE: &[Exclusion] = &[
     },
     Exclusion {
         // Up to 6.4, revoking the CPU's access leaves a hole. An address in a hole can belong to
-        // two reservations; AMD's runtime finds an arbitrary one.
+        // two reservations. AMD's runtime then finds an arbitrary reservation of the two.
         reason: "a reservation in the hole of another",
         applies: |scenario, call| {
             let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
@@ -80,7 +80,8 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // The result depends on the engine. The emulated driver's engine copies as the simulation does.
+        // The result depends on the copy engine. The emulated driver's engine copies as the
+        // simulation does.
         reason: "a GPU that copies between ranges that overlap, on AMD's kernel driver",
         applies: |scenario, call| {
             let (Call::Copy { to, from, size } | Call::CopyAsync { to, from, size, .. }) = *call
@@ -114,9 +115,9 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // The same assertion fails, because each mapping is mapped with the total size. Or the
-        // assertion `agentPermsIt->second.va == va` fails, because the access of unnamed agents is
-        // revoked at the address of the first mapping.
+        // The assertion `ret_cpu_addr == va` fails, because each mapping is mapped with the total
+        // size. Or the assertion `agentPermsIt->second.va == va` fails, because the access of
+        // unnamed agents is revoked at the address of the first mapping.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {
             let Call::SetAccess { at, size, .. } = *call else { return false };
@@ -135,7 +136,8 @@ fn names_cpu(requests: &[AccessRequest]) -> bool {
     requests.iter().any(|(agent, _)| *agent == Agent::Number(0))
 }
 
-/// Returns why a call must not be made; `None` if it may. All names in the call must be valid.
+/// Returns why a call must not be made, or `None` if the call is allowed. All names in the call
+/// must be valid.
 pub fn reason(release: Release, side: &Side, state: &State, call: &Call) -> Option<Reason> {
     let ranges = observe::ranges(side.area, side.area + AREA_SIZE);
     let scenario = Scenario { release, side, state, ranges };

@@ -1,9 +1,10 @@
 //! Compares the simulation with AMD's own runtime. Both run in one process with the emulated driver, and receive the
 //! same random calls. The test compares their states after each call.
 //!
-//! `HSA_SIM_SEQUENCES` sets the number of sequences per release and `HSA_SIM_SEED` the seed
-//! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk
-//! sequence. If the sequence is saved as a file in `regressions`, every later run repeats it.
+//! `HSA_SIM_SEQUENCES` sets the number of sequences per release. `HSA_SIM_SEED` sets the seed: a
+//! number, or `fresh` for a new seed. The default seed is fixed. The test prints each difference
+//! with a shrunk sequence. If a sequence is saved as a file in `regressions`, `regressions_agree`
+//! repeats it.
 
 #[path = "../setup/mod.rs"]
 mod setup;
@@ -32,7 +33,7 @@ use worker::Work;
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
 const LONG_SEQUENCE_COUNT: usize = 1000;
 const DEFAULT_SEED: u64 = 0x6873_6173_696d;
-/// The number of sequences per process. The runtime's leaks end with the process.
+/// The number of sequences per process. The end of the process frees what AMD's runtime has leaked.
 const BATCH_SIZE: u64 = 100;
 /// The number of differences after which the test stops.
 const MAX_DIFFERENCES: usize = 5;
@@ -135,7 +136,7 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
         return (output.status.success(), text);
     }
     let trace = std::fs::read_to_string(trace).unwrap_or_default();
-    // The first line names the last call that began.
+    // The first line contains the number of the last call that began.
     let last_call = trace.lines().next().unwrap_or_default().to_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     (output.status.success(), format!("{}: {last_call}\n{errors}", output.status))

@@ -1,4 +1,4 @@
-//! Makes the same calls on both runtimes and compares them after each.
+//! Makes the same calls on AMD's runtime and on the simulation, and compares both after each call.
 
 use crate::calls::*;
 use crate::exclusions;
@@ -25,7 +25,7 @@ const FREE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The maximum number of differing values in a message.
 const MAX_VALUES: usize = 12;
-/// Allocations that are larger may fail while memory lingers.
+/// The size in bytes above which an allocation may fail while memory lingers ([`Pair::lingered`]).
 const LARGE_SIZE: u64 = 64 << 20;
 
 /// AMD's runtime and the simulation, both started.
@@ -36,22 +36,24 @@ pub struct Pair {
     simulation: Simulation,
     amd: Side,
     simulated: Side,
-    /// The available memory of the GPUs before the sequence.
+    /// The available memory of the GPUs before the sequence, in AMD's runtime and in the
+    /// simulation.
     memory_before: [Vec<u64>; 2],
-    /// Whether memory in this sequence has stayed claimed after it was unmapped and released
-    /// ([`Usage::vram_lingering`]). The emulated driver does not count that memory, so the used memory is no longer
-    /// compared.
+    /// Whether memory in this sequence has stayed in use after it was unmapped and released
+    /// ([`Usage::vram_lingering`]). The emulated driver does not count that memory, so the used
+    /// memory is no longer compared.
     lingered: bool,
-    /// The number of calls, by function and result, and of excluded calls, by reason.
+    /// The number of calls by function and result, and the number of excluded calls by reason.
     pub counts: BTreeMap<String, u64>,
 }
 
 /// A difference between the runtimes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The last call before the difference, cleanup included.
+    /// The last call before the difference, with its number. The calls of the cleanup also have
+    /// numbers.
     pub after: Option<(usize, Call)>,
-    /// The differing values, of AMD's runtime and of the simulation.
+    /// Pairs of differing values: the first of AMD's runtime, the second of the simulation.
     pub values: Vec<(String, String)>,
 }
 
@@ -92,7 +94,7 @@ pub fn simulation(release: Release) -> Simulation {
 
 impl Pair {
     pub fn start(release: Release, runtime: &Path) -> Self {
-        // SAFETY: the caller promises an HSA runtime.
+        // SAFETY: the library is AMD's runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
@@ -129,8 +131,8 @@ impl Pair {
         self.simulation = simulation;
     }
 
-    /// Makes the calls of a sequence, and cleans up. Calls `before` with the number of each call
-    /// first. Returns the first difference.
+    /// Makes the calls of a sequence, and cleans up. Before each call, calls `before` with the
+    /// call's number. Returns the first difference.
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
@@ -146,7 +148,7 @@ impl Pair {
             before(number);
             difference = difference.or_else(|| self.step(number, call, &mut state));
         }
-        // Clean up after a difference too, as far as possible.
+        // Clean up as far as possible, even after a difference.
         for (number, call) in (calls.len()..).zip(state.clean_up()) {
             before(number);
             let later = self.step(number, &call, &mut state);
@@ -179,8 +181,9 @@ impl Pair {
         (!values.is_empty()).then_some(Difference { after, values })
     }
 
-    /// Returns the values that differ. AMD's kernel driver may free memory later than it unmaps it. With that driver,
-    /// observes both states again until they agree, for at most [`FREE_LIMIT`].
+    /// Returns the values that differ. AMD's kernel driver may free memory some time after
+    /// unmapping it. With that driver, observes both states again until they agree, for at most
+    /// [`FREE_LIMIT`].
     fn differing_values(&self, state: &State) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
@@ -194,7 +197,7 @@ impl Pair {
     }
 
     /// Returns whether a call can be made: its names refer to the same objects in both runtimes,
-    /// and the call is not excluded. Counts an excluded call.
+    /// and the call is not excluded. If the call is excluded, counts it.
     fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
         if !self.amd.has_all_names(call) {
             return false;
@@ -207,9 +210,7 @@ impl Pair {
         let reason = if stale {
             Some("a stale handle that refers to new memory in one runtime only")
         } else if self.lingered && is_large {
-            Some(
-                "a large allocation while claimed memory lingers, which only the simulation counts",
-            )
+            Some("a large allocation while memory lingers that only the simulation counts")
         } else {
             exclusions::reason(self.release, &self.amd, state, call)
         };
@@ -247,8 +248,8 @@ impl Pair {
         }
     }
 
-    /// Removes a harmless difference: from 7.2 on, a mapping without access is listed as shared; in
-    /// the simulation it is still the reservation's private mapping.
+    /// Removes a harmless difference. From 7.2 on, AMD's runtime creates a shared mapping for
+    /// memory without access. The simulation keeps the reservation's private mapping.
     fn without_known_difference(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
             return ranges;
@@ -269,8 +270,8 @@ impl Pair {
         ranges
     }
 
-    /// Returns a difference after cleanup: the simulation must use no resources, and the states of
-    /// both must be equal.
+    /// Returns a difference after cleanup, if any. The simulation must use no resources, and the
+    /// states of both runtimes must be equal.
     fn difference_after_cleanup(&mut self) -> Option<Difference> {
         let mut values = Vec::new();
         let mut usage = self.simulation.usage();

@@ -1,5 +1,6 @@
-//! The objects of a sequence, recorded from its successful calls. Used to clean up, and to find the
-//! addresses to compare and the memory that a GPU can access without a fault.
+//! The objects of a sequence, recorded from its successful calls. The tests use them to clean up,
+//! to select the addresses to compare, and to find the memory that a GPU can access without a
+//! fault.
 
 use crate::calls::*;
 use crate::side::{Outcome, Value};
@@ -20,9 +21,10 @@ pub struct Mapping {
 pub struct State {
     /// Each reservation's start, as an offset in the area, and its size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
-    /// The start of each reservation, including freed ones.
+    /// The start of each reservation, including freed reservations.
     starts: BTreeMap<Name, u64>,
-    /// The number of references of each handle. Handles without references are removed.
+    /// The number of references of each handle. The map does not contain handles without
+    /// references.
     pub references: BTreeMap<Name, u64>,
     pub mappings: Vec<Mapping>,
     /// Addresses to compare, as offsets from the start of the area.
@@ -30,7 +32,7 @@ pub struct State {
 }
 
 impl State {
-    /// Returns the offset of a location in the area.
+    /// Returns a location as an offset in the area, if the location is known.
     pub fn in_area(&self, location: Location) -> Option<u64> {
         match location {
             Location::Null => None,
@@ -87,8 +89,8 @@ impl State {
         self.mappings.iter().filter(overlaps).count()
     }
 
-    /// Records the effect of a call. `current_name` returns the name to which a handle's value
-    /// refers now.
+    /// Records the effect of a call. `current_name` returns the name of the object to which a
+    /// handle's value now refers.
     pub fn record(&mut self, call: &Call, outcome: &Outcome, current_name: impl Fn(Name) -> Name) {
         if outcome.status != hsa_sys::HSA_STATUS_SUCCESS {
             return;

@@ -1,5 +1,5 @@
-//! Four threads make random calls on AMD's runtime with the emulated driver, each with its own
-//! reservations and handles. The calls must not leak anything.
+//! Four threads make random calls on AMD's runtime with the emulated driver. Each thread has its
+//! own reservations and handles. The calls must not leak resources.
 
 use crate::calls::{Call, Handle};
 use crate::observe;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 const THREADS: u64 = 4;
 /// The start of the areas of the first thread.
 const FIRST_AREA: u64 = 0x0800_0000_0000;
-/// The distance between the areas of two threads.
+/// The distance between the areas of consecutive threads.
 const DISTANCE: u64 = 0x0800_0000_0000;
 
 /// The number of memory ranges that the runtime may keep for reuse.
@@ -29,12 +29,13 @@ const GTT: u32 = 1 << 1;
 /// The resources of a process, according to the kernel.
 #[derive(Debug)]
 struct ProcessResources {
-    /// All descriptors but those of machine memory, including descriptors that the emulated driver
-    /// hides.
+    /// The targets of all descriptors except the descriptors of machine memory. Includes
+    /// descriptors that the emulated driver hides.
     descriptors: Vec<String>,
-    /// The number of descriptors of machine memory, which the runtime reuses.
+    /// The number of descriptors of machine memory. The runtime keeps this memory and reuses it.
     machine_memory: usize,
-    /// The number of shared ranges in the address space. Buffers are shared memory.
+    /// The number of shared ranges in the address space. The emulated driver's buffers are shared
+    /// memory.
     shared: usize,
     available_memory: Vec<u64>,
 }
@@ -47,7 +48,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = environment_number("HSA_SIM_SEED").unwrap_or_else(fresh);
     println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());
-    // SAFETY: AMD's runtime.
+    // SAFETY: the library is AMD's runtime.
     let library =
         unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
     let table = *library.table();
@@ -100,8 +101,8 @@ pub fn leaks_nothing(fixture: &Fixture) {
 struct Runner<'a> {
     side: Side,
     release: Release,
-    /// Locked for writing during a call that the runtime does not lock, and for reading during
-    /// others.
+    /// Locked for writing during a call that is not safe beside other calls, because the runtime
+    /// takes no lock. Locked for reading during all other calls.
     unlocked_calls: &'a RwLock<()>,
     /// The start of the thread's areas.
     start: u64,
@@ -135,7 +136,7 @@ impl<'a> Runner<'a> {
     }
 
     fn step(&mut self, call: &Call, state: &mut State) {
-        // A huge reservation could be in the holes of other threads.
+        // A huge reservation could overlap the address-space holes of other threads.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
         // From 7.2 on, mapping at an unaligned address leaks the memory, a known defect.
         let leaks = self.release >= Release::R7_2_4
@@ -150,7 +151,7 @@ impl<'a> Runner<'a> {
         if exclusions::reason(self.release, &self.side, state, call).is_some() {
             return;
         }
-        // The runtime does not lock these calls, so no other call may run at the same time.
+        // The runtime takes no lock during these calls, so no other call may run at the same time.
         let unlocked = matches!(
             call,
             Call::Export { .. }
@@ -202,7 +203,7 @@ fn is_machine_memory(target: &str) -> bool {
 }
 
 /// Returns the sorted targets of the process's descriptors. `ls` lists them, because the emulated
-/// driver hides its own descriptors from this process. The pipes to `ls` are ignored.
+/// driver hides its own descriptors from this process. Ignores the pipes to `ls`.
 fn descriptors() -> Vec<String> {
     let folder = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
     let mut command = std::process::Command::new("ls");

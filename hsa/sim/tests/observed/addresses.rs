@@ -16,7 +16,8 @@ fn reserve_matches_amd() {
             setup.reserve(3 * MIB).is_multiple_of(2 * MIB),
             "reserve aligns to 2 MiB without a requested alignment"
         );
-        // 6.1.2 has no hsa_amd_vmem_address_reserve_align: `try_reserve` then ignores the alignment.
+        // 6.1.2 has no hsa_amd_vmem_address_reserve_align. Without that function, `try_reserve`
+        // ignores the alignment.
         let invalid_alignment = [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES];
         version.check("align 3000", reserve(SIZE, 0, 3000, 0), invalid_alignment);
         version.check("align 12288", reserve(SIZE, 0, 12288, 0), invalid_alignment);
