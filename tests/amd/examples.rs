@@ -68,7 +68,7 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     if env::var_os(IN_EXAMPLE).is_some() {
         return run(&arguments).unwrap();
     }
-    if test::uses_own_driver() {
+    if test::uses_machine_driver() {
         return test::report(&format!("SKIPPED {name}: the emulated driver starts the program"));
     }
     for fetched in test::fetch_selected_releases(name) {

@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
-use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_machine_driver};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
@@ -438,7 +438,7 @@ fn calls_take_effect_without_control() {
 fn calls_take_effect_late_without_barrier() {
     let test = "permissions::calls_take_effect_late_without_barrier";
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
-        let modes: &[(&str, &[LateCall])] = if uses_own_driver() {
+        let modes: &[(&str, &[LateCall])] = if uses_machine_driver() {
             &[("", &[LateCall::Grant, LateCall::Unmap])]
         } else {
             &[(PAGE_TABLE_MODES[1], &[LateCall::Unmap]), (PAGE_TABLE_MODES[2], &[LateCall::Grant])]

@@ -6,7 +6,7 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_machine_driver};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub const PAGE_TABLE_MODES: [&str; 3] =
 
 /// Returns the modes in which to test: all, or the only one of this machine's own driver.
 pub fn page_table_modes() -> &'static [&'static str] {
-    if uses_own_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
+    if uses_machine_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
 }
 
 /// Sets an environment variable of this child, before the child opens a runtime.

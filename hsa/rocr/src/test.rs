@@ -81,7 +81,7 @@ impl Fixture {
 
 /// Returns whether tests run on this machine's own kernel driver, as `HSA_VMM_TEST_DRIVER=own` requests.
 #[must_use]
-pub fn uses_own_driver() -> bool {
+pub fn uses_machine_driver() -> bool {
     env::var_os("HSA_VMM_TEST_DRIVER").is_some_and(|value| value == "own")
 }
 
@@ -195,7 +195,7 @@ fn restart_on(
     command.env(RELEASE_VARIABLE, fetched.release().version());
     // The process must open the same folder of releases.
     command.env("HSA_VMM_ROCR", release_folder());
-    if !uses_own_driver() {
+    if !uses_machine_driver() {
         emulation.apply(&mut command).expect("the emulated driver was built");
     }
     let (status, output) = run_with_timeout(&mut command, timeout);
@@ -212,7 +212,7 @@ static PERMITS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 impl Permit {
     fn acquire() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        let limit = if uses_own_driver() { 1 } else { processors + 1 };
+        let limit = if uses_machine_driver() { 1 } else { processors + 1 };
         let (used, returned) = &PERMITS;
         let used = used.lock().unwrap_or_else(PoisonError::into_inner);
         let mut used = returned

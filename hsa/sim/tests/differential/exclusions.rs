@@ -6,7 +6,7 @@ use crate::observe::{self, MappedRange};
 use crate::side::{AREA_SIZE, Side, Value};
 use crate::state::State;
 use hsa_rocr::Release;
-use hsa_rocr::test::uses_own_driver;
+use hsa_rocr::test::uses_machine_driver;
 use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_AMD_VMEM_ADDRESS_NO_REGISTER, HSA_STATUS_SUCCESS};
 
 /// Why a call is excluded: the `reason` of an [`Exclusion`].
@@ -88,7 +88,7 @@ const TABLE: &[Exclusion] = &[
             else {
                 return false;
             };
-            uses_own_driver() && scenario.state.share_memory(to, from, size)
+            uses_machine_driver() && scenario.state.share_memory(to, from, size)
         },
     },
     Exclusion {

@@ -7,7 +7,7 @@ use crate::side::{AREA_SIZE, Outcome, Side};
 use crate::state::State;
 use core::fmt;
 use hsa_rocr::Release;
-use hsa_rocr::test::uses_own_driver;
+use hsa_rocr::test::uses_machine_driver;
 use hsa_sim::{Simulation, Usage};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl Pair {
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
-        if self.lingered && uses_own_driver() {
+        if self.lingered && uses_machine_driver() {
             // The end of the last sequence did not wait until all memory was freed.
             thread::sleep(FREE_LIMIT / 4);
         }
@@ -189,7 +189,7 @@ impl Pair {
         loop {
             let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
             let values = differences(&amd, &simulated);
-            if values.is_empty() || !uses_own_driver() || started.elapsed() > FREE_LIMIT {
+            if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_LIMIT {
                 return values;
             }
             thread::sleep(FREE_LIMIT / 100);
@@ -237,7 +237,7 @@ impl Pair {
         // With AMD's kernel driver, an open or imported dma-buf keeps its memory in use after the exported handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
         // closed. They count the memory until the exported handle is released.
-        let is_kept = self.lingered || (uses_own_driver() && side.has_shared_memory());
+        let is_kept = self.lingered || (uses_machine_driver() && side.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
             access: state.points.iter().map(access).collect(),

@@ -176,7 +176,7 @@ fn rocrtst_with_kernels_fails_without_hanging() {
 #[ignore = "needs GPUs"]
 fn rocrtst_passes_on_own_driver() {
     assert!(
-        test::uses_own_driver(),
+        test::uses_machine_driver(),
         "HSA_VMM_TEST_DRIVER=own allows the use of this machine's GPUs"
     );
     let name = "programs::rocrtst_passes_on_own_driver";
