@@ -75,7 +75,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             let garbage = hsa_agent_t { handle: GARBAGE };
             let request = hsa_amd_memory_access_desc_t { permissions: RW, agent_handle: garbage };
             let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
@@ -88,7 +88,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             side.get_access(side.address(Location::In(0, 0)), hsa_agent_t { handle: GARBAGE });
         },
     },
@@ -98,7 +98,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
             unsafe { (side.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
         },
@@ -134,7 +134,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            mapped(&table, &[(GPU, RW)]).shut_down();
+            start_with_mapping(&table, &[(GPU, RW)]).shut_down();
         },
     },
     Crash {
@@ -143,11 +143,11 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
-            set(&mut side, 0, PAGE, &[(GPU, RW)]);
+            set_access(&mut side, 0, PAGE, &[(GPU, RW)]);
         },
     },
     Crash {
@@ -156,9 +156,9 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = reserved(&table);
+            let mut side = start_with_handle(&table);
             map(&mut side, 16);
-            set(&mut side, 16, PAGE, &[(CPU, RW)]);
+            set_access(&mut side, 16, PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
@@ -167,9 +167,9 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
+            set_access(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
@@ -178,10 +178,10 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
-            set(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
+            set_access(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
+            set_access(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
         },
     },
     Crash {
@@ -190,7 +190,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(CPU, RO), (GPU, RW)]);
+            let mut side = start_with_mapping(&table, &[(CPU, RO), (GPU, RW)]);
             side.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
         },
     },
@@ -200,7 +200,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(CPU, NONE), (GPU, RW)]);
+            let mut side = start_with_mapping(&table, &[(CPU, NONE), (GPU, RW)]);
             side.perform(&Call::Peek { at: Location::In(0, 0) });
         },
     },
@@ -228,7 +228,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             let (to, from) = (Location::In(0, 0), Location::In(0, 8));
             side.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
         },
@@ -236,7 +236,7 @@ const TABLE: &[Crash] = &[
 ];
 
 /// Starts a runtime, reserves 16 pages (object 0) and creates a handle of one page (object 1).
-fn reserved(table: &Table) -> Side {
+fn start_with_handle(table: &Table) -> Side {
     let mut side = Side::start(table, AREA_START);
     let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
     let reserve = Call::Reserve { id: 0, size: 16 * PAGE, hint, alignment, flags };
@@ -254,17 +254,17 @@ fn map(side: &mut Side, offset: i64) {
     side.perform(&map);
 }
 
-fn set(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
+fn set_access(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
     let (at, requests) = (Location::In(0, offset), requests.to_vec());
     side.perform(&Call::SetAccess { at, size, requests });
 }
 
 /// Starts a runtime, and maps a page at the start of a reservation with the requested access.
-fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
-    let mut side = reserved(table);
+fn start_with_mapping(table: &Table, requests: &[AccessRequest]) -> Side {
+    let mut side = start_with_handle(table);
     map(&mut side, 0);
     if !requests.is_empty() {
-        set(&mut side, 0, PAGE, requests);
+        set_access(&mut side, 0, PAGE, requests);
     }
     side
 }
