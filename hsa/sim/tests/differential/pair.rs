@@ -21,7 +21,7 @@ const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
 
 /// The time within which AMD's kernel driver must free memory that nothing uses.
-const FREE_LIMIT: Duration = Duration::from_secs(2);
+const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The maximum number of differing values in a message.
 const MAX_VALUES: usize = 12;
@@ -138,7 +138,7 @@ impl Pair {
         self.simulated.next_sequence();
         if self.lingered && uses_machine_driver() {
             // The end of the last sequence did not wait until all memory was freed.
-            thread::sleep(FREE_LIMIT / 4);
+            thread::sleep(FREE_TIMEOUT / 4);
         }
         self.memory_before = [self.amd.available_memory(), self.simulated.available_memory()];
         self.lingered = false;
@@ -183,16 +183,16 @@ impl Pair {
 
     /// Returns the values that differ. AMD's kernel driver may free memory some time after
     /// unmapping it. With that driver, observes both states again until they agree, for at most
-    /// [`FREE_LIMIT`].
+    /// [`FREE_TIMEOUT`].
     fn differing_values(&self, state: &State) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
             let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
             let values = differences(&amd, &simulated);
-            if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_LIMIT {
+            if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_TIMEOUT {
                 return values;
             }
-            thread::sleep(FREE_LIMIT / 100);
+            thread::sleep(FREE_TIMEOUT / 100);
         }
     }
 

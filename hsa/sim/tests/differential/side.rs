@@ -19,7 +19,7 @@ pub const AREA_SIZE: u64 = 1 << 28;
 /// A handle that no runtime returns.
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
-const COPY_LIMIT: Duration = Duration::from_secs(60);
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of one wait, in ticks of the runtime's clock. A tick is at least a nanosecond long, so the wait lasts at
 /// least 0.1 seconds.
 const WAIT_TICKS: u64 = 100_000_000;
@@ -413,7 +413,7 @@ impl Side {
                 if value < 1 {
                     break value;
                 }
-                assert!(started.elapsed() < COPY_LIMIT, "hsa_amd_memory_async_copy hangs");
+                assert!(started.elapsed() < COPY_TIMEOUT, "hsa_amd_memory_async_copy hangs");
             }
         } else {
             1
