@@ -6,7 +6,7 @@ use setup::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm exceeds it.
+/// A generous time limit for unoptimised code on a busy machine. A quadratic algorithm exceeds it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -19,12 +19,13 @@ fn timed<T>(label: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the growth of this process's resident memory in bytes; 0 if it has shrunk.
+/// Returns the growth of this process's resident memory in bytes, or 0 if the memory has shrunk.
 fn growth_since(before: usize) -> usize {
     resident().saturating_sub(before)
 }
 
-/// Locks out the other tests, because each measures the memory of the process.
+/// Keeps the other tests of this program waiting, because each test measures the memory of the
+/// process.
 fn lock_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

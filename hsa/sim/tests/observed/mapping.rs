@@ -115,8 +115,8 @@ fn unmap_matches_amd() {
         assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");
         version.check("a mapping that the CPU can access, too", setup.unmap(base + SIZE, SIZE), OK);
         version.check("the same range again", setup.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
-        // 7.2.4 keeps the addresses; earlier versions leave a hole, in which other code can create a
-        // mapping.
+        // 7.2.4 keeps the addresses reserved. Earlier versions leave a hole, in which other code
+        // can create a mapping.
         let mapped = [0, 0, SIZE / KIB][version.index];
         assert_eq!(mapped_kib(base + SIZE, SIZE), mapped);
         if mapped == 0 {
@@ -125,7 +125,8 @@ fn unmap_matches_amd() {
     });
 }
 
-/// Shows that `set_access` overwrites a mapping that other code created in a hole, and that `address_free` unmaps it.
+/// Shows that other code loses a mapping that it creates in a hole: `set_access` overwrites the
+/// mapping, and `address_free` unmaps it.
 fn foreign_mapping_is_lost(version: &Version, base: usize) {
     let setup = &version.setup;
     let protection = libc::PROT_READ | libc::PROT_WRITE;

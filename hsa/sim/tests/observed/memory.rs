@@ -20,7 +20,7 @@ fn create_matches_amd() {
         version.check("2 MiB + 4 KiB", pinned(2 * MIB + 4 * KIB), OK);
         version.check("65 GiB on a 64 GiB GPU", pinned(65 * GIB), INVALID_ALLOCATION);
         let large = setup.create(63 * GIB);
-        // 6.1.2 returned SUCCESS although its kernel call failed.
+        // 6.1.2 returns SUCCESS although its kernel call fails.
         version.check("2 GiB more", pinned(2 * GIB), [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES]);
         assert_eq!(setup.release(large), OK);
         version.check("type 7", create(vram, SIZE, 7, 0), INVALID_ARGUMENT);
@@ -33,7 +33,7 @@ fn create_matches_amd() {
         );
         let pool = |handle| hsa_amd_memory_pool_t { handle };
         version.check("on pool 0", create(pool(0), SIZE, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
-        // The next two calls crashed AMD's runtime.
+        // The next two calls crash AMD's runtime.
         version.check(
             "an invalid pool handle",
             create(pool(GARBAGE), SIZE, MEMORY_TYPE_PINNED, 0),
@@ -172,7 +172,7 @@ fn lock_and_unlock_match_amd() {
             version.check("unlock it twice", unsafe { unlock(at) }, OK);
             assert_eq!(pointer_type(), locked);
         }
-        // 7.2.4 aborted the process.
+        // 7.2.4 aborts the process.
         version.check("unlock it once more", unsafe { unlock(at) }, [OK, OK, INVALID_ARGUMENT]);
     });
 }
