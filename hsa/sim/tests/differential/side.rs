@@ -190,7 +190,7 @@ impl Side {
         }
     }
 
-    fn in_area(&self, address: *const c_void) -> Value {
+    fn address_value(&self, address: *const c_void) -> Value {
         match (address.addr() as u64).checked_sub(self.area) {
             Some(offset) if offset < AREA_SIZE => Value::InArea(offset),
             _ => Value::Number(address.addr() as u64),
@@ -304,7 +304,7 @@ impl Side {
         if status != OK {
             return status.into();
         }
-        let value = self.in_area(address);
+        let value = self.address_value(address);
         if let Value::InArea(_) = value {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
@@ -381,8 +381,8 @@ impl Side {
         let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
         let values = vec![
             Value::Number(info.type_.into()),
-            self.in_area(info.agentBaseAddress),
-            self.in_area(info.hostBaseAddress),
+            self.address_value(info.agentBaseAddress),
+            self.address_value(info.hostBaseAddress),
             Value::Number(info.sizeInBytes as u64),
             Value::Index(owner),
         ];
