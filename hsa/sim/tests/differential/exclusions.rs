@@ -96,7 +96,7 @@ const TABLE: &[Exclusion] = &[
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
             let accessible = |(at, size): (Location, u64)| {
-                let at = scenario.state.in_area(at).unwrap_or(u64::MAX);
+                let at = scenario.state.area_offset(at).unwrap_or(u64::MAX);
                 let contains = |range: &MappedRange| range.start <= at && at + size <= range.end;
                 scenario.ranges.iter().any(|range| range.access == "rw-s" && contains(range))
             };
@@ -110,7 +110,7 @@ const TABLE: &[Exclusion] = &[
         reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
             let Call::SetAccess { at, ref requests, .. } = *call else { return false };
-            let aligned = scenario.state.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
+            let aligned = scenario.state.area_offset(at).is_none_or(|at| at.is_multiple_of(4096));
             scenario.release == Release::R6_1_2 && names_cpu(requests) && !aligned
         },
     },

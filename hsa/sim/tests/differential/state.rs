@@ -33,7 +33,7 @@ pub struct State {
 
 impl State {
     /// Returns a location as an offset in the area, if the location is known.
-    pub fn in_area(&self, location: Location) -> Option<u64> {
+    pub fn area_offset(&self, location: Location) -> Option<u64> {
         match location {
             Location::Null => None,
             Location::Area(offset) => Some(offset),
@@ -42,13 +42,13 @@ impl State {
     }
 
     fn start_of(&self, mapping: &Mapping) -> u64 {
-        let start = self.in_area(Location::In(mapping.reservation, mapping.offset));
+        let start = self.area_offset(Location::In(mapping.reservation, mapping.offset));
         start.unwrap_or(u64::MAX)
     }
 
     /// Returns whether one mapping contains a range.
     pub fn is_mapped(&self, location: Location, size: u64) -> bool {
-        let Some(at) = self.in_area(location) else { return false };
+        let Some(at) = self.area_offset(location) else { return false };
         self.mappings.iter().any(|mapping| {
             let start = self.start_of(mapping);
             start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
@@ -58,7 +58,7 @@ impl State {
     /// Returns whether two ranges of the same size share memory, through one mapping or through two.
     pub fn share_memory(&self, first: Location, second: Location, size: u64) -> bool {
         let memory_at = |location| {
-            let at = self.in_area(location)?;
+            let at = self.area_offset(location)?;
             let contains = |mapping: &&Mapping| {
                 (self.start_of(mapping)..self.start_of(mapping).saturating_add(mapping.size))
                     .contains(&at)
@@ -81,7 +81,7 @@ impl State {
 
     /// Returns the number of mappings that intersect a range.
     pub fn mappings_in(&self, location: Location, size: u64) -> usize {
-        let Some(at) = self.in_area(location) else { return 0 };
+        let Some(at) = self.area_offset(location) else { return 0 };
         let overlaps = |mapping: &&Mapping| {
             let start = self.start_of(mapping);
             start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
@@ -104,7 +104,7 @@ impl State {
                 }
             }
             Call::Free { at, .. } => {
-                let start = self.in_area(at);
+                let start = self.area_offset(at);
                 self.reservations.retain(|_, (other, _)| Some(*other) != start);
             }
             Call::Create { id, .. } | Call::Import { id, .. } => {
@@ -132,7 +132,7 @@ impl State {
                 self.record_mapping(at, size, handle);
             }
             Call::Unmap { at, size } => {
-                let Some(start) = self.in_area(at) else { return };
+                let Some(start) = self.area_offset(at) else { return };
                 let end = start.saturating_add(size);
                 let mappings = core::mem::take(&mut self.mappings);
                 let outside = |mapping: &Mapping| !(start..end).contains(&self.start_of(mapping));
@@ -145,7 +145,7 @@ impl State {
 
     /// Records a mapping, with its location relative to its reservation.
     fn record_mapping(&mut self, at: Location, size: u64, handle: Option<Name>) {
-        let Some(at) = self.in_area(at) else { return };
+        let Some(at) = self.area_offset(at) else { return };
         let containing = self.reservations.iter().find(|(_, (start, reserved))| {
             *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
         });

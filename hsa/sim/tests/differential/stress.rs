@@ -141,7 +141,7 @@ impl<'a> Runner<'a> {
         // From 7.2 on, mapping at an unaligned address leaks the memory, a known defect.
         let leaks = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
-                if state.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
+                if state.area_offset(*at).is_some_and(|at| !at.is_multiple_of(4096)));
         // The value of a released handle may now refer to another thread's memory.
         let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
         if huge || leaks || stale || !self.side.has_all_names(call) {
