@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut, without_provenance_mut};
 
 #[test]
 fn set_access_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         version.check(
@@ -99,7 +99,7 @@ fn set_access_matches_amd() {
 
 #[test]
 fn get_access_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let gpu = setup.gpus[0];

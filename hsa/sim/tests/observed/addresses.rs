@@ -5,7 +5,7 @@ use crate::setup::*;
 
 #[test]
 fn reserve_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let reserve =
             |size, hint, align, flags| status(setup.try_reserve(size, hint, align, flags));
@@ -54,7 +54,7 @@ fn reserve_matches_amd() {
 
 #[test]
 fn address_free_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(2 * SIZE);
         version.check("a null address", setup.free(0, SIZE), INVALID_ARGUMENT);
@@ -73,7 +73,7 @@ fn address_free_matches_amd() {
 
 #[test]
 fn calls_across_reservations_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let first =
             setup.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("a reservation at the hint");

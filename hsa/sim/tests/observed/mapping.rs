@@ -6,7 +6,7 @@ use core::ptr::without_provenance_mut;
 
 #[test]
 fn map_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let (first, second) = (setup.create(SIZE), setup.create(SIZE));
@@ -61,7 +61,7 @@ fn map_matches_amd() {
 
 #[test]
 fn map_ignores_offset() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = (setup.reserve(4 * SIZE), setup.create(SIZE));
         version.check("the first half", setup.map(base, SIZE / 2, handle), OK);
@@ -85,7 +85,7 @@ fn map_ignores_offset() {
 
 #[test]
 fn unmap_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let map = |address| {
@@ -153,7 +153,7 @@ fn foreign_mapping_is_lost(version: &Version, base: usize) {
 
 #[test]
 fn remapped_memory_keeps_contents() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, first) = setup.mapped(SIZE, &version.all());
         write(base, 1);

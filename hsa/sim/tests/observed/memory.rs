@@ -7,7 +7,7 @@ use core::ptr::{null_mut, without_provenance_mut};
 
 #[test]
 fn create_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let vram = setup.vram[0];
         let create = |pool, size, kind, flags| status(setup.try_create(pool, size, kind, flags));
@@ -47,7 +47,7 @@ fn create_matches_amd() {
 
 #[test]
 fn release_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         version.check("handle 0", setup.release(0), INVALID_ALLOCATION);
         version.check("garbage handle", setup.release(GARBAGE), INVALID_ALLOCATION);
@@ -83,7 +83,7 @@ fn release_matches_amd() {
 
 #[test]
 fn retain_and_properties_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = setup.mapped(SIZE, &[]);
         let reserved = setup.reserve(SIZE);
@@ -117,7 +117,7 @@ fn pointer_info_matches_amd() {
     const UNKNOWN: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_UNKNOWN;
     const RESERVED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_RESERVED_ADDR;
     const MAPPED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_HSA_VMEM;
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = (setup.reserve(2 * SIZE), setup.create(SIZE));
         assert_eq!(setup.map(base, SIZE, handle), OK);
@@ -157,7 +157,7 @@ fn pointer_info_matches_amd() {
 
 #[test]
 fn lock_and_unlock_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let lock = setup.hsa.hsa_amd_memory_lock.expect("in the table");
         let unlock = setup.hsa.hsa_amd_memory_unlock.expect("in the table");

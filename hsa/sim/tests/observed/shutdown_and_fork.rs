@@ -5,7 +5,7 @@ use crate::setup::*;
 
 #[test]
 fn calls_after_shut_down_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, _) = setup.mapped(SIZE, &version.all());
         write(base, 1);
@@ -29,7 +29,7 @@ fn calls_after_shut_down_match_amd() {
 
 #[test]
 fn calls_in_forked_child_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, _) = setup.mapped(SIZE, &version.all());
         succeeds_in_child(|| {
