@@ -173,7 +173,7 @@ fn known_crashes_happen() {
 #[test]
 fn four_threads_leak_nothing() {
     let releases = [Release::R6_4_3, Release::R7_2_4];
-    test::run_on(&releases, "four_threads_leak_nothing", &emulation(), stress::leaks_nothing);
+    test::run_on(&releases, "four_threads_leak_nothing", &emulation(), stress::check_for_leaks);
 }
 
 #[test]

@@ -42,7 +42,7 @@ struct ProcessResources {
 
 /// Checks that the calls leak no resources. `HSA_KFD_STRESS_SECONDS` sets the duration in seconds: by default three, or
 /// ten with `HSA_VMM_LONG=1`.
-pub fn leaks_nothing(fixture: &Fixture) {
+pub fn check_for_leaks(fixture: &Fixture) {
     let default = if hsa_rocr::test::is_long() { 10 } else { 3 };
     let time = Duration::from_secs(environment_number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
