@@ -13,7 +13,7 @@ fn set_faults(setup: &Setup, plan: &str) {
 }
 
 /// Starts a simulation, and maps two pages of GPU 0's memory without access. Returns their address.
-fn two_pages() -> (Setup, usize) {
+fn start_with_two_pages() -> (Setup, usize) {
     let setup = start("permissions=enforced");
     let (base, _) = setup.mapped(2 * PAGE, &[]);
     (setup, base)
@@ -57,7 +57,7 @@ fn delay_fault_lengthens_the_call() {
 
 #[test]
 fn permission_faults_change_access() {
-    let (setup, base) = two_pages();
+    let (setup, base) = start_with_two_pages();
     let page = || setup.simulation.page(0, base).map(|page| (page.readable, page.writable));
     set_faults(&setup, "hsa_amd_vmem_set_access=wide");
     assert_eq!(setup.set(base, 2 * PAGE, &[(setup.gpus[0], RO), (setup.cpus[0], RO)]), OK);
@@ -73,7 +73,7 @@ fn permission_faults_change_access() {
 
 #[test]
 fn set_access_faults_change_the_mapping() {
-    let (setup, base) = two_pages();
+    let (setup, base) = start_with_two_pages();
     assert_eq!(setup.set(base, 2 * PAGE, &[(setup.cpus[0], RW)]), OK);
     write(base, 1);
     write(base + PAGE, 2);
