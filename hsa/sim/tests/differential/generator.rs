@@ -163,8 +163,8 @@ impl Generator {
         };
         match self.random.below(100) {
             0..80 => Call::Free { at: Location::In(name, 0), size },
-            80..90 => Call::Free { at: Location::In(name, 0), size: self.size(size) },
-            _ => Call::Free { at: self.location(), size: self.size(size) },
+            80..90 => Call::Free { at: Location::In(name, 0), size: self.unusual_size(size) },
+            _ => Call::Free { at: self.location(), size: self.unusual_size(size) },
         }
     }
 
@@ -206,7 +206,7 @@ impl Generator {
         let size = match self.random.below(100) {
             0..70 => handle_size,
             70..85 => (handle_size / 2).next_multiple_of(PAGE).max(PAGE),
-            _ => self.size(handle_size),
+            _ => self.unusual_size(handle_size),
         };
         let last = self.mappings.iter().rev().find(|(other, ..)| *other == name).copied();
         let offset = match (self.random.below(100), last) {
@@ -218,12 +218,12 @@ impl Generator {
         };
         self.mappings.push((name, offset, size));
         let at = Location::In(name, offset as i64);
-        let in_offset = match self.random.below(10) {
+        let memory_offset = match self.random.below(10) {
             0 => self.random.pick(&[3, PAGE, size / 2, 100 << 30]),
             _ => 0,
         };
         let flags = self.random.pick(&[0, 0, 0, 0xff]);
-        Call::Map { at, size, offset: in_offset, handle, flags }
+        Call::Map { at, size, offset: memory_offset, handle, flags }
     }
 
     fn unmap(&mut self) -> Call {
@@ -300,7 +300,7 @@ impl Generator {
     }
 
     /// Returns an invalid or extreme size, or a size derived from `size`.
-    fn size(&mut self, size: u64) -> u64 {
+    fn unusual_size(&mut self, size: u64) -> u64 {
         let other =
             [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];
         self.random.pick(&other)
@@ -320,9 +320,9 @@ impl Generator {
                     self.mappings.iter().find(|m| m.0 == name && m.1 == offset.wrapping_add(size));
                 (at, size.wrapping_add(next.map_or(PAGE, |(_, _, more)| *more)))
             }
-            80..88 => (at, self.size(size)),
+            80..88 => (at, self.unusual_size(size)),
             88..94 => (Location::In(name, 0), 1024 * PAGE),
-            _ => (self.location(), self.size(size)),
+            _ => (self.location(), self.unusual_size(size)),
         }
     }
 
