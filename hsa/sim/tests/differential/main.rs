@@ -99,7 +99,7 @@ fn check_agreement(fixture: &Fixture) {
             first += BATCH_SIZE;
             continue;
         }
-        let (Some(number), calls) = trace::last(&trace) else {
+        let (Some(number), calls) = trace::read_last(&trace) else {
             panic!("no sequence was started: {output:?}");
         };
         let shrunk = shrink::shrink(calls.clone(), |calls| !replay(fixture, calls).0);

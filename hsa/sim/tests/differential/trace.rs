@@ -33,7 +33,7 @@ impl Trace {
 }
 
 /// Returns the number of the last sequence, and its calls. A sequence from a file has no number.
-pub fn last(path: &Path) -> (Option<u64>, Vec<Call>) {
+pub fn read_last(path: &Path) -> (Option<u64>, Vec<Call>) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let title = text.lines().next().and_then(|line| line.split(" of sequence ").nth(1));
     let number = title.and_then(|title| title.split(' ').next()?.parse().ok());
