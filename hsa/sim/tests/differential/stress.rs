@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::RwLock;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-const THREADS: u64 = 4;
+const THREAD_COUNT: u64 = 4;
 /// The start of the areas of the first thread.
 const FIRST_AREA: u64 = 0x0800_0000_0000;
 /// The distance between the areas of consecutive threads.
@@ -47,7 +47,7 @@ pub fn check_for_leaks(fixture: &Fixture) {
     let time = Duration::from_secs(environment_number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = environment_number("HSA_SIM_SEED").unwrap_or_else(fresh);
-    println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());
+    println!("\n{}: {THREAD_COUNT} threads for {time:?}, seed {seed}", fixture.release());
     // SAFETY: the library is AMD's runtime.
     let library =
         unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
@@ -68,7 +68,7 @@ pub fn check_for_leaks(fixture: &Fixture) {
     let mut side = Side::start(&table, FIRST_AREA - DISTANCE / 2);
     let run_threads = |time| {
         std::thread::scope(|scope| {
-            let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
+            let threads = (0..THREAD_COUNT).map(|thread| scope.spawn(move || run(thread, time)));
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
         })
@@ -92,7 +92,7 @@ pub fn check_for_leaks(fixture: &Fixture) {
         "{before:?} {after:?}, seed {seed}"
     );
     assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
-    let areas = FIRST_AREA..FIRST_AREA + THREADS * DISTANCE;
+    let areas = FIRST_AREA..FIRST_AREA + THREAD_COUNT * DISTANCE;
     assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
     side.shut_down();
 }
