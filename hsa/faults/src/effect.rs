@@ -69,7 +69,7 @@ const NAMES: [(&str, FaultKind); 12] = [
 ];
 
 impl FaultKind {
-    /// All kinds; kinds with a time have an example time.
+    /// All kinds. Each kind with a time has an example time.
     pub const ALL: [Self; 15] = [
         Self::Late(Duration::from_millis(5)),
         Self::Unseen(Duration::from_millis(50)),

@@ -26,7 +26,7 @@ pub(crate) struct Buffer {
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     buffers: Weak<Buffers>,
-    /// `None` for imported memory.
+    /// Counts the memory as used until the buffer is dropped. `None` for imported memory.
     _claim: Option<Claim>,
 }
 

@@ -1,7 +1,7 @@
 //! Files that another process has open.
 //!
 //! A driver in the kernel has one state for all processes. The emulation runs in each process
-//! separately. To find the state of another process, it reads that process's open files.
+//! separately. To find the state of another process, the emulation reads that process's open files.
 
 use crate::own_descriptors;
 use std::fs::{self, File};

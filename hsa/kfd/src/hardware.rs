@@ -78,7 +78,8 @@ pub(crate) struct Hardware {
     /// The changes that SDMA jobs have not made yet, in order, each with the time at which its job
     /// runs.
     pending: VecDeque<(Instant, Change)>,
-    /// The translations that the engines keep. If two overlap, the engines use the older one.
+    /// The translations that the engines keep. If two translations overlap, the engines use the
+    /// older translation.
     tlb: Vec<(u64, Pte)>,
 }
 

@@ -47,7 +47,8 @@ impl FetchedRelease {
         Ok(fetched)
     }
 
-    /// Opens all complete releases of a folder: those of Debian, oldest first, then others by name.
+    /// Opens all complete releases of a folder: first Debian's releases, from the oldest to the
+    /// newest, then the others by name.
     #[must_use]
     pub fn all(folder: &Path) -> Vec<Self> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -85,11 +85,11 @@ fn one_per_line(paths: &[PathBuf]) -> String {
 
 /// Stores the runtime of a folder, a Debian package, a tar archive or a library file in `folder/NAME`.
 ///
-/// `release` is the name. If it is `None`, the name is the version in ROCm's file `.info/version`. An existing
-/// release of that name is replaced; the names of packaged releases are rejected.
+/// `release` is the name. If it is `None`, the name is the version in ROCm's file `.info/version`.
+/// Replaces an existing release of that name. Rejects the names of packaged releases.
 ///
-/// The C library and other libraries are those of the newest packaged release, which is downloaded if
-/// needed. Libraries that the packaged release lacks are copied from the source.
+/// Uses the C library and the other libraries of the newest packaged release, and downloads that
+/// release if needed. Copies libraries that the packaged release lacks from the source.
 ///
 /// # Errors
 /// The source has no runtime or lacks libraries, or a release cannot be fetched (see [`fetch`](crate::fetch())).

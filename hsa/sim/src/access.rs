@@ -50,7 +50,7 @@ pub(crate) unsafe fn set(
         let reservation = state.reservation_around(behaviour, address, size);
         reservation.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     }
-    // In ROCr, the end need not be the end of a mapping: each mapping in the range is changed as a whole.
+    // In ROCr, the range can end inside a mapping. The call then changes the whole mapping.
     let (starts, last_end) = state.adjacent(address, end)?;
     if behaviour.set_access_checks_range() && last_end != end {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);

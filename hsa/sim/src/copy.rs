@@ -181,8 +181,9 @@ impl State {
         })
     }
 
-    /// Returns the GPU that owns the memory at an address. `None` for plain host memory and for allocations
-    /// of a CPU; `Some(None)` for virtual memory that no GPU owns, such as a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address. Returns `None` for plain host memory and
+    /// for allocations of a CPU. Returns `Some(None)` for virtual memory that no GPU owns, such as
+    /// a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
             // The simulated runtime treats virtual memory as the CPU's.

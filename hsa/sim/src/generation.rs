@@ -23,8 +23,8 @@ pub enum Generation {
     A,
     /// ROCm 7.2: no holes, but memory that was mapped counts as used until the addresses are freed.
     B,
-    /// ROCm 7.14: imports are resolved when access is set; each handle has a descriptor; the owner
-    /// must be granted access last.
+    /// ROCm 7.14: resolves imports when access is set, has a descriptor for each handle, and
+    /// requires that the owner is granted access last.
     C,
     /// ROCm 10: like C without the defects of C; supports CPU memory.
     D,
@@ -379,9 +379,9 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606: the agent of the
-    /// handle's region makes the export, and an import has no region; E: memory.rs,
-    /// `hsa_amd_vmem_export_shareable_handle`).
+    /// `export` accepts imported handles. Later generations reject them. In D, the agent of the
+    /// handle's region makes the export, and an import has no region (rocm-systems#11606; E:
+    /// memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }

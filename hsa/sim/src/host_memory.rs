@@ -13,7 +13,7 @@ use hsa_sys::*;
 /// `hsa_amd_memory_lock`
 ///
 /// # Safety
-/// `agents` must be null or point at `count` agents, `agent_address` null or writable.
+/// `agents` must be null or point at `count` agents. `agent_address` must be null or writable.
 pub(crate) unsafe fn lock(
     instance: &Instance,
     address: *mut c_void,

@@ -75,8 +75,8 @@ pub(crate) unsafe fn create(
 /// `hsa_amd_ipc_memory_attach`
 ///
 /// # Safety
-/// `handle` must be null or readable, `agents` null or point at `count` agents, `address` null or
-/// writable.
+/// `handle` must be null or readable. `agents` must be null or point at `count` agents. `address`
+/// must be null or writable.
 pub(crate) unsafe fn attach(
     instance: &Instance,
     handle: *const hsa_amd_ipc_memory_t,

@@ -37,8 +37,9 @@ impl Account {
         self.used.load(Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them. The size of each claim is rounded up to a multiple of
-    /// 2 MiB, and the remaining size down. A claim can be larger than this number, because claims are not rounded.
+    /// Returns the available bytes as amdkfd reports them. The size of each claim is rounded up to
+    /// a multiple of 2 MiB, and the remaining size down. A claim can succeed although it is larger
+    /// than this number, because the claim itself is not rounded.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.rounded.load(Relaxed));
         free - free % AVAILABILITY_UNIT

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The interval at which a wait checks a signal whose value can change without a call. Callers with
-/// a pointer to the value and other processes can change it so.
+/// a pointer to the value, and other processes, change the value in this way.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The maximum time that a copy waits for the first read of its signal

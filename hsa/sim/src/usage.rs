@@ -14,7 +14,7 @@ pub struct Usage {
     pub reservations: usize,
     /// Handles of physical memory that are referenced or mapped.
     pub handles: usize,
-    /// Mappings.
+    /// Mappings of handles at addresses.
     pub mappings: usize,
     /// Allocations from pools, and attached and locked memory.
     pub allocations: usize,

@@ -29,7 +29,8 @@ const REUSE_LIMIT: Duration = Duration::from_secs(60);
 /// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// The limits of a wait: it also ends at the deadline, and when this process has received a signal.
+/// The limits of a wait. The wait ends at the deadline, and when this process has received a
+/// signal.
 pub(crate) struct Limits {
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,

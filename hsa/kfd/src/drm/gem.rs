@@ -144,7 +144,8 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     } else {
         va.size
     };
-    // An update of the page table validates the buffer.
+    // As in amdgpu, an update of the page table also updates the entries of a buffer whose memory
+    // has moved.
     state.table.validate(&buffer);
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {

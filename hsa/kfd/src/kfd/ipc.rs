@@ -1,5 +1,5 @@
-//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these calls; there,
-//! the runtime can share memory only by dma-buf.
+//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these calls.
+//! With that kernel, the runtime can share memory only by dma-buf.
 
 use super::abi::{IpcExport, IpcImport};
 use super::memory::{insert_memory, split_handle};

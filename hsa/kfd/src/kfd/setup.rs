@@ -17,7 +17,7 @@ pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
 }
 
 pub(crate) fn memory_policy(driver: &Driver, policy: &mut MemoryPolicy) -> Result<()> {
-    // 0 is the coherent policy, 1 the non-coherent one.
+    // 0 is the coherent policy, and 1 is the non-coherent policy.
     if policy.default_policy > 1 || policy.alternate_policy > 1 {
         return Err(EINVAL);
     }

@@ -8,7 +8,7 @@ use c_type::{c_name, expect, next, read_type, skip};
 use core::mem::offset_of;
 use token::Token;
 
-/// The checked-in bindings, even if this test was compiled with generated ones.
+/// The checked-in bindings, even if this test was compiled with generated bindings.
 pub const BINDINGS: &str = include_str!("../../src/bindings.rs");
 
 /// A claim about a C header.
