@@ -92,11 +92,11 @@ impl Instance {
             }
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
-            if before.is_some() && unnamed == UnnamedAgents::DroppedOnChange {
+            if before.is_some() && unnamed == UnnamedAgents::RevokedOnChange {
                 self.revoke_unnamed(state, start, requests)?;
             }
         }
-        if unnamed == UnnamedAgents::Dropped {
+        if unnamed == UnnamedAgents::Revoked {
             self.revoke_unnamed(state, start, requests)?;
         }
         Ok(())

@@ -86,9 +86,9 @@ impl fmt::Display for Generation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnnamedAgents {
     /// Their access is revoked.
-    Dropped,
+    Revoked,
     /// Their access is revoked if the call changes the permission of a named agent.
-    DroppedOnChange,
+    RevokedOnChange,
     /// They keep their access.
     Kept,
 }
@@ -299,8 +299,8 @@ impl Behaviour {
     /// (seen).
     pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
-            ..6 if !self.extension_reported => UnnamedAgents::Dropped,
-            ..=6 => UnnamedAgents::DroppedOnChange,
+            ..6 if !self.extension_reported => UnnamedAgents::Revoked,
+            ..=6 => UnnamedAgents::RevokedOnChange,
             _ => UnnamedAgents::Kept,
         }
     }
