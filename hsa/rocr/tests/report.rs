@@ -4,8 +4,8 @@ use hsa_rocr::{Emulation, Release, restart_command, test};
 
 #[test]
 #[ignore = "started by the test below"]
-fn reports() {
-    test::run_on_releases("reports", &Emulation::with_gpus(1), |fixture| {
+fn prints_a_report() {
+    test::run_on_releases("prints_a_report", &Emulation::with_gpus(1), |fixture| {
         test::report(&format!("reported on {}", fixture.release()));
     });
 }
@@ -17,7 +17,7 @@ fn report_of_a_passing_test_is_printed() {
     };
     for (long, releases) in [("1", fetched_releases.len()), ("", 1)] {
         let mut command = restart_command().unwrap();
-        command.args(["reports", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
+        command.args(["prints_a_report", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let reported = String::from_utf8_lossy(&output.stderr);
