@@ -152,7 +152,7 @@ fn generation_c_requires_the_owner_last_in_the_list() {
 }
 
 #[test]
-fn generation_d_has_cpu_memory() {
+fn generation_d_supports_cpu_memory() {
     let setup = start("era=d");
     let handle = setup.try_create(setup.system, SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
     let base = setup.reserve(SIZE);
@@ -241,7 +241,7 @@ fn cpu_faults_without_large_bar() {
 }
 
 #[test]
-fn set_access_revokes_unnamed_agents() {
+fn unnamed_agents_lose_access_before_extension_7() {
     // An unnamed agent is an agent that is not in the list of the call. ROCm 6.0 revokes the access
     // of unnamed agents. Extensions 1.4 to 1.6 revoke that access only if a permission changes.
     // From extension 1.7 on, unnamed agents keep their access.
@@ -317,7 +317,7 @@ fn run_without_descriptors<A: FnOnce(&Setup)>(
 /// 6.1.2, 6.4.3 and 7.2.4 return these statuses. Generations C and D only record the mapping, and
 /// need no descriptor for that.
 #[test]
-fn map_needs_a_descriptor() {
+fn map_needs_a_descriptor_before_generation_c() {
     for (generation, expected) in
         [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
@@ -336,7 +336,7 @@ fn map_needs_a_descriptor() {
 /// 6.1.2, 6.4.3 and 7.2.4 abort. Generation C already has a descriptor for every handle. Generation
 /// D returns an error.
 #[test]
-fn grant_without_descriptor_aborts() {
+fn grant_without_descriptor_aborts_in_a_and_b() {
     let abort = Ended::Signal(libc::SIGABRT);
     for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
