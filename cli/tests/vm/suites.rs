@@ -135,7 +135,7 @@ fn rocrtst_passes() {
         return;
     }
     let program = build("hsa/sim", "shared_object");
-    let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
+    let arguments = ["programs::rocrtst_passes_on_machine_driver", "--exact", "--ignored"];
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
 }
 

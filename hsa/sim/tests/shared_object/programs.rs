@@ -177,12 +177,12 @@ fn rocrtst_with_kernels_fails_without_hanging() {
 /// `cli/tests/vm` starts this test in the virtual machine.
 #[test]
 #[ignore = "needs GPUs"]
-fn rocrtst_passes_on_own_driver() {
+fn rocrtst_passes_on_machine_driver() {
     assert!(
         test::uses_machine_driver(),
         "HSA_VMM_TEST_DRIVER=own allows the use of this machine's GPUs"
     );
-    let name = "programs::rocrtst_passes_on_own_driver";
+    let name = "programs::rocrtst_passes_on_machine_driver";
     let cases = &WITHOUT_KERNELS[..2];
     let Some((passed, output)) = run_rocrtst(name, Runtime::Amd, cases) else { return };
     assert!(passed && output.contains("[  PASSED  ] 2 tests."), "{output}");
