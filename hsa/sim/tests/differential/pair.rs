@@ -2,9 +2,9 @@
 
 use crate::calls::*;
 use crate::exclusions;
+use crate::objects::Objects;
 use crate::observe::{self, MappedRange};
 use crate::side::{AREA_SIZE, Outcome, Side};
-use crate::state::State;
 use core::fmt;
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_machine_driver;
@@ -142,16 +142,16 @@ impl Pair {
         }
         self.memory_before = [self.amd.available_memory(), self.simulated.available_memory()];
         self.lingered = false;
-        let mut state = State::default();
+        let mut objects = Objects::default();
         let mut difference = None;
         for (number, call) in calls.iter().enumerate() {
             before(number);
-            difference = difference.or_else(|| self.step(number, call, &mut state));
+            difference = difference.or_else(|| self.step(number, call, &mut objects));
         }
         // Clean up as far as possible, even after a difference.
-        for (number, call) in (calls.len()..).zip(state.clean_up()) {
+        for (number, call) in (calls.len()..).zip(objects.cleanup_calls()) {
             before(number);
-            let later = self.step(number, &call, &mut state);
+            let later = self.step(number, &call, &mut objects);
             difference = difference.or(later);
         }
         self.amd.close_descriptors();
@@ -159,8 +159,8 @@ impl Pair {
         difference.or_else(|| self.difference_after_cleanup())
     }
 
-    fn step(&mut self, number: usize, call: &Call, state: &mut State) -> Option<Difference> {
-        if !self.can_be_made(call, state) {
+    fn step(&mut self, number: usize, call: &Call, objects: &mut Objects) -> Option<Difference> {
+        if !self.can_be_made(call, objects) {
             return None;
         }
         let amd = self.amd.perform(call);
@@ -175,19 +175,19 @@ impl Pair {
             });
         }
         let current_name = |name| self.amd.current_name(name).unwrap_or(name);
-        state.record(call, &amd, current_name);
+        objects.record(call, &amd, current_name);
         self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
-        let values = self.differing_values(state);
+        let values = self.differing_values(objects);
         (!values.is_empty()).then_some(Difference { after, values })
     }
 
     /// Returns the values that differ. AMD's kernel driver may free memory some time after
     /// unmapping it. With that driver, observes both states again until they agree, for at most
     /// [`FREE_TIMEOUT`].
-    fn differing_values(&self, state: &State) -> Vec<(String, String)> {
+    fn differing_values(&self, objects: &Objects) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
-            let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
+            let [amd, simulated] = [0, 1].map(|side| self.observe(side, objects));
             let values = differences(&amd, &simulated);
             if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_TIMEOUT {
                 return values;
@@ -198,7 +198,7 @@ impl Pair {
 
     /// Returns whether a call can be made: its names refer to the same objects in both runtimes,
     /// and the call is not excluded. If the call is excluded, counts it.
-    fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
+    fn can_be_made(&mut self, call: &Call, objects: &Objects) -> bool {
         if !self.amd.has_all_names(call) {
             return false;
         }
@@ -212,7 +212,7 @@ impl Pair {
         } else if self.lingered && is_large {
             Some("a large allocation while memory lingers that only the simulation counts")
         } else {
-            exclusions::reason(self.release, &self.amd, state, call)
+            exclusions::reason(self.release, &self.amd, objects, call)
         };
         if let Some(reason) = reason {
             *self.counts.entry(format!("excluded: {reason}")).or_default() += 1;
@@ -220,7 +220,7 @@ impl Pair {
         reason.is_none()
     }
 
-    fn observe(&self, index: usize, state: &State) -> ObservedState {
+    fn observe(&self, index: usize, objects: &Objects) -> ObservedState {
         let side = if index == 0 { &self.amd } else { &self.simulated };
         let area = side.area;
         let access = |&point: &u64| {
@@ -240,7 +240,7 @@ impl Pair {
         let is_kept = self.lingered || (uses_machine_driver() && side.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
-            access: state.points.iter().map(access).collect(),
+            access: objects.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &ranges),
             ranges,
@@ -283,8 +283,8 @@ impl Pair {
         if usage != empty {
             values.push((format!("{empty:?}"), format!("{usage:?}")));
         }
-        let state = State::default();
-        values.extend(self.differing_values(&state));
+        let objects = Objects::default();
+        values.extend(self.differing_values(&objects));
         for side in [&self.amd, &self.simulated] {
             if !observe::ranges(side.area, side.area + AREA_SIZE).is_empty() {
                 observe::clear(side.area, side.area + AREA_SIZE);

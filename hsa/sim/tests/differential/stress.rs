@@ -2,9 +2,9 @@
 //! own reservations and handles. The calls must not leak resources.
 
 use crate::calls::{Call, Handle};
+use crate::objects::Objects;
 use crate::observe;
 use crate::side::{AREA_SIZE, Side};
-use crate::state::State;
 use crate::{environment_number, exclusions, generator};
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -121,12 +121,12 @@ impl<'a> Runner<'a> {
             self.side.area = self.start;
         }
         self.side.next_sequence();
-        let mut state = State::default();
+        let mut objects = Objects::default();
         for call in calls {
-            self.step(call, &mut state);
+            self.step(call, &mut objects);
         }
-        for call in state.clean_up() {
-            self.step(&call, &mut state);
+        for call in objects.cleanup_calls() {
+            self.step(&call, &mut objects);
         }
         self.side.close_descriptors();
         // NO_REGISTER reservations leak a part of their range.
@@ -135,20 +135,20 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn step(&mut self, call: &Call, state: &mut State) {
+    fn step(&mut self, call: &Call, objects: &mut Objects) {
         // A huge reservation could overlap the address-space holes of other threads.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
         // From 7.2 on, mapping at an unaligned address leaks the memory, a known defect.
         let leaks = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
-                if state.area_offset(*at).is_some_and(|at| !at.is_multiple_of(4096)));
+                if objects.area_offset(*at).is_some_and(|at| !at.is_multiple_of(4096)));
         // The value of a released handle may now refer to another thread's memory.
-        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
+        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !objects.is_alive(name));
         if huge || leaks || stale || !self.side.has_all_names(call) {
             return;
         }
         let guard = self.unlocked_calls.read().expect("no panic");
-        if exclusions::reason(self.release, &self.side, state, call).is_some() {
+        if exclusions::reason(self.release, &self.side, objects, call).is_some() {
             return;
         }
         // The runtime takes no lock during these calls, so no other call may run at the same time.
@@ -171,7 +171,7 @@ impl<'a> Runner<'a> {
         let kind =
             if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
         *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
-        state.record(call, &outcome, |name| name);
+        objects.record(call, &outcome, |name| name);
     }
 
     fn end(mut self) -> BTreeMap<String, u64> {

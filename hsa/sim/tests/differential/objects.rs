@@ -18,7 +18,7 @@ pub struct Mapping {
 
 /// The objects of a sequence.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct Objects {
     /// Each reservation's start, as an offset in the area, and its size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
     /// The start of each reservation, including freed reservations.
@@ -31,7 +31,7 @@ pub struct State {
     pub points: BTreeSet<u64>,
 }
 
-impl State {
+impl Objects {
     /// Returns a location as an offset in the area, if the location is known.
     pub fn area_offset(&self, location: Location) -> Option<u64> {
         match location {
@@ -56,7 +56,7 @@ impl State {
     }
 
     /// Returns whether two ranges of the same size share memory, through one mapping or through two.
-    pub fn share_memory(&self, first: Location, second: Location, size: u64) -> bool {
+    pub fn ranges_share_memory(&self, first: Location, second: Location, size: u64) -> bool {
         let memory_at = |location| {
             let at = self.area_offset(location)?;
             let contains = |mapping: &&Mapping| {
@@ -155,7 +155,7 @@ impl State {
     }
 
     /// Returns the calls that unmap, free and release all objects.
-    pub fn clean_up(&self) -> Vec<Call> {
+    pub fn cleanup_calls(&self) -> Vec<Call> {
         let unmap = |mapping: &Mapping| Call::Unmap {
             at: Location::In(mapping.reservation, mapping.offset),
             size: mapping.size,
