@@ -118,7 +118,7 @@ pub enum Call {
 
 impl Call {
     /// Returns the name under which the call is counted.
-    pub fn function(&self) -> String {
+    pub fn kind(&self) -> String {
         let call = serde_json::to_value(self).expect("a call is plain data");
         call["call"].as_str().unwrap_or_default().to_owned()
     }

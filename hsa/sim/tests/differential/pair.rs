@@ -166,7 +166,7 @@ impl Pair {
         let amd = self.amd.perform(call);
         let simulated = self.simulated.perform(call);
         let kind = if amd.status == HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        *self.counts.entry(format!("{} {kind}", call.kind())).or_default() += 1;
         let after = Some((number, call.clone()));
         if amd != simulated {
             return Some(Difference {

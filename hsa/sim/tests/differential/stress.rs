@@ -170,7 +170,7 @@ impl<'a> Runner<'a> {
         };
         let kind =
             if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        *self.counts.entry(format!("{} {kind}", call.kind())).or_default() += 1;
         objects.record(call, &outcome, |name| name);
     }
 
