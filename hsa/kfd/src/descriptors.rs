@@ -1,7 +1,7 @@
 //! The table of the process's descriptors of devices.
 //!
-//! A number can be reused without an interposed call (`fclose`, a direct system call), so each
-//! look-up also compares the file.
+//! A program can close a descriptor and reuse its number without an interposed call (`fclose`, a
+//! direct system call). Each look-up therefore also compares the file.
 
 use crate::drm::DrmFile;
 use crate::memory_file;

@@ -170,7 +170,7 @@ fn ending_signal(name: &str, effect: &str) -> Option<i32> {
 fn crash_and_hang_faults_end_the_process() {
     let name = "crash_and_hang_faults_end_the_process";
     if is_child() {
-        // SAFETY: kills this process after one second.
+        // SAFETY: the call only ends this process after one second.
         unsafe { libc::alarm(1) };
         Gpu::open().available();
         return;

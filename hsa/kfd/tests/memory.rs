@@ -201,7 +201,7 @@ fn processes_of_a_machine_share_memory() {
             assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
             gpu.alloc(24 * MIB, VRAM).unwrap();
             println!("second has allocated");
-            // SAFETY: ends this process.
+            // SAFETY: the call only ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         gpu.alloc(40 * MIB, VRAM).unwrap();

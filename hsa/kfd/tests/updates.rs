@@ -46,12 +46,12 @@ impl Buffer {
     }
 
     fn byte(&self, offset: u64) -> u8 {
-        // SAFETY: inside the mapping, which is never unmapped.
+        // SAFETY: the byte is inside the mapping, which is never unmapped.
         unsafe { self.view.add(offset as usize).read_volatile() }
     }
 
     fn set_byte(&self, offset: u64, value: u8) {
-        // SAFETY: inside the mapping, which is never unmapped.
+        // SAFETY: the byte is inside the mapping, which is never unmapped.
         unsafe { self.view.add(offset as usize).write_volatile(value) };
     }
 }

@@ -187,7 +187,7 @@ fn crash_fault_aborts_and_hang_fault_blocks() {
     let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
     assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
     let hung = in_child(|| {
-        // SAFETY: kills this process after one second.
+        // SAFETY: the call only ends this process after one second.
         unsafe { libc::alarm(1) };
         drop(start("faults=hsa_init=hang"));
     });

@@ -96,8 +96,8 @@ fn reserve_checks_its_arguments() {
     let reserve = e.vmem.hsa_amd_vmem_address_reserve;
     assert_eq!(unsafe { reserve(&mut address, PAGE, 0, 0) }, OK);
     assert_eq!(e.free(address.addr(), PAGE), OK);
-    // With NO_REGISTER, generation D returns ordinary memory of the process. Generation E ignores
-    // the flag and returns an ordinary reservation.
+    // With NO_REGISTER, generation D returns ordinary memory of the process. Generation E returns
+    // an ordinary reservation.
     let no_register = u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER);
     for (setup, is_memory) in [(&d, true), (&e, false)] {
         let base = setup.try_reserve(PAGE, 0, PAGE, no_register).expect("a reservation");
