@@ -24,7 +24,7 @@ fn duplicated_descriptors_are_devices() {
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
         close(descriptor).unwrap();
-        // SAFETY: these create descriptors with free numbers.
+        // SAFETY: the calls create descriptors with free numbers.
         let copies = unsafe {
             [
                 libc::dup(gpu.drm),
