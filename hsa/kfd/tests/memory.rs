@@ -136,8 +136,8 @@ fn errors_match_the_kernel() {
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));
         }
         assert_eq!(gpu.import(999), Err(EBADF));
-        // Invalid arguments of `mmap`. An offset in `/dev/kfd` contains the window from bit 62 on, and the GPU from bit 46
-        // on.
+        // Invalid arguments of `mmap`. An offset in `/dev/kfd` contains the window from bit 62 on,
+        // and the GPU from bit 46 on.
         assert_eq!(mmap(drm, 0, 4096), Err(EINVAL));
         assert_eq!(mmap(kfd, 1 << 62, 4096), Err(EFAULT));
         assert_eq!(mmap(kfd, 3 << 62 | 7 << 46, 8192), Err(ENODEV));

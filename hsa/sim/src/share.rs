@@ -144,7 +144,8 @@ pub(crate) unsafe fn export(
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
-        // SAFETY: the runtime has created the descriptor and owns it. The token shows that the number does not refer to another file.
+        // SAFETY: the runtime has created the descriptor and owns it. The token shows that the
+        // number does not refer to another file.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }

@@ -77,7 +77,8 @@ impl Signal {
         match &self.value {
             Storage::Own(value) => value,
             #[cfg(feature = "export")]
-            // SAFETY: the address is the start of a mapped page, which lives as long as `self`. All users access the value atomically.
+            // SAFETY: the address is the start of a mapped page, which lives as long as `self`. All
+            // users access the value atomically.
             Storage::Mapped(address, _) => unsafe {
                 AtomicI64::from_ptr(core::ptr::with_exposed_provenance_mut(*address))
             },

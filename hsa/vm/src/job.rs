@@ -207,8 +207,8 @@ impl Job {
         self.folder.join(QEMU_ERRORS)
     }
 
-    /// Returns whether the guest has finished this job. Before [`Self::start`], returns whether the guest has finished the
-    /// previous job in this folder.
+    /// Returns whether the guest has finished this job. Before [`Self::start`], returns whether the
+    /// guest has finished the previous job in this folder.
     pub fn has_ended(&self) -> bool {
         self.is_marked(ENDED)
     }

@@ -105,7 +105,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_import_shareable_handle before hsa_init",
-        cause: "the call does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
+        cause: "the call does not check whether the runtime is initialised; 6.x fails earlier, without a driver",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {

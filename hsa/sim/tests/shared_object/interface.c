@@ -1,6 +1,6 @@
-/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. The test compiles
- * this program with AMD's headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use signals, queues
- * with barriers, copies on engines, and callbacks. */
+/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. The test compiles this
+ * program with AMD's headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use
+ * signals, queues with barriers, copies on engines, and callbacks. */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
 #include <hsa/hsa_ext_image.h>
