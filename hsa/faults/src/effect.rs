@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The effect of a rule on a call; `C` is the type of error codes.
+/// The effect of a rule on a call. `C` is the type of error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect<C> {

@@ -27,8 +27,8 @@ pub(crate) struct Config {
 pub(crate) const MAX_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS`, `HSA_FAULTS_RECORD` and `HSA_KFD_PAGE_TABLES`; an error names the
-    /// variable and the invalid part.
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS`, `HSA_FAULTS_RECORD` and `HSA_KFD_PAGE_TABLES`. An error
+    /// names the variable and the invalid part.
     pub(crate) fn from_environment() -> Result<Self, String> {
         let read = |name| {
             let value = environment::variable(name).unwrap_or_default().into_string();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
-    /// `/dev/kfd`, and the process that opened it; amdkfd rejects the calls of all other processes.
+    /// `/dev/kfd`, and the process that opened it. amdkfd rejects the calls of all other processes.
     Kfd(libc::pid_t),
     /// A render node.
     Render(Arc<DrmFile>),
@@ -76,7 +76,7 @@ pub(crate) fn is_owner() -> bool {
     owner() == process_id()
 }
 
-/// Returns the flag of a descriptor; `None` from `FLAGS_END` on.
+/// Returns the flag of a descriptor, or `None` from `FLAGS_END` on.
 fn device_flag(descriptor: c_int) -> Option<&'static AtomicBool> {
     IS_DEVICE.get(usize::try_from(descriptor).ok()?)
 }

@@ -11,7 +11,7 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Returns a variable's value; always `None` in a privileged process.
+/// Returns a variable's value. Always returns `None` in a privileged process.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     if is_privileged() { None } else { env::var_os(name) }
 }

@@ -64,7 +64,7 @@ impl Target for DriverTarget {
 }
 
 impl Faults {
-    /// Parses a plan; rejects unsupported rules.
+    /// Parses a plan. Rejects unsupported rules.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let plan = Plan::parse(text, &DriverTarget).map_err(|error| error.to_string())?;
         Ok(Self { injector: Injector::new(plan) })
@@ -82,8 +82,8 @@ impl Faults {
         self.injector.is_empty()
     }
 
-    /// Counts a call and applies its planned delay; returns its planned error or other fault. If the call will not
-    /// return, calls `log_unfinished` first.
+    /// Counts a call and applies its planned delay. Returns its planned error or other fault. If
+    /// the call will not return, calls `log_unfinished` first.
     pub(crate) fn begin(
         &self,
         name: &str,

@@ -17,8 +17,8 @@ pub(crate) struct Updates {
     /// `pte_delay`: SDMA jobs write the entries this long after `GEM_VA` has returned, as on a GPU without
     /// large BAR. `None`: the CPU writes them before the call returns.
     pub(crate) delay: Option<Duration>,
-    /// `tlb`: the engines keep the translations that they have used. An SDMA job that clears entries
-    /// flushes the translations; a write by the CPU does not.
+    /// `tlb`: the engines keep the translations that they have used. An SDMA job that clears
+    /// entries flushes the translations. A write by the CPU does not flush them.
     pub(crate) tlb: bool,
     /// `split_bug`: after `CLEAR` or `REPLACE` has removed a part of a mapping, amdgpu forgets the
     /// remainder (`bo_va->invalids`). `UNMAP` and `GEM_CLOSE` then leave the remainder's entries in the hardware.
@@ -114,7 +114,7 @@ impl Hardware {
         }
     }
 
-    /// Removes the entries in a range; splits entries that extend beyond the range.
+    /// Removes the entries in a range. Splits entries that extend beyond the range.
     fn remove_range(&mut self, range: Range<u64>) {
         while let Some((&start, pte)) = self.entries.range(..range.end).next_back()
             && start + pte.size > range.start
@@ -143,8 +143,8 @@ impl Hardware {
         }
     }
 
-    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all changes; the
-    /// emulation makes them at once instead.
+    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all
+    /// changes. The emulation makes all changes at once instead.
     pub(crate) fn synchronize(&mut self) {
         while let Some((_, change)) = self.pending.pop_front() {
             self.apply(change);

@@ -34,7 +34,7 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
-/// Prints an error to standard error; ignores failures.
+/// Prints an error to standard error. Ignores failures.
 pub(crate) fn print_error(message: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
 }
@@ -56,7 +56,7 @@ impl<T: Pod> fmt::Display for Call<'_, T> {
 }
 
 impl Log {
-    /// Opens the file that `HSA_KFD_LOG` names; an error contains its path and the variable.
+    /// Opens the file that `HSA_KFD_LOG` names. An error contains the file's path and the variable.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {

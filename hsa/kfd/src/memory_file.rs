@@ -31,7 +31,7 @@ impl Label {
         format!("{PREFIX}{gpu}:{flags:08x}:{token:016x}:{process:08x}")
     }
 
-    /// Parses the name of a file; ignores the suffix ` (deleted)`.
+    /// Parses the name of a file. Ignores the suffix ` (deleted)`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix(PREFIX)?.splitn(4, ':');
         let gpu = fields.next()?.parse().ok()?;
@@ -172,7 +172,7 @@ impl Drop for MemoryFile {
     }
 }
 
-/// Returns the label and size of a buffer object's dma-buf; `EINVAL` for other files.
+/// Returns the label and size of a buffer object's dma-buf, or `EINVAL` for other files.
 pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
     let seals = real::seals(descriptor).map_err(|error| match error {
         EBADF => error,
@@ -190,8 +190,8 @@ fn label_of(descriptor: c_int) -> Option<Label> {
     Label::parse(&link_target(descriptor, "/memfd:")?)
 }
 
-/// Returns the target of a descriptor's link in `/proc`, without a prefix; `None` if the target lacks
-/// the prefix.
+/// Returns the target of a descriptor's link in `/proc`, without a prefix, or `None` if the target
+/// lacks the prefix.
 pub(crate) fn link_target(descriptor: c_int, prefix: &str) -> Option<String> {
     let path = CString::new(format!("/proc/self/fd/{descriptor}")).ok()?;
     let mut target = [0u8; 512];

@@ -20,7 +20,7 @@ impl NextFunction {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Returns the address; null if libc has no such function.
+    /// Returns the address, or null if libc has no such function.
     pub(crate) fn address(&self) -> *mut c_void {
         let cached = self.found.load(Ordering::Acquire);
         if !cached.is_null() {

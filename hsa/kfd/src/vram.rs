@@ -1,7 +1,7 @@
 //! Counts the GPU memory that each process uses.
 //!
 //! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each
-//! process. A process locks its slot; the kernel releases the lock when the process ends. Counts in
+//! process. A process locks its slot. The kernel releases the lock when the process ends. Counts in
 //! unlocked slots are ignored. Without a name, each process has its own machine.
 
 use crate::config::MAX_GPUS;
@@ -159,7 +159,7 @@ fn lock_range(kind: libc::c_int, byte: i64) -> libc::flock {
     }
 }
 
-/// Performs a lock operation (`F_OFD_*`) of `fcntl`; retries if a signal interrupts it.
+/// Performs a lock operation (`F_OFD_*`) of `fcntl`. Retries if a signal interrupts it.
 fn lock_operation(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Result<()> {
     let range = &raw mut *range;
     // SAFETY: the kernel reads and writes the struct, which lives until the call returns.

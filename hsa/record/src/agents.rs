@@ -57,7 +57,7 @@ pub(crate) unsafe fn header(table: &ApiTable) -> Line {
     line
 }
 
-/// Reads a function's pointer from a table. `F` is an optional function pointer; the result is
+/// Reads a function's pointer from a table. `F` is an optional function pointer. The result is
 /// `None` if the table does not have the function.
 ///
 /// # Safety

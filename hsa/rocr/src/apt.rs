@@ -152,7 +152,8 @@ impl Archive {
             ("Dir::Cache", path_of("cache")),
             // The sandbox user of apt cannot write to a folder of root.
             ("APT::Sandbox::User", String::new()),
-            // Accept lists of a suite that is no longer updated; the signature is still checked.
+            // Accept lists of a suite that is no longer updated. `apt-get` still checks the
+            // signature.
             ("Acquire::Check-Valid-Until", "false".to_owned()),
             ("Acquire::Retries", "3".to_owned()),
         ] {
@@ -312,7 +313,7 @@ fn checked_mirror(mirror: String) -> Result<String, AptError> {
     if is_invalid { Err(AptError::InvalidMirror(mirror)) } else { Ok(mirror) }
 }
 
-/// Returns the first site with Debian's archive; skips sites with Debian's security updates.
+/// Returns the first site with Debian's archive. Skips sites with Debian's security updates.
 fn debian_mirror(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }

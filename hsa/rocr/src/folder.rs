@@ -51,7 +51,7 @@ fn in_cache(cache: &Path) -> Result<PathBuf, UntrustedFolder> {
 /// Returns the file of the running program.
 ///
 /// For a program that [`crate::FetchedRelease::command`] started, `/proc/self/exe` is the dynamic
-/// loader; the program is its first argument.
+/// loader, and the program is the loader's first argument.
 pub(crate) fn program() -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?;
     let is_loader = file.file_name()?.as_encoded_bytes().starts_with(b"ld-");

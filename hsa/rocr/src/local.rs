@@ -170,7 +170,7 @@ fn find_runtime(source: &Path, searched: &Path) -> Result<PathBuf, FetchError> {
     }
 }
 
-/// Adds the runtimes in a folder and its subfolders; ignores symbolic links.
+/// Adds the runtimes in a folder and its subfolders. Ignores symbolic links.
 fn add_runtimes(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -232,7 +232,7 @@ impl Drop for Permit {
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,
-/// marks the line with a prefix; the process of the test then prints the line.
+/// marks the line with a prefix. The process of the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
     // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in

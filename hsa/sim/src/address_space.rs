@@ -64,7 +64,7 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     Ok(aligned)
 }
 
-/// Reserves exactly these addresses; `None` if one is in use or invalid.
+/// Reserves exactly these addresses. Returns `None` if one of them is in use or invalid.
 pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Option<usize> {
     let flags = ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
@@ -84,7 +84,7 @@ pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::
     unsafe { map(hint, size, access, ANONYMOUS, None) }
 }
 
-/// Unmaps a range; does nothing for size 0.
+/// Unmaps a range. Does nothing for size 0.
 ///
 /// # Safety
 /// The caller must own the range, which must no longer be in use.

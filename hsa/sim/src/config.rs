@@ -39,7 +39,7 @@ pub enum GpuKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The instruction set, such as `gfx942`; also the value of `HSA_AGENT_INFO_NAME`.
+    /// The instruction set, such as `gfx942`. Also the value of `HSA_AGENT_INFO_NAME`.
     pub isa: String,
     /// The suffix of the instruction set's full name, such as `:sramecc+:xnack-`.
     pub isa_features: String,
@@ -73,7 +73,7 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuPermissions {
-    /// Permissions are only recorded; every mapping is readable and writable, as with AMD's
+    /// Permissions are only recorded. Every mapping is readable and writable, as with AMD's
     /// drivers.
     Recorded,
     /// A GPU has exactly the permissions that were set.
@@ -110,7 +110,7 @@ pub struct Config {
     /// The minor number of AMD's extension (the major number is 1). It must be a version of the
     /// [generation](Generation::extensions), and selects some behaviour within the generation.
     pub extension_minor: u32,
-    /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
+    /// Whether the runtime reports the extension's version. ROCm 6.0 does not.
     pub extension_reported: bool,
     /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
     /// test programs that depend on the version. `None` by default.
@@ -405,7 +405,7 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
-        // Siblings are sixteen buses apart; after 16 GPUs the domain is incremented.
+        // Siblings are sixteen buses apart. After 16 GPUs, the domain is incremented.
         let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
         Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }

@@ -1,4 +1,4 @@
-//! Copies and fills, performed by an agent. A GPU uses its page table; an access that the table
+//! Copies and fills, performed by an agent. A GPU uses its page table. An access that the table
 //! does not permit is a memory fault.
 
 use crate::address_space::PAGE;
@@ -86,7 +86,7 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
 
 /// Returns whether the process can read every page of a range. The range must not wrap around.
 pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
-    // One byte for each page; 1024 is the maximum of one system call (`IOV_MAX`).
+    // One byte for each page. One system call reads at most 1024 ranges (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);
     let mut pages = (first..address + size).step_by(PAGE);

@@ -14,11 +14,11 @@ use hsa_sys::*;
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: u64,
-    /// The offset of the mapping in the memory; 0 if the runtime does not map from an offset.
+    /// The offset of the mapping in the memory. 0 if the runtime does not map from an offset.
     pub(crate) offset: usize,
     /// The base of the reservation that contains the mapping.
     pub(crate) reservation: usize,
-    /// The agents whose access was set; usually few.
+    /// The agents whose access was set, usually few.
     pub(crate) grants: Vec<Grant>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn map(
         && let Some(memory) = memory
     {
         // AMD's runtime maps the buffer object without access. In the simulation, registered
-        // reservations are already inaccessible; only the memory must continue to count as used.
+        // reservations are already inaccessible. Only the memory must continue to count as used.
         if !reservation.is_registered() {
             // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
             unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;

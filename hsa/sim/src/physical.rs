@@ -45,7 +45,7 @@ impl Account {
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Counts `bytes` as used until the claim is dropped; `None` if fewer bytes are free.
+    /// Counts `bytes` as used until the claim is dropped. Returns `None` if fewer bytes are free.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -73,7 +73,7 @@ impl Drop for Claim {
 pub(crate) struct Memory {
     pub(crate) size: u64,
     pub(crate) owner: Owner,
-    /// Identifies the memory of a descriptor; part of the file's name.
+    /// Identifies the memory of a descriptor. Part of the file's name.
     pub(crate) token: u64,
     file: OnceLock<File>,
     /// `None` if no account of this simulation counts the memory.
@@ -104,23 +104,23 @@ impl Memory {
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }
 
-    /// Returns how many bytes an account counts as used for this memory; 0 if no account of this
-    /// simulation counts it.
+    /// Returns how many bytes an account counts as used for this memory. Returns 0 if no account of
+    /// this simulation counts the memory.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
 
-    /// Returns the file; creates it on first use.
+    /// Returns the file. Creates it on first use.
     pub(crate) fn file(&self) -> io::Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
         let file = self.create_file()?;
-        // If two threads race, the first file is used; the other, which is empty, is dropped.
+        // If two threads race, the first file is used. The other file, which is empty, is dropped.
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Returns the file if it exists; memory without a file is all zeros.
+    /// Returns the file if it exists. Memory without a file is all zeros.
     pub(crate) fn existing_file(&self) -> Option<&File> {
         self.file.get()
     }
@@ -195,7 +195,7 @@ fn path(descriptor: RawFd) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
+/// Recognises a descriptor of a simulation's memory by its seals and its name. Rejects plain memory
 /// files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
     // SAFETY: the call accesses no memory.

@@ -1,4 +1,4 @@
-//! Queues of GPUs. A thread for each queue executes the barriers; kernels are not simulated.
+//! Queues of GPUs. A thread for each queue executes the barriers. Kernels are not simulated.
 //!
 //! A program writes packets to the ring, advances the write index and changes the doorbell, as on hardware.
 

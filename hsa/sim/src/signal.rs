@@ -269,7 +269,7 @@ pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
     instance.signals.remove(signal).map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
 }
 
-/// `hsa_signal_load_scacquire`; returns 0 for an invalid signal.
+/// `hsa_signal_load_scacquire`. Returns 0 for an invalid signal.
 pub(crate) fn load(instance: &Instance, signal: hsa_signal_t) -> hsa_signal_value_t {
     instance.signals.get(signal).map_or(0, |signal| signal.load())
 }
@@ -281,7 +281,7 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
     }
 }
 
-/// `hsa_signal_wait_scacquire`; returns 0 at once for an invalid signal. With
+/// `hsa_signal_wait_scacquire`. Returns 0 at once for an invalid signal. With
 /// [`Config::early_waits`](crate::Config::early_waits), the first wait returns at once.
 pub(crate) fn wait(
     instance: &Instance,

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// The file name of the runtime.
 pub const FILE_NAME: &str = "libhsa-runtime64.so.1";
 
-/// The environment variable that names the library to load; if set, no other file is tried.
+/// The environment variable that names the library to load. If the variable is set, no other file
+/// is tried.
 pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 
 /// The environment variable that names ROCm's folder.

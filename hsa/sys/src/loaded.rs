@@ -93,7 +93,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Opens the loaded object of this name; `None` if the object was unloaded.
+    /// Opens the loaded object of this name. Returns `None` if the object was unloaded.
     fn of(name: &'a CStr) -> Option<Self> {
         // SAFETY: RTLD_NOLOAD loads nothing: no code of the object runs.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -155,8 +155,9 @@ impl Drop for Object<'_> {
     }
 }
 
-/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string constant such as
-/// `1.15.0-local-build-unknown`. In the file, the string is in quotation marks; the result has none.
+/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string
+/// constant such as `1.15.0-local-build-unknown`. In the file, the string is in quotation marks.
+/// The result has no quotation marks.
 #[must_use]
 pub fn build_of_file(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;

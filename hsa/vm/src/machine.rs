@@ -41,7 +41,7 @@ pub struct Machine {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The program's exit status; after a signal, 128 and the signal's number.
+    /// The program's exit status. After a signal, the sum of 128 and the signal's number.
     pub status: u8,
 }
 

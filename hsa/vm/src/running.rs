@@ -157,7 +157,8 @@ impl RunningMachine {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
-                // If writing fails, this loop tries again; the guest does not wait longer than its time limit.
+                // If writing fails, this loop tries again. The guest does not wait longer than its
+                // time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
             }
             if self.has_ended(job) {

@@ -135,7 +135,7 @@ macro_rules! calls {
     };
 }
 
-/// Returns the number of the GPU of a render node's descriptor; `None` for other files.
+/// Returns the number of the GPU of a render node's descriptor, or `None` for other files.
 fn gpu_of(descriptor: c_int) -> Option<usize> {
     // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
     let status = unsafe {

@@ -20,7 +20,7 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     Ok(())
 }
 
-/// Opens the memory of a handle; fails if the exporter has exited. After the import, the memory
+/// Opens the memory of a handle. Fails if the exporter has exited. After the import, the memory
 /// stays allocated while either process holds it.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{PacketFormat, Ring};
 
-/// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
+/// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`). Smaller sizes are rounded up.
 const MIN_RING_SIZE: u32 = 1024;
 /// The bits of a queue's percentage. The other bits of the argument select a compute die.
 const PERCENTAGE_MASK: u32 = 0xff;

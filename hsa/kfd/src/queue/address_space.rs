@@ -132,7 +132,7 @@ impl GpuAddressSpace {
         self.write(address, &[byte[0] ^ 1])
     }
 
-    /// Adds to a number that the CPU may change concurrently; returns the previous value.
+    /// Adds to a number that the CPU may change concurrently. Returns the previous value.
     pub(super) fn add(&self, address: u64, summand: u64) -> AccessResult<u64> {
         let fault = |error| AccessFault { address, error };
         if !address.is_multiple_of(8) {

@@ -36,8 +36,8 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns whether all (or any) signals of a barrier have the value 0; `value` reads a signal. A barrier without
-/// signals is satisfied.
+/// Returns whether all (or any) signals of a barrier have the value 0. `value` reads a signal. A
+/// barrier without signals is satisfied.
 fn is_satisfied(
     packet: &[u8; 64],
     all: bool,

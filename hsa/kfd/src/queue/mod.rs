@@ -59,7 +59,7 @@ impl Queues {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a queue; returns its number and the offset of its doorbell.
+    /// Starts a queue. Returns its number and the offset of its doorbell.
     pub(crate) fn start(
         &self,
         ring: Ring,

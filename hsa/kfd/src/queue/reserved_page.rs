@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 /// A reserved page of addresses.
 #[derive(Debug)]
 pub(super) struct ReservedPage {
-    /// The address; the lock serialises additions.
+    /// The address. The lock serialises additions.
     address: Mutex<usize>,
 }
 
@@ -27,7 +27,7 @@ impl ReservedPage {
         Ok(Self { address: Mutex::new(address) })
     }
 
-    /// Adds to the number at an offset, a multiple of eight; returns the previous value.
+    /// Adds to the number at an offset, a multiple of eight. Returns the previous value.
     pub(super) fn add(&self, file: &MemoryFile, offset: u64, summand: u64) -> Result<u64> {
         if !offset.is_multiple_of(8) {
             return Err(EINVAL);

@@ -27,8 +27,8 @@ const GLOBAL: u32 = 2;
 /// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
 
-/// The number of words that are read of a packet. Only a `NOP` can be longer; the words after its
-/// first are ignored.
+/// The number of words that are read of a packet. Only a `NOP` can be longer. The words after its
+/// first word are ignored.
 const MAX_WORDS: usize = 8;
 
 /// A queue's ring. A packet at the end of the ring continues at its start.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// A file (path and text) or a symbolic link (path and target).
 pub(crate) type File = (String, String);
 
-/// Writes the files; returns their folder.
+/// Writes the files. Returns their folder.
 pub(crate) fn write(config: &Config) -> io::Result<String> {
     let mut files = topology::files(config);
     let mut links =

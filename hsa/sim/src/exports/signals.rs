@@ -287,7 +287,8 @@ impl WaitArguments {
         Self { signals: (0..count as usize).map(element).collect(), deadline }
     }
 
-    /// Returns, for each signal, the value if its condition holds; `None` if not, or if the signal is invalid.
+    /// Returns an element for each signal: the value if the condition holds, and `None` if not or
+    /// if the signal is invalid.
     fn satisfied(&self) -> impl Iterator<Item = Option<hsa_signal_value_t>> {
         self.signals.iter().map(|(signal, condition, compare)| {
             let value = signal.as_ref()?.peek();

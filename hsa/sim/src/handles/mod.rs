@@ -103,7 +103,8 @@ impl Handles {
         value
     }
 
-    /// Stores a handle without memory. All such handles have the value 0; only the first is stored.
+    /// Stores a handle without memory. All such handles have the value 0. Only the first of them is
+    /// stored.
     pub(crate) fn insert_without_memory(&mut self, handle: Handle) -> u64 {
         self.handles.entry(0).or_insert_with(|| Box::new(handle));
         0

@@ -72,7 +72,7 @@ pub fn c_name(name: &str) -> String {
         "u64" => "uint64_t",
         "i64" => "int64_t",
         _ if name.starts_with("hsa_") => {
-            // Bindgen uses the struct tag (`…_s`); both headers also define the typedef (`…_t`).
+            // Bindgen uses the struct tag (`…_s`). Both headers also define the typedef (`…_t`).
             return name
                 .strip_suffix("_s")
                 .map_or_else(|| name.to_owned(), |stem| format!("{stem}_t"));
@@ -89,7 +89,7 @@ pub fn next<'a>(tokens: &mut &[Token<'a>]) -> Token<'a> {
     first
 }
 
-/// Removes the first token if it is `token`; returns whether it was.
+/// Removes the first token if it is `token`. Returns whether it was `token`.
 pub fn skip(tokens: &mut &[Token<'_>], token: &str) -> bool {
     let matches = tokens.first() == Some(&token);
     if matches {

@@ -76,7 +76,7 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
     }
     if target == "unsigned int" {
         // An enumeration. Its signedness depends on the compiler and on values that the bindings
-        // omit; only its size is part of the ABI.
+        // omit. Only its size is part of the ABI.
         return Some(Claim {
             subject: name.to_owned(),
             description: "is as large as an unsigned int".to_owned(),
