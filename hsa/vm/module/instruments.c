@@ -121,7 +121,7 @@ static int start_counting(void)
 	return error;
 }
 
-/* Accepts hexadecimal addresses, one per line, in any number of writes; "start" starts the counting. */
+/* Accepts hexadecimal addresses, one per line, in any number of writes. "start" starts the counting. */
 static ssize_t coverage_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);

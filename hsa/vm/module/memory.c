@@ -103,7 +103,7 @@ int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 	return -ENOENT;
 }
 
-/* Returns the TLB entry of a page, after a page-table walk if needed; NULL if the page is not mapped. */
+/* Returns the TLB entry of a page, after a page-table walk if needed, or NULL if the page is not mapped. */
 static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
 {
 	struct gpu_space *owner = &gpu->spaces[space];

@@ -41,7 +41,7 @@ impl FaultPlan {
     }
 
     /// Adds a failure of one call of any function. `call` is the call's number among the calls of
-    /// all functions; the first has the number 1.
+    /// all functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
         self.with_failure(None, Calls::single(call), status)
