@@ -88,8 +88,8 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor to the lowest free number that is at least `floor`, if there is one. Marks
-/// the descriptor as the emulation's, and returns its number.
+/// Moves a descriptor to the lowest free number that is at least `floor`, if there is such a
+/// number. Marks the descriptor as the emulation's, and returns its number.
 pub(crate) fn move_above_floor(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: the call accesses no memory; the emulation has just opened the descriptor.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }

@@ -59,7 +59,7 @@ macro_rules! wrappers {
                 if let Some(slot) = slot {
                     // SAFETY: the runtime has not returned from `hsa_init`: no other thread uses the table.
                     unsafe {
-                        // If the tool is loaded twice, the wrapper is there already.
+                        // If the tool is loaded twice, the table already contains the wrapper.
                         if !(*slot).is_null() && *slot != wrapper {
                             ORIGINALS.$name.store(*slot, Ordering::Release);
                             *slot = wrapper;

@@ -131,7 +131,8 @@ impl FetchedRelease {
     }
 }
 
-/// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or another architecture's.
+/// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or the loader of another
+/// architecture.
 fn loader(libraries: &Path) -> Option<PathBuf> {
     let is_loader = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-linux-"))

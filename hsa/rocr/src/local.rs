@@ -56,8 +56,8 @@ pub enum SourceError {
     /// The name is that of a release that Debian has as a package.
     #[error("the name {0} belongs to the release that `rocr fetch` downloads; choose another one")]
     Packaged(Release),
-    /// The runtime needs libraries that are neither beside it nor in the base release: the packaged
-    /// release whose libraries it uses.
+    /// The runtime needs libraries that are neither in its folder nor in the base release. The base
+    /// release is the packaged release whose libraries the runtime uses.
     #[error(
         "{runtime} needs {}, which are neither in its folder in {source_path} nor in the base release",
         missing.join(", ")

@@ -257,8 +257,9 @@ pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     }
 }
 
-/// Fetches all releases. Returns those on which the test `name` runs: one of them, or all if
-/// [`is_long`]. If fetching fails, reports that the test is skipped, and returns an empty list.
+/// Fetches all releases. Returns the releases on which the test `name` runs: one of them, or all of
+/// them if [`is_long`]. If fetching fails, reports that the test is skipped, and returns an empty
+/// list.
 #[track_caller]
 #[must_use]
 pub fn fetch_selected_releases(name: &str) -> Vec<&'static FetchedRelease> {

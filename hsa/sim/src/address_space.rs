@@ -56,7 +56,7 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     // SAFETY: without MAP_FIXED no existing mapping is changed.
     let start = unsafe { map(0, total, access, ANONYMOUS, None)? };
     let aligned = start.next_multiple_of(alignment);
-    // SAFETY: both ends are part of the new mapping, and outside of the returned range.
+    // SAFETY: both released ranges are part of the new mapping, and outside of the returned range.
     unsafe {
         release(start, aligned - start);
         release(aligned + size, start + total - aligned - size);

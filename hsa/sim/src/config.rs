@@ -129,8 +129,9 @@ pub struct Config {
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves an
-    /// address-space hole for a moment, and overwrites a mapping that another thread creates there.
+    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves
+    /// an address-space hole for a moment, and overwrites a mapping that another thread creates in
+    /// the hole.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs
     /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).

@@ -211,7 +211,7 @@ fn copy_in_background(setup: &Setup, to: usize, from: usize) -> i64 {
     setup.wait_below(done, 1)
 }
 
-/// AMD's runtimes behave the same: `tests/amd/transfers.rs`.
+/// `tests/amd/transfers.rs` shows that AMD's runtimes behave in the same way.
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
     for generation in ["a", "b", "c", "d"] {

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGE: usize = 4 * KIB;
 
-/// The two newest generations. Where they differ, a test runs on both.
+/// The two newest generations. If the two generations differ, the test runs on both.
 const D: &str = "era=d";
 const E: &str = "era=e";
 

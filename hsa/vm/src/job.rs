@@ -82,8 +82,8 @@ const MAX_COPY: u64 = 4 << 30;
 /// A program to run in a virtual machine.
 ///
 /// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link
-/// there, which the host would follow. The program is root in the guest. It can create any file in
-/// the guest's folder, and replace the files that `hsa-vmm vm-guest` writes.
+/// in this folder, and the host would follow the link. The program is root in the guest. It can
+/// create any file in the guest's folder, and replace the files that `hsa-vmm vm-guest` writes.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Contains the other two folders, and the host's own files. Not shared with the guest.

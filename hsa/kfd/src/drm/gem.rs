@@ -23,8 +23,8 @@ const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
 const NON_CANONICAL: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// Closes a handle. Removes the buffer's mappings from this file's page table, unless a handle of amdkfd has mapped
-/// the buffer there.
+/// Closes a handle. Removes the buffer's mappings from this file's page table, unless a handle of
+/// amdkfd has mapped the buffer in this page table.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // The buffer is dropped after the lock is released.
     let closed = file.state().close(close.handle);

@@ -21,7 +21,7 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
 }
 
 /// Opens the memory of a handle. Fails if the exporter has exited. After the import, the memory
-/// stays allocated while either process holds it.
+/// stays allocated while the exporter or the importer holds it.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
     let [process, descriptor, token, flags] = import.share_handle;

@@ -48,7 +48,7 @@ impl FaultPlan {
     }
 
     /// Adds failures of a call and all later calls of any function. `call` is the call's number among the calls of all
-    /// functions; the first has the number 1.
+    /// functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
         self.with_failure(None, Calls::starting_at(call), status)

@@ -48,8 +48,8 @@ impl Random {
     }
 }
 
-/// Generates the calls of one sequence. Records the requests so far, because it does not know
-/// whether they succeed.
+/// Generates the calls of one sequence. Records the requests so far, but does not know whether the
+/// calls succeed.
 #[derive(Debug)]
 struct Generator {
     random: Random,
