@@ -19,7 +19,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
 }
 
 /// Runs a test on a machine of each release, in a process of its own, where the test can use up all descriptors.
-fn on_each_release(test: impl Fn(&Machine)) {
+fn run_on_releases(test: impl Fn(&Machine)) {
     if process::rerun_in_own_process() {
         return;
     }
@@ -31,7 +31,7 @@ fn on_each_release(test: impl Fn(&Machine)) {
 
 #[test]
 fn calls_without_descriptors_change_nothing() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
         let handle = machine.create(0, granule);
@@ -76,7 +76,7 @@ fn calls_without_descriptors_change_nothing() {
 /// has access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let granule = machine.granule();
         let (base, _) = machine.map_new_memory(0, granule);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
@@ -99,7 +99,7 @@ fn only_gpu_grants_need_a_descriptor() {
 
 #[test]
 fn running_out_of_descriptors_half_way_rolls_back() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
@@ -134,7 +134,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
 /// From ROCm 7.14 on, the runtime opens an import when the first GPU is granted access.
 #[test]
 fn grants_to_an_import_need_a_descriptor() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let granule = machine.granule();
         let shared = export(machine, machine.create(0, granule));
         let imported = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
@@ -220,7 +220,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
 /// import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
         for free_descriptors in 0..16 {
@@ -240,7 +240,7 @@ fn import_without_descriptors_is_out_of_descriptors() {
 /// The library changes the CPU's access before the access of GPUs. If the GPUs' change fails, the CPU keeps its access.
 #[test]
 fn set_access_keeps_cpu_access_after_failure() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let shared = export(machine, machine.create(0, granule));
         // From ROCm 7.14 on, an import needs a descriptor when the first GPU is granted access.
@@ -288,7 +288,7 @@ fn set_access_keeps_cpu_access_after_failure() {
 /// change.
 #[test]
 fn set_access_of_several_restores_after_failure() {
-    on_each_release(|machine| {
+    run_on_releases(|machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let base = machine.reserve(3 * granule);
         for number in 0..3 {

@@ -38,7 +38,7 @@ fn map_for_all(machine: &Machine, handle: Handle, size: usize) -> Address {
     base
 }
 
-fn on_each_release(test: impl Fn(&str, Machine)) {
+fn run_on_releases(test: impl Fn(&str, Machine)) {
     if process::rerun_in_own_process() {
         return;
     }
@@ -49,7 +49,7 @@ fn on_each_release(test: impl Fn(&str, Machine)) {
 
 #[test]
 fn all_agents_see_the_same_bytes() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let (vmm, size) = (&machine.vmm, 2 * machine.granule());
         let handle =
             vmm.create(size, &host_properties()).unwrap_or_else(|e| panic!("{release}: {e}"));
@@ -87,7 +87,7 @@ fn all_agents_see_the_same_bytes() {
 
 #[test]
 fn properties_and_location_name_the_host() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let (vmm, size) = (&machine.vmm, machine.granule());
         for granularity in [Granularity::Minimum, Granularity::Recommended] {
             assert_eq!(
@@ -120,7 +120,7 @@ fn properties_and_location_name_the_host() {
 
 #[test]
 fn access_is_granted_and_revoked() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let (vmm, size) = (&machine.vmm, machine.granule());
         let [first, second] = [machine.gpu(0), machine.gpu(1)];
         let handle = vmm.create(size, &host_properties()).unwrap();
@@ -243,7 +243,7 @@ fn kind(result: Result<Handle, Error>) -> ErrorKind {
 
 #[test]
 fn invalid_properties_are_rejected() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let error = vmm.create(0, &host_properties()).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::Zero), "{release}");
@@ -325,7 +325,7 @@ fn only_the_runtime_chooses_numa_nodes() {
 
 #[test]
 fn rejected_pools_are_tried_once() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let granule = machine.granule();
         let count_creations = || machine.simulation.calls("hsa_amd_vmem_handle_create");
         let before = count_creations();
@@ -349,7 +349,7 @@ fn failed_creation_leaves_nothing_behind() {
         HSA_STATUS_ERROR_INVALID_SYMBOL_NAME,
         HSA_STATUS_ERROR_EXCEPTION,
     ];
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let granule = machine.granule();
         // Later creations skip the rejected pool.
         let first = machine.vmm.create(granule, &host_properties()).unwrap();
@@ -406,7 +406,7 @@ fn cpu_access_works_if_dma_bufs_are_read_only() {
 /// such pools.
 #[test]
 fn too_large_memory_is_out_of_memory() {
-    on_each_release(|release, machine| {
+    run_on_releases(|release, machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let sizes = [1 << 40, 1 << 47, 1 << 62, 1 << 63, usize::MAX - (granule - 1)];
         let create_too_large = || {

@@ -26,7 +26,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
     let load = Load {
         library: &machine.library,
         threads: 8,
-        retirements_per_thread: test::part_by_default(10_000),
+        retirements_per_thread: test::count_to_run(10_000),
         capacity: 512,
         time_limit: Duration::from_secs(if test::is_long() { 20 } else { 10 }),
         read: &read,

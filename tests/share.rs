@@ -69,7 +69,7 @@ fn is_close_on_exec(descriptor: &OwnedFd) -> bool {
 
 /// Runs a test in a process of its own, on a machine of each release. Passes the name of the release, the machine
 /// and its granule.
-fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
+fn run_on_releases(test: impl Fn(&str, &Machine, usize)) {
     if process::rerun_in_own_process() {
         return;
     }
@@ -81,7 +81,7 @@ fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
 
 #[test]
 fn import_returns_a_new_handle_of_the_same_memory() {
-    on_each_release(|release, machine, granule| {
+    run_on_releases(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
         let original_address = map_for_cpu(machine, original, 2 * granule);
         machine.vmm.write(original_address, b"here").unwrap();
@@ -153,7 +153,7 @@ fn imported_descriptor_may_be_closed() {
 
 #[test]
 fn every_export_is_a_new_descriptor() {
-    on_each_release(|release, machine, granule| {
+    run_on_releases(|release, machine, granule| {
         let (handle, original_address) = create_with_text(machine, granule);
         let first = export(machine, handle);
         let second = export(machine, handle);
@@ -172,7 +172,7 @@ fn every_export_is_a_new_descriptor() {
 
 #[test]
 fn export_keeps_memory_after_release() {
-    on_each_release(|release, machine, granule| {
+    run_on_releases(|release, machine, granule| {
         let (handle, original_address) = create_with_text(machine, granule);
         let shared = export(machine, handle);
         unmap_and_free(machine, original_address, granule);
@@ -184,7 +184,7 @@ fn export_keeps_memory_after_release() {
 
 #[test]
 fn imports_can_be_exported() {
-    on_each_release(|release, machine, granule| {
+    run_on_releases(|release, machine, granule| {
         let original = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
         let exported = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));

@@ -7,7 +7,7 @@ mod successor;
 use machine::{Library, Machine};
 
 /// Runs a test on every release.
-fn on_each_release(test: impl Fn(&Library)) {
+fn run_on_releases(test: impl Fn(&Library)) {
     for (release, config) in machine::releases() {
         println!("{release}");
         test(&Machine::new(config));
@@ -16,35 +16,35 @@ fn on_each_release(test: impl Fn(&Library)) {
 
 #[test]
 fn mapping_never_acts_on_its_successor() {
-    on_each_release(successor::check_mapping);
+    run_on_releases(successor::check_mapping);
 }
 
 #[test]
 fn growable_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::check_growable_buffer);
+    run_on_releases(successor::check_growable_buffer);
 }
 
 #[test]
 fn ring_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::check_ring_buffer);
+    run_on_releases(successor::check_ring_buffer);
 }
 
 #[test]
 fn pausable_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::check_pausable_buffer);
+    run_on_releases(successor::check_pausable_buffer);
 }
 
 #[test]
 fn paged_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::check_paged_buffer);
+    run_on_releases(successor::check_paged_buffer);
 }
 
 #[test]
 fn area_memory_never_acts_on_its_successor() {
-    on_each_release(successor::check_area_memory);
+    run_on_releases(successor::check_area_memory);
 }
 
 #[test]
 fn reservation_never_acts_on_its_successor() {
-    on_each_release(successor::check_reservation);
+    run_on_releases(successor::check_reservation);
 }

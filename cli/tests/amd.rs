@@ -28,9 +28,9 @@ fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) 
 #[test]
 fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
-        for gpus in [2, 8].into_iter().take(test::part_by_default(2)) {
+        for gpus in [2, 8].into_iter().take(test::count_to_run(2)) {
             let options = ["--gpus", &gpus.to_string()];
             let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
             assert_eq!(output.status.code(), Some(0), "{release}: {}", stderr(&output));
@@ -74,7 +74,7 @@ fn conform_passes_on_every_release() {
 #[test]
 fn conform_passes_with_controlled_page_tables() {
     let name = "conform_passes_with_controlled_page_tables";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
         let mut report = Value::Null;
@@ -114,11 +114,11 @@ fn replay_matches_simulation_on_every_release() {
     let file = folder.path().join("traces.jsonl");
     let all_traces = File::open(data.join("cuda_h200_traces_seed1.jsonl.gz")).unwrap();
     let traces = BufReader::new(MultiGzDecoder::new(all_traces)).lines();
-    let traces: Vec<_> = traces.take(test::part_by_default(1500)).map(Result::unwrap).collect();
+    let traces: Vec<_> = traces.take(test::count_to_run(1500)).map(Result::unwrap).collect();
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
     let replay = ["replay", file.to_str().unwrap(), "--tolerate", "10", "--format", "json"];
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let output = run_emulated(fetched, &["--gpus", "2"], &replay);
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", fetched.release());
         let simulated = ["--runtime", "sim", "--gpus", "2"];
@@ -135,7 +135,7 @@ fn replay_matches_simulation_on_every_release() {
 #[test]
 fn emulate_finds_fetched_rocminfo() {
     let name = "emulate_finds_fetched_rocminfo";
-    if test::fetched_releases(name).is_none() {
+    if test::fetch_releases(name).is_none() {
         return;
     }
     for gpus in [2, 8] {
@@ -159,7 +159,7 @@ fn amds_runtime_without_driver_exits_with_3() {
         eprintln!("not tested: this machine has a /dev/kfd");
         return;
     }
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         for subcommand in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
             let start = ["rocr", "run", "--rocr", release.version(), "--", HSA_VMM];
@@ -176,7 +176,7 @@ fn amds_runtime_without_driver_exits_with_3() {
 #[test]
 fn emulate_logs_failing_driver_calls() {
     let name = "emulate_logs_failing_driver_calls";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let options = ["--fault", "ALLOC_MEMORY_OF_GPU=ENOMEM", "--log", log.to_str().unwrap()];
@@ -194,7 +194,7 @@ fn emulate_logs_failing_driver_calls() {
 /// The failure comes first; its context and the source of the case have titles.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
-    for fetched in test::selected_releases("context_of_a_failed_case_has_a_title") {
+    for fetched in test::fetch_selected_releases("context_of_a_failed_case_has_a_title") {
         let case = "map.memory.whole_handle";
         let arguments = ["conform", "--failures-only", "--filter", case];
         let output = run_emulated(fetched, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
@@ -222,7 +222,7 @@ fn context_of_a_failed_case_has_a_title() {
 #[test]
 fn emulate_writes_page_tables() {
     let name = "emulate_writes_page_tables";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("page tables");
         let options = ["--gpus", "2", "--page-tables", file.to_str().unwrap()];
@@ -262,7 +262,7 @@ fn optimised_driver_runs_programs() {
     build.args(["build", "--release", "--locked", "--package", "hsa-kfd", "--target-dir"]);
     let status = build.arg(&folder).status().expect("cargo starts");
     assert!(status.success(), "hsa-kfd was not built");
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let mut info = emulated(fetched, &["--gpus", "2"], &["info", "--format", "json"]);
         let output = info.env("HSA_VMM_KFD", folder.join("release/libhsa_kfd.so")).output();
         let output = output.expect("the command starts");
@@ -335,7 +335,7 @@ fn conform_passes_on_every_profile_and_release() {
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
-        for fetched in test::selected_releases(name) {
+        for fetched in test::fetch_selected_releases(name) {
             let options = ["--gpus", "2", "--machine", profile];
             let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
             let release = fetched.release();
@@ -356,7 +356,7 @@ fn conform_passes_on_every_profile_and_release() {
 
 #[test]
 fn info_names_two_runtimes() {
-    let Some(all) = test::fetched_releases("info_names_two_runtimes") else { return };
+    let Some(all) = test::fetch_releases("info_names_two_runtimes") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, newer) = (release(Release::R6_4_3), release(Release::R7_2_4));
     // The dynamic linker loads the older release, as in a program that uses HIP.
@@ -411,7 +411,7 @@ fn info_names_two_runtimes() {
 
 #[test]
 fn fetch_from_stores_a_release() {
-    let Some(all) = test::fetched_releases("fetch_from_stores_a_release") else { return };
+    let Some(all) = test::fetch_releases("fetch_from_stores_a_release") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
     let folder = tempfile::tempdir().unwrap();
@@ -438,7 +438,7 @@ fn fetch_from_stores_a_release() {
 
 #[test]
 fn check_compares_a_stored_release() {
-    let Some(all) = test::fetched_releases("check_compares_a_stored_release") else { return };
+    let Some(all) = test::fetch_releases("check_compares_a_stored_release") else { return };
     let release = |release| all.iter().find(|it| it.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
     let folder = tempfile::tempdir().unwrap();

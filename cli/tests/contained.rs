@@ -432,7 +432,7 @@ fn invalid_numbers_exit_with_2() {
 #[test]
 fn crashes_of_amds_runtime_are_contained() {
     let name = "crashes_of_amds_runtime_are_contained";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let folder = tempfile::tempdir().unwrap();
         let broken = folder.path().join("libhsa-broken.so");

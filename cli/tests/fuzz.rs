@@ -108,7 +108,7 @@ fn fuzz_with_faults_finds_nothing() {
 #[test]
 fn fuzz_finds_nothing_on_amds_releases() {
     let name = "fuzz_finds_nothing_on_amds_releases";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn fuzz_finds_failing_allocation() {
 #[test]
 fn fuzz_finds_and_repeats_driver_fault() {
     let name = "fuzz_finds_and_repeats_driver_fault";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn fuzz_finds_and_repeats_driver_fault() {
 #[test]
 fn fuzz_finds_repeated_leak_of_driver() {
     let name = "fuzz_finds_repeated_leak_of_driver";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         for (fault, before, after) in [
@@ -189,7 +189,7 @@ fn fuzz_finds_repeated_leak_of_driver() {
 #[test]
 fn fuzz_tolerates_resource_kept_once() {
     let name = "fuzz_tolerates_resource_kept_once";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         let folder = tempfile::tempdir().unwrap();

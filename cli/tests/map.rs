@@ -169,7 +169,7 @@ fn map_tolerates_closed_output() {
 fn map_shows_same_state_on_amds_runtime() {
     let expected = run(&["map", "--runtime", "sim", "--gpus", "2", "--format", "json"]);
     let expected = without_addresses(json(&expected));
-    for fetched in test::selected_releases("map_shows_same_state_on_amds_runtime") {
+    for fetched in test::fetch_selected_releases("map_shows_same_state_on_amds_runtime") {
         let release = fetched.release();
         let release = release.version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];

@@ -62,7 +62,7 @@ fn planned_faults_of_the_simulation_are_reported() {
 
 #[test]
 fn reports_on_amd_contain_provenance() {
-    if test::fetched_releases("reports_on_amd_contain_provenance").is_none() {
+    if test::fetch_releases("reports_on_amd_contain_provenance").is_none() {
         return;
     }
     let output = run_emulated(
@@ -108,7 +108,7 @@ fn reports_on_amd_contain_provenance() {
 /// With `HSA_KFD=real`, the preloaded object only logs the calls of the kernel's driver.
 #[test]
 fn logged_driver_is_not_reported_as_emulated() {
-    if test::fetched_releases("logged_driver_is_not_reported_as_emulated").is_none() {
+    if test::fetch_releases("logged_driver_is_not_reported_as_emulated").is_none() {
         return;
     }
     let arguments = ["emulate", "--rocr", "6.4.3", "--", HSA_VMM, "bringup", "--until", "runtime"];

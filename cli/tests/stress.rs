@@ -134,7 +134,7 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
     if !test::runs_long_test(name) {
         return;
     }
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let correct = report(&run_emulated(fetched, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");

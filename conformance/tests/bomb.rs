@@ -39,7 +39,7 @@ fn reader_bounds_memory_of_long_lines() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bomb.jsonl.gz");
     let texts = [&b"[[[["[..], b"aaaa", b"    "];
-    for text in texts.into_iter().take(hsa_rocr::test::part_by_default(3)) {
+    for text in texts.into_iter().take(hsa_rocr::test::count_to_run(3)) {
         write_bomb(&path, text);
         let before = peak_memory();
         let errors = [

@@ -173,7 +173,7 @@ fn simulation_matches_the_table() {
 #[test]
 fn amds_runtime_matches_the_table() {
     let name = "amds_runtime_matches_the_table";
-    test::on_each_release(name, &Emulation::with_gpus(2), |setup| {
+    test::run_on_releases(name, &Emulation::with_gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         for profile in PROFILES {

@@ -47,7 +47,7 @@ fn cases_pass_with_every_workaround() {
 #[test]
 fn cases_pass_with_every_workaround_on_amds_runtime() {
     let name = "cases_pass_with_every_workaround_on_amds_runtime";
-    test::on_each_release(name, &Emulation::with_gpus(2), |setup| {
+    test::run_on_releases(name, &Emulation::with_gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         check_workarounds(&runtime, setup.release().version());
@@ -104,7 +104,7 @@ fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
 #[test]
 fn unmapped_memory_stays_mapped_without_workaround() {
     let name = "unmapped_memory_stays_mapped_without_workaround";
-    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(2), |setup| {
+    test::run_on(&[Release::R7_2_4], name, &Emulation::with_gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
@@ -145,7 +145,7 @@ fn grant_aborts_without_workaround() {
         return grant_without_descriptor(&path);
     }
     let name = "grant_aborts_without_workaround";
-    test::on_each_release(name, &Emulation::with_gpus(2), |setup| {
+    test::run_on_releases(name, &Emulation::with_gpus(2), |setup| {
         let start = || {
             let mut command = setup.restart_command();
             command.args([name, "--exact"]).env(RUNTIME, setup.runtime());

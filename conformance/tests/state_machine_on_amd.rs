@@ -52,7 +52,7 @@ fn check(test: &str, driver: &str, settings: Option<&str>) {
         Some(settings) => emulation.with_setting(settings),
         None => emulation,
     };
-    test::on_each_release(test, &emulation, |setup| {
+    test::run_on_releases(test, &emulation, |setup| {
         // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);

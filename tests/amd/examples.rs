@@ -69,10 +69,10 @@ fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     if env::var_os(IN_EXAMPLE).is_some() {
         return run(&arguments).unwrap();
     }
-    if test::uses_own_driver() {
+    if test::uses_machine_driver() {
         return test::report(&format!("SKIPPED {name}: the emulated driver starts the program"));
     }
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(arguments).env(IN_EXAMPLE, "1");
         command.env("HSA_VMM_RUNTIME", fetched.runtime());

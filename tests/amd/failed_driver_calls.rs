@@ -6,7 +6,7 @@ use crate::amd_runtime::fail_driver_calls;
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
@@ -67,7 +67,7 @@ pub fn fail_each_driver_call<S: Setup>(
     operations: &[NamedOperation<S>],
     min_calls: usize,
 ) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, name_in_aborts, operation) in operations {
             let start = || S::new(Library::load(fixture.runtime()));

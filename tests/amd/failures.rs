@@ -9,7 +9,7 @@ use crate::machine::Library;
 use crate::process::{End, in_child};
 use crate::scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +103,7 @@ pub fn errors_for(number: usize) -> Vec<&'static str> {
 #[test]
 fn one_failed_call_changes_nothing() {
     let test = "failures::one_failed_call_changes_nothing";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
         let (mut calls, mut tried) = (0, 0);
@@ -130,7 +130,7 @@ fn one_failed_call_changes_nothing() {
         let release = fixture.release();
         println!("{release}: {calls} calls failed in {tried} ways; aborts: {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(150), "only {calls} calls failed");
+        assert!(calls > hsa_rocr::test::count_to_run(150), "only {calls} calls failed");
         // In a long run, every listed abort occurs.
         assert!(!is_long || aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });

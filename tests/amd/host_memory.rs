@@ -6,7 +6,7 @@ use crate::process::handover::{receive, send};
 use crate::process::{Child, End, descriptors};
 use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::error::Feature;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, Handle, HandleType};
@@ -32,7 +32,7 @@ fn map_for_all(library: &Library, handle: Handle) -> Address {
 
 #[test]
 fn all_agents_see_the_same_bytes() {
-    on_each_release(
+    run_on_releases(
         "host_memory::all_agents_see_the_same_bytes",
         &Emulation::with_gpus(2),
         |fixture| {
@@ -78,7 +78,7 @@ fn all_agents_see_the_same_bytes() {
 #[test]
 fn another_process_shares_the_memory() {
     let name = "host_memory::another_process_shares_the_memory";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         let (mut exporter_socket, mut importer_socket) = UnixStream::pair().unwrap();
         let importer = Child::start(|| {
             let library = Library::load(fixture.runtime());
@@ -153,7 +153,7 @@ fn failed_driver_calls_leave_nothing_behind() {
 #[test]
 fn too_large_memory_is_out_of_memory() {
     let name = "host_memory::too_large_memory_is_out_of_memory";
-    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(1), |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         // SAFETY: the call only returns a number.

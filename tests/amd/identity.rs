@@ -65,7 +65,7 @@ fn find_loaded(path: &Path) -> LoadedLibrary {
 fn two_loaded_releases_are_distinguished() {
     let name = "identity::two_loaded_releases_are_distinguished";
     // Both releases run with the C library of the newer release.
-    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
+    test::run_on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
         let newer = fixture.runtime();
         let older: PathBuf =
             FetchedRelease::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
@@ -97,7 +97,7 @@ fn two_loaded_releases_are_distinguished() {
 #[test]
 fn start_error_lists_two_releases() {
     let name = "identity::start_error_lists_two_releases";
-    test::on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
+    test::run_on(&[Release::R7_2_4], name, &Emulation::with_gpus(1), |fixture| {
         let older = FetchedRelease::open(&folder().unwrap(), Release::R6_4_3).unwrap().runtime();
         let end = in_child(|| {
             load_without_starting(&older);

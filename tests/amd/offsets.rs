@@ -5,7 +5,7 @@ use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, 
 use crate::machine::{Library, access, at};
 use crate::process::{End, in_child, page_table};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, ErrorKind, Handle, Runtime};
@@ -91,7 +91,7 @@ impl Setup {
 }
 
 fn in_each_mode(test: &str, body: impl Fn(Setup)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
             let end = in_child(|| body(Setup::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
@@ -178,7 +178,7 @@ fn read_only_parts_reject_writes() {
 #[test]
 fn invalid_offsets_are_rejected() {
     let test = "offsets::invalid_offsets_are_rejected";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             let setup = Setup::new(fixture, "");
             let rejection = |size, offset| {
@@ -206,7 +206,7 @@ fn invalid_offsets_are_rejected() {
 #[test]
 fn failed_grants_are_rolled_back() {
     let test = "offsets::failed_grants_are_rolled_back";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         // Opening a `Vmm` replaces entries four times, twice for each GPU. The fifth call is the first of `set_access`.
         for failing_call in 5..5 + PARTS {
             let end = in_child(|| {

@@ -12,7 +12,7 @@ use crate::amd_runtime::{fail_driver_calls, set_variable};
 use crate::machine::{Library, access, at};
 use crate::process::{End, in_child, page_table};
 use crate::scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
-use hsa_rocr::test::{Fixture, is_long, on_each_release};
+use hsa_rocr::test::{Fixture, is_long, run_on_releases};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::{NewMapping, VmmOptions};
@@ -161,7 +161,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
 #[test]
 fn one_failed_call_changes_no_page_table() {
     let test = "page_table_failures::one_failed_call_changes_no_page_table";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
         // By default, tests only every fourth operation, each in one mode.
         let step = if is_long() { 1 } else { 4 };
@@ -195,7 +195,7 @@ fn one_failed_call_changes_no_page_table() {
         let release = fixture.release();
         println!("{release}: {calls} calls failed in {tried} ways; {aborted} aborts");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > hsa_rocr::test::part_by_default(600), "only {calls} calls failed");
+        assert!(calls > hsa_rocr::test::count_to_run(600), "only {calls} calls failed");
     });
 }
 
@@ -236,7 +236,7 @@ fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
 #[test]
 fn failed_call_while_opening_is_reported() {
     let test = "page_table_failures::failed_call_while_opening_is_reported";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut failures, mut reported) = (0, Vec::new(), 0);
         // By default, tests only one mode.
         let modes = if is_long() { &MODES[..] } else { &MODES[..1] };
@@ -312,7 +312,7 @@ fn log_of_opening(fixture: &Fixture, mode: &str, plan: &str) -> Vec<String> {
 #[test]
 fn probe_keeps_memory_if_the_last_wait_fails() {
     let test = "page_table_failures::probe_keeps_memory_if_the_last_wait_fails";
-    on_each_release(test, &Emulation::with_gpus(1), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(1), |fixture| {
         for mode in MODES {
             let lines = log_of_opening(fixture, mode, "");
             let position = |start: usize, text: &str| {

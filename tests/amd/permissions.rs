@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
-use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_machine_driver};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
@@ -70,7 +70,7 @@ impl Setup {
 
 /// Runs `body` in each mode, each time in a process that has no runtime yet.
 fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Setup)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in page_table_modes() {
             let end = in_child(|| body(&|| Setup::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
@@ -80,7 +80,7 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Setup)) {
 
 /// Does the same as [`in_each_mode`], with planned faults of the driver.
 fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Setup)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in PAGE_TABLE_MODES {
             let end = in_child(|| {
                 fail_driver_calls(plan);
@@ -98,7 +98,7 @@ fn permissions_are_enforced() {
     // In the virtual machine, where the driver writes page-table entries late, each of the 36 processes takes half a
     // minute.
     let time_limit = Duration::from_secs(60 * 60);
-    on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
+    run_on_with_timeout(&Release::ALL, name, &Emulation::with_gpus(2), time_limit, |fixture| {
         let mut combination = 0;
         for (mode, gpu) in page_table_modes().iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
             // An access before the change fills the TLB.
@@ -147,7 +147,7 @@ fn permissions_are_enforced() {
 #[test]
 fn no_execute_removes_execute_access() {
     let name = "permissions::no_execute_removes_execute_access";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         for (no_execute, expected) in [(false, "rwx"), (true, "rw-")] {
             let end = in_child(|| {
                 let options = VmmOptions::new().with_page_tables(true).with_no_execute(no_execute);
@@ -243,7 +243,7 @@ fn moved_mappings_keep_enforced_access() {
 #[test]
 fn missing_control_is_reported() {
     let test = "permissions::missing_control_is_reported";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let plans = [
             ("GEM_VA.REPLACE=EINVAL", "amdgpu_bo_va_op_raw"),
             ("GEM_VA.REPLACE=lost", "a changed entry has no effect"),
@@ -272,7 +272,7 @@ fn missing_control_is_reported() {
 #[test]
 fn failed_changes_are_rolled_back() {
     let test = "permissions::failed_changes_are_rolled_back";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         // Opening a `Vmm` replaces entries four times, twice for each GPU.
         for failing_call in [5, 6] {
             let end = in_child(|| {
@@ -305,7 +305,7 @@ fn failed_changes_are_rolled_back() {
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             fail_driver_calls("GEM_VA.REPLACE=200ms");
             let setup = Setup::new(fixture, "");
@@ -422,7 +422,7 @@ fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
 #[test]
 fn calls_take_effect_without_control() {
     let test = "permissions::calls_take_effect_without_control";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let options = VmmOptions::new().with_barrier(true);
         for mode in page_table_modes() {
             let end = end_of_calls(fixture, mode, options);
@@ -435,8 +435,8 @@ fn calls_take_effect_without_control() {
 #[test]
 fn calls_take_effect_late_without_barrier() {
     let test = "permissions::calls_take_effect_late_without_barrier";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
-        let modes: &[(&str, &[LateCall])] = if uses_own_driver() {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
+        let modes: &[(&str, &[LateCall])] = if uses_machine_driver() {
             &[("", &[LateCall::Grant, LateCall::Unmap])]
         } else {
             &[(PAGE_TABLE_MODES[1], &[LateCall::Unmap]), (PAGE_TABLE_MODES[2], &[LateCall::Grant])]
@@ -456,7 +456,7 @@ fn calls_take_effect_without_a_driver_page() {
     /// The exit status of a child in which the library's own allocation failed, and all calls took effect.
     const CHECKED: i32 = 9;
     let test = "permissions::calls_take_effect_without_a_driver_page";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let check = |failing_allocation: u32| {
             fail_driver_calls(&format!("ALLOC_MEMORY_OF_GPU#{failing_allocation}=ENOMEM"));
             crate::log::subscribe(

@@ -4,7 +4,7 @@ use crate::machine::{Library, access, at};
 use crate::process::descriptors;
 use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::vmm::{ExportedSegment, VmmOptions};
 use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, PoolMemory, Runtime};
@@ -37,7 +37,7 @@ fn map_with_pattern(library: &Library, sizes: &[usize]) -> (Address, Vec<u8>) {
 
 #[test]
 fn another_process_reads_every_byte() {
-    on_each_release(
+    run_on_releases(
         "ranges::another_process_reads_every_byte",
         &Emulation::with_gpus(2),
         |fixture| {
@@ -76,7 +76,7 @@ fn another_process_reads_every_byte() {
 #[test]
 fn pool_memory_has_its_offset_in_the_dma_buf() {
     let name = "ranges::pool_memory_has_its_offset_in_the_dma_buf";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         let mut reader = Reader::start();
         let library = Library::load(fixture.runtime());
         for size in [4096, 100_000, 3 << 20] {
@@ -112,7 +112,7 @@ fn pool_memory_has_its_offset_in_the_dma_buf() {
 #[test]
 fn contiguous_neighbours_are_one_segment() {
     let name = "ranges::contiguous_neighbours_are_one_segment";
-    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(1), |fixture| {
         let mut reader = Reader::start();
         // SAFETY: the file is a fetched release of AMD's runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -141,7 +141,7 @@ fn contiguous_neighbours_are_one_segment() {
 #[test]
 fn gpu_direct_rdma_needs_mapping_types() {
     let name = "ranges::gpu_direct_rdma_needs_mapping_types";
-    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(1), |fixture| {
         let mut reader = Reader::start();
         let library = Library::load(fixture.runtime());
         let properties = AllocationProperties::on(library.gpu(0)).with_gpu_direct_rdma();

@@ -4,7 +4,7 @@ use crate::machine::{Library, access};
 use crate::process::handover::{receive, send};
 use crate::process::{Child, End, descriptors};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, Handle, HandleType};
 use std::io::{Read, Write};
@@ -81,7 +81,7 @@ impl Endpoint {
 
 /// Runs two processes on each release: the first creates memory and sends it to the second.
 fn run_pair(test: &str, exporter: impl Fn(Endpoint), importer: impl Fn(Endpoint), ends: [End; 2]) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
         // Each child closes its copy of the other child's socket. Otherwise, neither child would notice that the other

@@ -6,7 +6,7 @@ use crate::machine::Library;
 use crate::process::namespaces::{Need, has_privilege};
 use crate::process::{Child, End, descriptors, regions};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_vmm::transport::{Channel, Offer, Ticket, Trust};
 use hsa_vmm::{Access, Allocation, Mapping, Reservation};
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ fn word(mapping: &Mapping) -> [u8; 4] {
 #[test]
 fn received_memory_outlives_its_sender() {
     let name = "transport::received_memory_outlives_its_sender";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         let (sending, receiving) = Channel::pair().unwrap();
         let (reply_sending, reply_receiving) = Channel::pair().unwrap();
         // A fork copies all channels. Each child closes its copies of the other child's channels. Otherwise,
@@ -80,7 +80,7 @@ fn received_memory_outlives_its_sender() {
 #[test]
 fn child_and_grandchild_share_memory() {
     let name = "transport::child_and_grandchild_share_memory";
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         for killed in [Role::Parent, Role::Child, Role::Grandchild] {
             exchange::share_with_descendants(&|| Library::load(fixture.runtime()), killed);
         }
@@ -93,7 +93,7 @@ fn another_user_is_rejected_until_trusted() {
     if !has_privilege(Need::OtherUser, name) {
         return;
     }
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         exchange::share_with_another_user(&|| Library::load(fixture.runtime()));
     });
 }
@@ -104,14 +104,14 @@ fn channels_cross_pid_namespaces() {
     if !has_privilege(Need::PidNamespace, name) {
         return;
     }
-    on_each_release(name, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(2), |fixture| {
         exchange::share_with_another_namespace(&|| Library::load(fixture.runtime()));
     });
 }
 
 #[test]
 fn ticket_fetches_memory_of_another_process() {
-    on_each_release(
+    run_on_releases(
         "transport::ticket_fetches_memory_of_another_process",
         &Emulation::with_gpus(2),
         |fixture| {

@@ -6,21 +6,21 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
+use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_machine_driver};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
 /// Calls `function` on each release, with two emulated GPUs, in a child that has no runtime yet. Fails unless the child
 /// succeeds.
 pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
     });
 }
 
 /// Does the same as [`on_each`], with a longer time limit.
 pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixture)) {
-    on_with_timeout(&Release::ALL, test, &Emulation::with_gpus(2), time_limit, |fixture| {
+    run_on_with_timeout(&Release::ALL, test, &Emulation::with_gpus(2), time_limit, |fixture| {
         let child = Child::start(|| {
             function(fixture);
             0
@@ -37,7 +37,7 @@ pub const PAGE_TABLE_MODES: [&str; 3] =
 
 /// Returns the modes in which to test: all modes, or only the first if the tests use this machine's own driver.
 pub fn page_table_modes() -> &'static [&'static str] {
-    if uses_own_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
+    if uses_machine_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
 }
 
 /// Sets an environment variable of this child. The child must not have opened a runtime yet.

@@ -5,7 +5,7 @@ use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::{Area, Runtime, Vmm};
@@ -96,7 +96,7 @@ fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, context: &str)
 #[test]
 fn one_failed_call_changes_nothing() {
     let test = "driver::one_failed_call_changes_nothing";
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for flags in ALL_FLAGS {
             for call in calls_of(fixture, flags) {

@@ -3,7 +3,7 @@
 use crate::process::page_table::entries;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::on_each_release;
+use hsa_rocr::test::run_on_releases;
 use hsa_sys::{hsa_agent_t, hsa_amd_event_t, hsa_signal_t, hsa_status_t};
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::area::{AreaFlags, Device};
@@ -63,7 +63,7 @@ impl Fixture {
 
 /// Calls `function` on each release of AMD's runtime, in a process that has no runtime yet.
 pub fn on_amd(test: &str, function: impl Fn(&Fixture)) {
-    on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+    run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {
             // SAFETY: the file is a fetched release of AMD's runtime.
             let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");

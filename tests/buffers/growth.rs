@@ -1,7 +1,7 @@
 //! Growable buffers grow and shrink in place.
 
 use crate::machine::{KIB, MIB, Machine, at, generations, releases};
-use hsa_rocr::test::part_by_default;
+use hsa_rocr::test::count_to_run;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::{Access, GrowableBuffer};
 
@@ -79,7 +79,7 @@ fn growth_maps_whole_steps() {
 #[test]
 fn every_step_makes_the_same_calls() {
     // 64 GiB with `HSA_VMM_LONG=1`, otherwise 7 GiB.
-    let end = part_by_default(64) << 30;
+    let end = count_to_run(64) << 30;
     for (generation, config) in generations() {
         let keeps_descriptors = [Generation::C, Generation::E].contains(&config.generation);
         let step = if keeps_descriptors { 256 * MIB } else { 2 * MIB };

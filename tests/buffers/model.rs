@@ -2,7 +2,7 @@
 
 use crate::fault_injection::ERROR;
 use crate::machine::{KIB, Machine, generations};
-use hsa_rocr::test::part_by_default;
+use hsa_rocr::test::count_to_run;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, GrowableBuffer};
@@ -212,7 +212,7 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(
-        std::env::var("HSA_VMM_BUFFER_CASES").ok().map_or(part_by_default(640) as u32, |text| text.parse().unwrap()),
+        std::env::var("HSA_VMM_BUFFER_CASES").ok().map_or(count_to_run(640) as u32, |text| text.parse().unwrap()),
     ) })]
 
     #[test]

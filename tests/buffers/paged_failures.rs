@@ -150,7 +150,7 @@ fn one_failure_changes_nothing() {
             failed.setup.close();
         });
         println!("{failures} failures");
-        assert!(failures > test::part_by_default(1000), "only {failures}");
+        assert!(failures > test::count_to_run(1000), "only {failures}");
     });
 }
 

@@ -127,7 +127,7 @@ fn many_pauses_change_nothing() {
         for (generation, config) in generations() {
             // In generation B, a pause frees and reserves the addresses again, so the test runs more rounds.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
-            let rounds = hsa_rocr::test::part_by_default(10_000).min(limit) as u32;
+            let rounds = hsa_rocr::test::count_to_run(10_000).min(limit) as u32;
             let machine = Machine::new(config);
             let mut buffer = filled_buffer(&machine, 5000);
             let address = buffer.address();

@@ -1,7 +1,7 @@
 //! A defect, and its check on each release of AMD's runtime.
 
 use crate::process::{End, in_child_with_status};
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_rocr::{Emulation, Release};
 
 /// Whether a release has the defect.
@@ -35,7 +35,7 @@ const DEFECT_SHOWN: i32 = 3;
 impl Defect {
     /// Checks the defect on each release. Fails unless the result is the one in the table.
     pub fn check_on_each_release(&self, test: &str, shows_defect: impl Fn(&Fixture) -> bool) {
-        on_each_release(test, &Emulation::with_gpus(2), |fixture| {
+        run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
             let end = in_child_with_status(|| if shows_defect(fixture) { DEFECT_SHOWN } else { 0 });
             let release = fixture.release();
             let recorded = self.presence_in(release);

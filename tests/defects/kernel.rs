@@ -38,7 +38,7 @@ fn compile(name: &str) -> PathBuf {
 
 #[test]
 fn programs_show_defects_of_the_kernel_driver() {
-    for fetched in test::selected_releases("kernel") {
+    for fetched in test::fetch_selected_releases("kernel") {
         for (name, settings) in PROGRAMS {
             let program = compile(name);
             let with_defect = settings.map(|settings| (settings, FOUND));

@@ -96,7 +96,7 @@ pub fn on_simulation(test: impl Fn(&Fixture)) {
 #[track_caller]
 pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
     let emulation = Emulation::with_gpus(2).with_vram("1GiB");
-    hsa_rocr::test::on_each_release(name, &emulation, |fixture| {
+    hsa_rocr::test::run_on_releases(name, &emulation, |fixture| {
         let (release, runtime) = (fixture.release(), fixture.runtime());
         for &mode in Mode::all_of(release) {
             let fixture = Fixture::Amd { release, runtime: runtime.clone(), mode };

@@ -5,7 +5,7 @@ use super::*;
 use crate::fixture::on_all_fixtures;
 
 fn rounds() -> usize {
-    hsa_rocr::test::part_by_default(10_000)
+    hsa_rocr::test::count_to_run(10_000)
 }
 
 /// Returns the numbers of descriptors and mappings of a peer.

@@ -18,9 +18,9 @@ fn extensions_work() {
 #[test]
 fn extensions_work_on_amds_runtime() {
     let name = "extensions::extensions_work_on_amds_runtime";
-    let fetched_releases = test::selected_releases(name);
+    let fetch_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/extensions.c", Language::C99, &[]);
-    for fetched in fetched_releases {
+    for fetched in fetch_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
@@ -32,7 +32,7 @@ fn extensions_work_on_amds_runtime() {
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
     let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             for (flags, access, expected) in [
                 ("3", "reads", "copied\n"),
@@ -65,9 +65,9 @@ fn area_memory_is_copied_and_filled() {
 #[test]
 fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let name = "extensions::area_memory_is_copied_and_filled_on_amds_runtime";
-    let fetched_releases = test::selected_releases(name);
+    let fetch_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
-    for fetched in fetched_releases {
+    for fetched in fetch_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
@@ -87,10 +87,10 @@ fn mappings_are_retired() {
 
 #[test]
 fn mappings_are_retired_on_amds_runtime() {
-    let fetched_releases =
-        test::selected_releases("extensions::mappings_are_retired_on_amds_runtime");
+    let fetch_releases =
+        test::fetch_selected_releases("extensions::mappings_are_retired_on_amds_runtime");
     let program = Program::compile("tests/c/retire.c", Language::C99, &["-ldl"]);
-    for fetched in fetched_releases {
+    for fetched in fetch_releases {
         let mut command = program.on_release(fetched, &Emulation::with_gpus(1));
         let output = command.arg(fetched.runtime()).output().unwrap();
         let release = fetched.release().to_string();
@@ -117,9 +117,9 @@ fn ipc_close_accepts_interior_address() {
 #[test]
 fn ipc_close_accepts_interior_address_on_amds_runtime() {
     let name = "extensions::ipc_close_accepts_interior_address_on_amds_runtime";
-    let fetched_releases = test::selected_releases(name);
+    let fetch_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
-    for fetched in fetched_releases {
+    for fetched in fetch_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         let release = fetched.release().to_string();
         assert_eq!(expect_success(&output, &release), "ok close_accepts_interior_address\n");

@@ -254,7 +254,7 @@ fn cases_compile_as_cplusplus() {
 #[test]
 fn cases_pass_on_every_release() {
     let name = "hip_tests::cases_pass_on_every_release";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         for profile in PROFILES {
             if profile == "hip6" && release != Release::R6_4_3 {

@@ -45,8 +45,8 @@ fn programs_of_other_projects_run() {
     if folders.is_empty() {
         return;
     }
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
-    let newest = fetched_releases.iter().find(|found| found.release() == Release::R7_2_4);
+    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
+    let newest = fetch_releases.iter().find(|found| found.release() == Release::R7_2_4);
     for folder in &folders {
         let program = Program::compile_folder(folder);
         let program_name = folder.file_name().unwrap().display();

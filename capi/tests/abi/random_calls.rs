@@ -33,7 +33,7 @@ fn random_calls_never_crash_or_leak() {
 fn random_calls_never_crash_or_leak_on_amds_runtime() {
     let name = "random_calls::random_calls_never_crash_or_leak_on_amds_runtime";
     let program = Program::compile("tests/c/random_calls.c", Language::C99, &[]);
-    let releases = test::fetched_releases(name).unwrap_or_default().iter();
+    let releases = test::fetch_releases(name).unwrap_or_default().iter();
     for fetched in releases.filter(|found| found.release() == Release::R6_4_3) {
         run_random_calls(program.on_release(fetched, &Emulation::with_gpus(2)), "2", "6.4.3");
     }

@@ -23,7 +23,7 @@ fn related_calls_work_on_every_generation() {
 fn related_calls_work_on_amds_runtime() {
     let name = "related_calls::related_calls_work_on_amds_runtime";
     let program = Program::compile("tests/c/related_calls.c", Language::C99, &["-std=c11"]);
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
         let release = fetched.release().to_string();
         assert_eq!(expect_success(&command.output().unwrap(), &release), "all checks passed\n");

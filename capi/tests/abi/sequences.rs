@@ -32,7 +32,7 @@ fn sequences_run_on_the_simulation() {
 #[test]
 fn sequences_run_on_amds_runtime() {
     let name = "sequences::sequences_run_on_amds_runtime";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release().to_string();
         run_all(&release, |program| {
             let mut command = program.on_release(fetched, &Emulation::with_gpus(2));

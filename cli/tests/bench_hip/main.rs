@@ -155,9 +155,9 @@ fn bench_names_library_that_is_not_hip() {
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
     let mut tried = 0;
-    for fetched in fetched_releases {
+    for fetched in fetch_releases {
         let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };
         // On the emulated driver, HIP is known to run only with this release.
         if release != Release::R6_4_3 {

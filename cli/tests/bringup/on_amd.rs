@@ -18,7 +18,7 @@ pub fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&st
 #[test]
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         // Memory of other processes is counted only if all processes share one emulated machine.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = run_emulated(fetched, &["--machine", profile], &["--format", "json"]);
@@ -49,7 +49,7 @@ fn amds_runtime_reaches_every_level() {
 fn levels_of_page_tables_pass_in_every_mode() {
     let name = "on_amd::levels_of_page_tables_pass_in_every_mode";
     let until = ["--until", "permission", "--format", "json"];
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--", HSA_VMM];
@@ -98,7 +98,7 @@ fn driver_fault_fails_its_level() {
         ("shared", "IMPORT_DMABUF", "EINVAL", "hsa_amd_vmem_import_shareable_handle"),
         ("load", "PRIME_FD_TO_HANDLE", "ENOSPC", "hsa_amd_vmem_"),
     ];
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let output = run_emulated(fetched, &[], &["--log", log.to_str().unwrap()]);
@@ -228,7 +228,7 @@ fn misbehaving_driver_call_fails_its_level() {
             "the export, not the import, returned other memory",
         ),
     ];
-    let fetched_releases: Vec<_> = test::fetched_releases(name).into_iter().flatten().collect();
+    let fetched_releases: Vec<_> = test::fetch_releases(name).into_iter().flatten().collect();
     let is_long = test::is_long();
     for (index, fetched) in fetched_releases.iter().enumerate() {
         let release = fetched.release();
@@ -260,7 +260,7 @@ fn misbehaving_driver_call_fails_its_level() {
 #[test]
 fn memory_of_killed_process_is_counted_on_one_machine() {
     let name = "on_amd::memory_of_killed_process_is_counted_on_one_machine";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         let machine = format!("machine=killed{}", std::process::id());
@@ -277,7 +277,7 @@ fn memory_of_killed_process_is_counted_on_one_machine() {
 #[test]
 fn calls_include_the_step_that_shows_the_failure() {
     let name = "on_amd::calls_include_the_step_that_shows_the_failure";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, level, call, last) in [
             // The GPU faults while the runtime starts the copy, or later.
             ("GEM_VA.MAP=lost", "gpu", "hsa_amd_vmem_set_access(", "hsa_"),
@@ -338,7 +338,7 @@ fn missing_driver_triggers_machine_checks() {
     if Path::new("/dev/kfd").exists() {
         return;
     }
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
         let release = release.version();
         let output = run(&["rocr", "run", "--rocr", release, "--", HSA_VMM, "bringup"]);
@@ -360,7 +360,7 @@ fn missing_driver_triggers_machine_checks() {
 #[test]
 fn c_program_repeats_the_failure() {
     let name = "on_amd::c_program_repeats_the_failure";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
         for (plan, words) in [

@@ -8,7 +8,7 @@ use hsa_rocr::test;
 #[test]
 fn hanging_driver_call_is_reported() {
     let name = "on_hanging::hanging_driver_call_is_reported";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
         let output = run_emulated(fetched, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
@@ -33,7 +33,7 @@ fn hanging_driver_call_is_reported() {
 #[test]
 fn call_that_does_not_return_is_named() {
     let name = "on_hanging::call_that_does_not_return_is_named";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, exit, call) in [
             ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
             ("PRIME_FD_TO_HANDLE=crash", 1, "PRIME_FD_TO_HANDLE"),
@@ -70,7 +70,7 @@ fn call_that_does_not_return_is_named() {
 #[test]
 fn engine_that_does_not_finish_is_named() {
     let name = "on_hanging::engine_that_does_not_finish_is_named";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let arguments = ["--until", "gpu", "--time-limit", "4s", "--format", "json"];
         let output = run_emulated(fetched, &["--fault", "COPY=hang"], &arguments);
         let report = report(&output, 1);
@@ -84,7 +84,7 @@ fn engine_that_does_not_finish_is_named() {
 #[test]
 fn devices_are_opened_in_another_process() {
     let name = "on_hanging::devices_are_opened_in_another_process";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let arguments = ["--until", "runtime", "--format", "json"];
         let output = run_emulated(fetched, &["--fault", "OPEN=crash"], &arguments);
         let report = report(&output, 3);
@@ -106,7 +106,7 @@ fn devices_are_opened_in_another_process() {
 #[test]
 fn hang_in_second_process_is_reported() {
     let name = "on_hanging::hang_in_second_process_is_reported";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
         let output = run_emulated(fetched, &options, &["--time-limit", "8s", "--format", "json"]);
         let report = report(&output, 1);

@@ -11,7 +11,7 @@ fn wrong_export_and_wrong_import_are_distinguished() {
     let name = "reports_on_amd::wrong_export_and_wrong_import_are_distinguished";
     let (export, import) =
         ("hsa_amd_vmem_export_shareable_handle", "hsa_amd_vmem_import_shareable_handle");
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, call, words) in [
             (
                 "EXPORT_DMABUF=other",
@@ -41,7 +41,7 @@ fn wrong_export_and_wrong_import_are_distinguished() {
 #[test]
 fn causes_come_first_in_the_report() {
     let name = "reports_on_amd::causes_come_first_in_the_report";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         let output = run_emulated(fetched, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
         let text = stdout(&output);
         let failed = "Requests to the emulated driver that failed or have not returned\n  ";
@@ -88,7 +88,7 @@ fn causes_come_first_in_the_report() {
 #[test]
 fn advice_is_for_the_emulated_driver() {
     let name = "reports_on_amd::advice_is_for_the_emulated_driver";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, until, exit, expected) in [
             ("GEM_VA.MAP=crash", "gpu", 1, " -- gdb -ex run -ex bt ./repeat"),
             ("OPEN=EIO", "runtime", 3, "emulate --log FILE"),
@@ -109,7 +109,7 @@ fn advice_is_for_the_emulated_driver() {
 #[test]
 fn late_and_lost_copies_are_distinguished() {
     let name = "reports_on_amd::late_and_lost_copies_are_distinguished";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, what, advice) in [
             (
                 "COPY=late:5ms",
@@ -137,7 +137,7 @@ fn late_and_lost_copies_are_distinguished() {
 #[test]
 fn reaction_to_an_accepted_error_is_named() {
     let name = "reports_on_amd::reaction_to_an_accepted_error_is_named";
-    for fetched in test::selected_releases(name) {
+    for fetched in test::fetch_selected_releases(name) {
         for (fault, level, words) in [
             (
                 "AVAILABLE_MEMORY=EIO",

@@ -21,8 +21,8 @@ struct Fixture {
 }
 
 /// Calls `act` with a fixture for each selected release.
-fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
-    for fetched in test::selected_releases(name) {
+fn run_on_releases(name: &str, act: impl Fn(&Fixture)) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().canonicalize().unwrap().join("starts itself");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -71,7 +71,7 @@ impl Fixture {
 
 #[test]
 fn program_starts_itself() {
-    on_each_release("program_starts_itself", |fixture| {
+    run_on_releases("program_starts_itself", |fixture| {
         let program = fixture.program.to_str().unwrap();
         for how in ["", "execve", "execl", "posix_spawn", "vfork", "system"] {
             fixture.check(&[program, how]);
@@ -81,7 +81,7 @@ fn program_starts_itself() {
 
 #[test]
 fn scripts_start_programs() {
-    on_each_release("scripts_start_programs", |fixture| {
+    run_on_releases("scripts_start_programs", |fixture| {
         let program = fixture.program.to_str().unwrap();
         fixture.check(&["bash", "-c", "exec \"$0\"", program]);
         fixture.check(&["sh", "-c", "\"$0\" posix_spawn", program]);
@@ -97,7 +97,7 @@ fn ctest_runs_tests() {
         test::report("SKIPPED ctest_runs_tests: ctest is not installed");
         return;
     }
-    on_each_release("ctest_runs_tests", |fixture| {
+    run_on_releases("ctest_runs_tests", |fixture| {
         let program = fixture.program.display();
         let tests =
             format!("add_test(plain \"{program}\")\nadd_test(again \"{program}\" execve)\n");
@@ -131,7 +131,7 @@ fn examples() -> Vec<PathBuf> {
 fn every_example_runs() {
     let examples = examples();
     assert!(examples.len() > 10, "{examples:?}");
-    on_each_release("every_example_runs", |fixture| {
+    run_on_releases("every_example_runs", |fixture| {
         for example in &examples {
             assert!(example.exists(), "{} is not built", example.display());
             let output = fixture.emulate(&[example.to_str().unwrap()]);
@@ -149,7 +149,7 @@ fn try_run(program: &str, arguments: &[&str]) -> Option<Output> {
 
 #[test]
 fn environment_is_kept() {
-    on_each_release("environment_is_kept", |fixture| {
+    run_on_releases("environment_is_kept", |fixture| {
         let release = fixture.fetched.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
@@ -168,7 +168,7 @@ fn environment_is_kept() {
 
 #[test]
 fn programs_that_cannot_be_emulated_are_rejected() {
-    on_each_release("programs_that_cannot_be_emulated_are_rejected", |fixture| {
+    run_on_releases("programs_that_cannot_be_emulated_are_rejected", |fixture| {
         let source = fixture.folder.path().join("static.c");
         fs::write(&source, "void _start(void) { for (;;) { } }").unwrap();
         let program = fixture.folder.path().join("static");

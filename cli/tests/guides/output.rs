@@ -211,8 +211,7 @@ fn run_page(path: &Path, page: &str, has_amd: bool) -> PageResult {
 
 #[test]
 fn commands_in_guides_print_the_documented_output() {
-    let has_amd =
-        test::fetched_releases("commands_in_guides_print_the_documented_output").is_some();
+    let has_amd = test::fetch_releases("commands_in_guides_print_the_documented_output").is_some();
     let (mut failures, mut count, mut unused) = (Vec::new(), 0, BTreeSet::new());
     unused.extend(NOT_RUN.iter().map(|(beginning, _)| *beginning));
     let mut pages = pages();

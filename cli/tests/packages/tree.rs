@@ -74,7 +74,7 @@ impl Tree {
     /// Checks that the emulated driver runs in the tree, with copies of the fetched releases of AMD's runtime.
     #[track_caller]
     pub fn assert_emulation_runs(&self, name: &str, command: &str) {
-        let Some(fetched_releases) = test::fetched_releases(name) else { return };
+        let Some(fetched_releases) = test::fetch_releases(name) else { return };
         for fetched in fetched_releases {
             let release = fetched.release().to_string();
             let target = self.path("root/.cache/hsa-vmm/rocr");

@@ -47,7 +47,7 @@ fn bundle_runs_amds_runtime_without_a_distribution() {
     if report_if_skipped(name, &["readelf", "strip", "cc"]) {
         return;
     }
-    for fetched in test::fetched_releases(name).unwrap_or_default() {
+    for fetched in test::fetch_releases(name).unwrap_or_default() {
         let tree = Tree::empty();
         let (mut make, objects) =
             (Command::new(root().join("packaging/bundle")), collect_objects());

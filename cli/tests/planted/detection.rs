@@ -16,9 +16,9 @@ const WRITING_THREADS: usize = 3;
 
 /// Returns whether the release of the page is fetched.
 fn is_release_fetched(name: &str) -> bool {
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
     let Target::Release(version) = pairs::TARGETS[0] else { return false };
-    fetched_releases.iter().any(|it| it.release().version() == version)
+    fetch_releases.iter().any(|it| it.release().version() == version)
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)
         return selected;
     }
     let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
-    match (test::fetched_releases(name), hsa_vm::Kernel::open(&folder, None)) {
+    match (test::fetch_releases(name), hsa_vm::Kernel::open(&folder, None)) {
         (None, _) => Vec::new(),
         (Some(_), Ok(_)) => selected,
         (Some(_), Err(problem)) => {

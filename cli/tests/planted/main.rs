@@ -204,8 +204,8 @@ fn chosen_faults() -> (Vec<&'static Fault>, bool) {
 /// Returns whether the target is available; prints a note otherwise.
 fn can_run(fault: &Fault) -> bool {
     let Target::Release(release) = fault.target else { return true };
-    let fetched_releases = test::fetched_releases("planned_faults_are_found").unwrap_or_default();
-    fetched_releases.iter().any(|it| it.release().version() == release)
+    let fetch_releases = test::fetch_releases("planned_faults_are_found").unwrap_or_default();
+    fetch_releases.iter().any(|it| it.release().version() == release)
 }
 
 #[test]

@@ -24,8 +24,8 @@ struct Fixture {
 }
 
 /// Calls `act` with a fixture for each selected release.
-fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
-    for fetched in test::selected_releases(name) {
+fn run_on_releases(name: &str, act: impl Fn(&Fixture)) {
+    for fetched in test::fetch_selected_releases(name) {
         let folder = tempfile::tempdir().unwrap();
         let fixture = Fixture { fetched, folder };
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/sys/include");
@@ -93,7 +93,7 @@ fn names(findings: &[Value]) -> Vec<&str> {
 
 #[test]
 fn lint_finds_each_mistake_and_no_other() {
-    on_each_release("lint_finds_each_mistake_and_no_other", |fixture| {
+    run_on_releases("lint_finds_each_mistake_and_no_other", |fixture| {
         let file = fixture.record_mistake(&[], "none");
         assert_eq!(findings(&file), [] as [Value; 0], "{}", fs::read_to_string(&file).unwrap());
         for mistake in MISTAKES {
@@ -111,7 +111,7 @@ fn lint_finds_each_mistake_and_no_other() {
 
 #[test]
 fn stacks_show_where_a_mistake_was_made() {
-    on_each_release("stacks_show_where_a_mistake_was_made", |fixture| {
+    run_on_releases("stacks_show_where_a_mistake_was_made", |fixture| {
         let file = fixture.record_mistake(&["--stacks"], "leak");
         let output = run(&["lint", &file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -131,7 +131,7 @@ fn stacks_show_where_a_mistake_was_made() {
 
 #[test]
 fn repeated_mistakes_are_counted() {
-    on_each_release("repeated_mistakes_are_counted", |fixture| {
+    run_on_releases("repeated_mistakes_are_counted", |fixture| {
         let (file, output) = fixture.record(&[], &[&fixture.path("mistakes"), "leak", "3"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let findings = findings(&file);
@@ -151,7 +151,7 @@ fn assert_agrees(words: &[&str], context: &str) -> u64 {
 
 #[test]
 fn replay_agrees_on_other_runtimes() {
-    on_each_release("replay_agrees_on_other_runtimes", |fixture| {
+    run_on_releases("replay_agrees_on_other_runtimes", |fixture| {
         let file = fixture.record_mistake(&[], "none");
         let replay = ["replay", "--format", "json", &file];
         let emulated = fixture.emulate(&[HSA_VMM]);
@@ -165,7 +165,7 @@ fn replay_agrees_on_other_runtimes() {
 
 #[test]
 fn replay_finds_divergent_status() {
-    on_each_release("replay_finds_divergent_status", |fixture| {
+    run_on_releases("replay_finds_divergent_status", |fixture| {
         let file = fixture.record_mistake(&[], "none");
         let text = fs::read_to_string(&file).unwrap();
         let line = text.lines().position(|line| line.contains("\"hsa_amd_vmem_unmap\"")).unwrap();
@@ -189,7 +189,7 @@ fn replay_finds_divergent_status() {
 
 #[test]
 fn program_repeats_the_calls() {
-    on_each_release("program_repeats_the_calls", |fixture| {
+    run_on_releases("program_repeats_the_calls", |fixture| {
         let file = fixture.record_mistake(&[], "range-cut");
         let source = fixture.path("again.c");
         let output = run(&["replay", &file, "--program", &source]);
@@ -205,7 +205,7 @@ fn program_repeats_the_calls() {
 
 #[test]
 fn record_keeps_exit_status() {
-    on_each_release("record_keeps_exit_status", |fixture| {
+    run_on_releases("record_keeps_exit_status", |fixture| {
         let program = fixture.path("mistakes");
         let (file, output) = fixture.record(&[], &[&program, "exit"]);
         assert_eq!(output.status.code(), Some(7), "{output:?}");
@@ -221,7 +221,7 @@ fn record_keeps_exit_status() {
 
 #[test]
 fn forked_child_is_not_recorded() {
-    on_each_release("forked_child_is_not_recorded", |fixture| {
+    run_on_releases("forked_child_is_not_recorded", |fixture| {
         let calls = |mistake| {
             let file = fixture.record_mistake(&[], mistake);
             fs::read_to_string(file).unwrap().lines().count()
@@ -233,7 +233,7 @@ fn forked_child_is_not_recorded() {
 
 #[test]
 fn threads_write_whole_lines() {
-    on_each_release("threads_write_whole_lines", |fixture| {
+    run_on_releases("threads_write_whole_lines", |fixture| {
         let file = fixture.record_mistake(&[], "threads");
         let text = fs::read_to_string(file).unwrap();
         let calls: Vec<Value> =
@@ -246,7 +246,7 @@ fn threads_write_whole_lines() {
 
 #[test]
 fn other_processes_write_other_files() {
-    on_each_release("other_processes_write_other_files", |fixture| {
+    run_on_releases("other_processes_write_other_files", |fixture| {
         let program = fixture.path("mistakes");
         let twice = format!("'{program}' none; '{program}' leak");
         let (file, output) = fixture.record(&[], &["sh", "-c", &twice]);
@@ -309,7 +309,7 @@ fn compile_hip_program(folder: &Path) -> PathBuf {
 #[test]
 fn hip_program_is_recorded_and_replayed() {
     let name = "hip_program_is_recorded_and_replayed";
-    let fetched_releases = test::fetched_releases(name).unwrap_or_default();
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
     let found = fetched_releases.iter().find(|fetched| fetched.release() == Release::R6_4_3);
     let Some(fetched) = found else { return };
     let Some(hip) = fetched.hip() else {
@@ -340,7 +340,7 @@ fn hip_program_is_recorded_and_replayed() {
 /// Reports the cost of recording: the difference between the costs of a call with and without recording.
 #[test]
 fn recording_costs_microseconds() {
-    on_each_release("recording_costs_microseconds", |fixture| {
+    run_on_releases("recording_costs_microseconds", |fixture| {
         let program = fixture.path("mistakes");
         let words = [program.as_str(), "measure", "1000"];
         let cost = |output: Output| -> f64 {

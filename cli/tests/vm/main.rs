@@ -26,7 +26,7 @@ const RELEASE: Release = Release::R6_4_3;
 /// A lock that each test holds while its virtual machine runs. At most two virtual machines run at once: each keeps
 /// one processor of the host busy most of the time.
 struct MachineLock {
-    fetched_releases: &'static [FetchedRelease],
+    fetch_releases: &'static [FetchedRelease],
     _guard: MutexGuard<'static, ()>,
 }
 
@@ -39,7 +39,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
         return None;
     }
-    let fetched_releases = test::fetched_releases(name)?;
+    let fetch_releases = test::fetch_releases(name)?;
     let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
     let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
@@ -53,7 +53,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
             });
             let guard =
                 free.unwrap_or_else(|| LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner));
-            return Some(MachineLock { fetched_releases, _guard: guard });
+            return Some(MachineLock { fetch_releases, _guard: guard });
         }
     };
     assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");

@@ -135,7 +135,7 @@ fn rocrtst_passes() {
         return;
     }
     let program = build("hsa/sim", "shared_object");
-    let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
+    let arguments = ["programs::rocrtst_passes_on_machine_driver", "--exact", "--ignored"];
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
 }
 
@@ -148,7 +148,7 @@ fn simulation_agrees_with_kernel_driver() {
     let runs_all = runs_all_variants(&format!("{name}, 5,000 sequences on each release"));
     let program = build("hsa/sim", "differential");
     let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
-    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
+    let releases = lock.fetch_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         let test = format!("agrees_with_{}", release.version().replace('.', "_"));
         let options = ["--parameter", "hsa_vmm.tlb=0"];

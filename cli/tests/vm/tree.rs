@@ -169,7 +169,7 @@ fn fetch(tree: &Path, programs: &Path, kernels: &Path) -> Output {
 fn kernel_of_a_tree_is_stored_by_its_release() {
     let name = "kernel_of_a_tree_is_stored_by_its_release";
     // Without a release of AMD's runtime, the command would download one.
-    if test::fetched_releases(name).is_none() {
+    if test::fetch_releases(name).is_none() {
         return;
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -40,7 +40,7 @@ fn on_the_simulation() {
 #[test]
 #[ignore = "not a test: cases that need two processes start their second process by this name"]
 fn on_amds_runtime() {
-    test::on_each_release("peer::on_amds_runtime", &Emulation::with_gpus(2), |setup| {
+    test::run_on_releases("peer::on_amds_runtime", &Emulation::with_gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.
         let _ = serve(|| Ok(unsafe { Runtime::load_from(setup.runtime()) }.unwrap()));
     });

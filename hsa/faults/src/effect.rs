@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The effect of a rule on a call; `C` is the type of error codes.
+/// The effect of a rule on a call. `C` is the type of error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect<C> {
@@ -69,7 +69,7 @@ const NAMES: [(&str, FaultKind); 12] = [
 ];
 
 impl FaultKind {
-    /// All kinds; kinds with a time have an example time.
+    /// All kinds. Each kind with a time has an example time.
     pub const ALL: [Self; 15] = [
         Self::Late(Duration::from_millis(5)),
         Self::Unseen(Duration::from_millis(50)),

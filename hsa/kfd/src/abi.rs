@@ -127,7 +127,7 @@ macro_rules! format_field {
 }
 pub(crate) use format_field;
 
-/// Formats the flags of a new descriptor, which are those of `open`.
+/// Formats flags of `open`, which some calls take for a new descriptor.
 pub(crate) fn format_open_flags(flags: u32) -> String {
     format_bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
 }

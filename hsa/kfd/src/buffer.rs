@@ -11,7 +11,7 @@ use hsa_faults::FaultKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The offset of the first buffer object (`DRM_FILE_PAGE_OFFSET`); lower offsets have other uses.
+/// The offset of the first buffer object (`DRM_FILE_PAGE_OFFSET`). Lower offsets have other uses.
 const FIRST_OFFSET: u64 = 1 << 32;
 
 /// The memory of a buffer object, shared by all of its handles and mappings.
@@ -26,12 +26,12 @@ pub(crate) struct Buffer {
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     buffers: Weak<Buffers>,
-    /// `None` for imported memory.
+    /// Counts the memory as used until the buffer is dropped. `None` for imported memory.
     _claim: Option<Claim>,
 }
 
 impl Buffer {
-    /// Returns the memory file; creates it on first use.
+    /// Returns the memory file. Creates it on first use.
     pub(crate) fn file(&self) -> Result<&MemoryFile> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -106,7 +106,7 @@ impl Buffers {
         self.index().by_offset.len()
     }
 
-    /// Creates a buffer object; `ENOMEM` if no offset is left for it.
+    /// Creates a buffer object. Returns `ENOMEM` if no offset is left for it.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,

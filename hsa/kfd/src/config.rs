@@ -4,7 +4,7 @@ use crate::faults::Faults;
 use crate::hardware::Updates;
 use crate::log::print_error;
 use crate::profile::{self, PROFILES, Profile};
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ pub(crate) struct Config {
 pub(crate) const MAX_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS`, `HSA_FAULTS_RECORD` and `HSA_KFD_PAGE_TABLES`; an error names the
-    /// variable and the invalid part.
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS`, `HSA_FAULTS_RECORD` and `HSA_KFD_PAGE_TABLES`. An error
+    /// names the variable and the invalid part.
     pub(crate) fn from_environment() -> Result<Self, String> {
         let read = |name| {
             let value = environment::variable(name).unwrap_or_default().into_string();
@@ -40,7 +40,11 @@ impl Config {
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
-            match File::options().append(true).open(&path).map(own::move_file_above_floor) {
+            match File::options()
+                .append(true)
+                .open(&path)
+                .map(own_descriptors::move_file_above_floor)
+            {
                 Ok(file) => config.faults = config.faults.recording_to(file),
                 // Not fatal: the process that created the file may have ended and removed it.
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),

@@ -1,7 +1,7 @@
 //! The table of the process's descriptors of devices.
 //!
-//! A number can be reused without an interposed call (`fclose`, a direct system call), so each
-//! look-up also compares the file.
+//! A program can close a descriptor and reuse its number without an interposed call (`fclose`, a
+//! direct system call). Each look-up therefore also compares the file.
 
 use crate::drm::DrmFile;
 use crate::memory_file;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
-    /// `/dev/kfd`, and the process that opened it; amdkfd rejects the calls of all other processes.
+    /// `/dev/kfd`, and the process that opened it. amdkfd rejects the calls of all other processes.
     Kfd(libc::pid_t),
     /// A render node.
     Render(Arc<DrmFile>),
@@ -56,13 +56,13 @@ pub(crate) fn table() -> Guard {
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn this_process() -> libc::pid_t {
+pub(crate) fn process_id() -> libc::pid_t {
     std::process::id() as libc::pid_t
 }
 
 /// Makes the calling process the owner of the table.
 pub(crate) fn take_ownership() {
-    OWNER.store(this_process(), Ordering::Relaxed);
+    OWNER.store(process_id(), Ordering::Relaxed);
 }
 
 /// Returns the process that owns the table, without a system call.
@@ -73,10 +73,10 @@ pub(crate) fn owner() -> libc::pid_t {
 /// Returns whether the calling process owns the table. A child created by `vfork` or by a direct system call
 /// does not own it.
 pub(crate) fn is_owner() -> bool {
-    owner() == this_process()
+    owner() == process_id()
 }
 
-/// Returns the flag of a descriptor; `None` from `FLAGS_END` on.
+/// Returns the flag of a descriptor, or `None` from `FLAGS_END` on.
 fn device_flag(descriptor: c_int) -> Option<&'static AtomicBool> {
     IS_DEVICE.get(usize::try_from(descriptor).ok()?)
 }

@@ -40,7 +40,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Creates the driver that the environment configures; fails with a message about an invalid
+    /// Creates the driver that the environment configures. Fails with a message about an invalid
     /// variable.
     fn new() -> std::result::Result<Self, String> {
         let config = Config::from_environment()?;
@@ -95,7 +95,7 @@ pub(crate) fn current() -> Option<&'static Driver> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Returns the driver; starts it on first use. An invalid configuration ends the process: no
+/// Returns the driver. Starts it on first use. An invalid configuration ends the process: no
 /// program may run on a machine other than the configured one.
 pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {

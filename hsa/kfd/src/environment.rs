@@ -1,4 +1,4 @@
-//! Environment variables, which are ignored in privileged processes.
+//! The process's user, and its environment variables, which are ignored in privileged processes.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Returns a variable's value; always `None` in a privileged process.
+/// Returns a variable's value. Always returns `None` in a privileged process.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     if is_privileged() { None } else { env::var_os(name) }
 }
@@ -19,4 +19,10 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 /// Returns the folder for temporary files: `TMPDIR`, or `/tmp`.
 pub(crate) fn temporary_folder() -> PathBuf {
     if is_privileged() { PathBuf::from("/tmp") } else { env::temp_dir() }
+}
+
+/// Returns the user that owns the files shared between processes.
+pub(crate) fn user() -> libc::uid_t {
+    // SAFETY: the call accesses no memory.
+    unsafe { libc::geteuid() }
 }

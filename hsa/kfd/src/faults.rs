@@ -24,9 +24,9 @@ pub(crate) struct Faults {
 }
 
 /// The emulated driver as the target of a plan.
-struct Driver;
+struct DriverTarget;
 
-impl Target for Driver {
+impl Target for DriverTarget {
     type Code = Errno;
 
     fn code(&self, word: &str) -> Option<Errno> {
@@ -64,9 +64,9 @@ impl Target for Driver {
 }
 
 impl Faults {
-    /// Parses a plan; rejects unsupported rules.
+    /// Parses a plan. Rejects unsupported rules.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
-        let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
+        let plan = Plan::parse(text, &DriverTarget).map_err(|error| error.to_string())?;
         Ok(Self { injector: Injector::new(plan) })
     }
 
@@ -82,8 +82,8 @@ impl Faults {
         self.injector.is_empty()
     }
 
-    /// Counts a call and applies its planned delay; returns its planned error or other fault. If the call will not
-    /// return, calls `log_unfinished` first.
+    /// Counts a call and applies its planned delay. Returns its planned error or other fault. If
+    /// the call will not return, calls `log_unfinished` first.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -152,6 +152,7 @@ impl Faults {
     }
 }
 
+/// Performs a call by `run`, or applies its planned fault.
 pub(crate) fn perform<C, T, E>(
     fault: Option<FaultKind>,
     context: &C,

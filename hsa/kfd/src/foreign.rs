@@ -1,9 +1,9 @@
 //! Files that another process has open.
 //!
-//! A driver in the kernel has one state for all processes. The emulation runs in each process separately: it reads
-//! the state that another process created from the open files of that process.
+//! A driver in the kernel has one state for all processes. The emulation runs in each process
+//! separately. To find the state of another process, the emulation reads that process's open files.
 
-use crate::own;
+use crate::own_descriptors;
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -25,5 +25,10 @@ fn open_at(path: &Path, matches: impl Fn(&str) -> bool) -> Option<File> {
     if !matches(name.strip_suffix(" (deleted)").unwrap_or(name)) {
         return None;
     }
-    File::options().read(true).write(true).open(path).ok().map(own::move_file_above_floor)
+    File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .ok()
+        .map(own_descriptors::move_file_above_floor)
 }

@@ -5,7 +5,7 @@
 //! amdkfd, the child has no memory and no handles until it opens a device.
 
 use crate::interpose::descriptor_streams;
-use crate::{descriptors, driver, own};
+use crate::{descriptors, driver, own_descriptors};
 use std::cell::RefCell;
 use std::sync::MutexGuard;
 
@@ -26,9 +26,9 @@ extern "C" fn before_fork() {
         _start: driver::start_lock(),
         table: descriptors::table(),
         _streams: descriptor_streams::lock(),
-        _limit: own::limit_lock(),
+        _limit: own_descriptors::limit_lock(),
     };
-    // A thread that is exiting has no thread-local storage left; its locks are released at once.
+    // A thread that is exiting has no thread-local storage left. Its locks are released at once.
     let _ = HELD.try_with(|held| held.replace(Some(locks)));
 }
 
@@ -40,7 +40,7 @@ extern "C" fn after_fork_in_child() {
     let Ok(Some(mut locks)) = HELD.try_with(RefCell::take) else { return };
     descriptors::reset_in_child(&mut locks.table);
     driver::reset_after_fork();
-    own::close_all();
+    own_descriptors::close_all();
 }
 
 extern "C" fn register() {

@@ -17,8 +17,8 @@ pub(crate) struct Updates {
     /// `pte_delay`: SDMA jobs write the entries this long after `GEM_VA` has returned, as on a GPU without
     /// large BAR. `None`: the CPU writes them before the call returns.
     pub(crate) delay: Option<Duration>,
-    /// `tlb`: the engines keep the translations that they have used. An SDMA job that clears entries
-    /// flushes the translations; a write by the CPU does not.
+    /// `tlb`: the engines keep the translations that they have used. An SDMA job that clears
+    /// entries flushes the translations. A write by the CPU does not flush them.
     pub(crate) tlb: bool,
     /// `split_bug`: after `CLEAR` or `REPLACE` has removed a part of a mapping, amdgpu forgets the
     /// remainder (`bo_va->invalids`). `UNMAP` and `GEM_CLOSE` then leave the remainder's entries in the hardware.
@@ -75,9 +75,11 @@ enum Change {
 pub(crate) struct Hardware {
     updates: Updates,
     entries: BTreeMap<u64, Pte>,
-    /// The changes that SDMA jobs have not made yet, in order, with the time of each.
+    /// The changes that SDMA jobs have not made yet, in order, each with the time at which its job
+    /// runs.
     pending: VecDeque<(Instant, Change)>,
-    /// The translations that the engines keep. If two overlap, the engines use the older one.
+    /// The translations that the engines keep. If two translations overlap, the engines use the
+    /// older translation.
     tlb: Vec<(u64, Pte)>,
 }
 
@@ -112,7 +114,7 @@ impl Hardware {
         }
     }
 
-    /// Removes the entries in a range; splits entries that extend beyond the range.
+    /// Removes the entries in a range. Splits entries that extend beyond the range.
     fn remove_range(&mut self, range: Range<u64>) {
         while let Some((&start, pte)) = self.entries.range(..range.end).next_back()
             && start + pte.size > range.start
@@ -141,8 +143,8 @@ impl Hardware {
         }
     }
 
-    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all changes; the
-    /// emulation makes them at once instead.
+    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all
+    /// changes. The emulation makes all changes at once instead.
     pub(crate) fn synchronize(&mut self) {
         while let Some((_, change)) = self.pending.pop_front() {
             self.apply(change);
@@ -177,7 +179,7 @@ mod tests {
     use crate::vram::{LimitedMemory, MemoryUsage};
 
     const ADDRESS: u64 = 0x10000;
-    /// Longer than a test.
+    /// A delay that ends after every test.
     const LONG: Duration = Duration::from_secs(600);
 
     fn entry(offset: u64, flags: u32) -> Entry {
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_do_not_keep_memory() {
+    fn entries_do_not_keep_memory_allocated() {
         let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, PAGE);
         let buffer =
             Buffers::new().create(0, flags::VRAM, PAGE, vram.claim(PAGE).unwrap()).unwrap();

@@ -17,7 +17,7 @@ impl<T> Default for IdTable<T> {
 }
 
 impl<T> IdTable<T> {
-    /// Inserts a value; returns its number.
+    /// Inserts a value. Returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let index = match self.free.pop() {
             Some(Reverse(index)) => index,

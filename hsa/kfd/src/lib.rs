@@ -41,7 +41,7 @@ mod log;
 mod memory_file;
 mod metadata;
 mod observe;
-mod own;
+mod own_descriptors;
 mod page_table;
 mod paths;
 mod profile;

@@ -121,8 +121,9 @@ fn enter_loader(loader: &OsStr) -> Result<std::convert::Infallible> {
     }
 }
 
-/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If there is already a `LD_LIBRARY_PATH`, the
-/// new value also contains the old folders, and comes after the old value in the environment: the last value counts.
+/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If the environment already
+/// contains `LD_LIBRARY_PATH`, the new value also contains the old folders. The new value is placed
+/// after the old one, because the loader uses the last value.
 ///
 /// # Safety
 /// `variables` must be the environment on the initial stack.
@@ -237,7 +238,7 @@ unsafe fn map_segment(file: &File, base: usize, segment: &Elf64_Phdr) -> Result<
         real::map(part, file.as_raw_fd(), (offset - within_page) as u64)?;
         if segment.p_memsz > segment.p_filesz {
             let next_page = file_end.next_multiple_of(page);
-            // The rest of the file's last page.
+            // Zero the remainder of the file's last page.
             (file_end as *mut u8).write_bytes(0, next_page - file_end);
             let end = start + segment.p_memsz as usize;
             if end > next_page {

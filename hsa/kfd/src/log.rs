@@ -3,7 +3,7 @@
 use crate::abi::{Pod, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use libc::c_void;
 use std::collections::BTreeMap;
 use std::fmt::{self, Arguments, Write as _};
@@ -34,7 +34,7 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
-/// Prints an error to standard error; ignores failures.
+/// Prints an error to standard error. Ignores failures.
 pub(crate) fn print_error(message: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
 }
@@ -56,12 +56,12 @@ impl<T: Pod> fmt::Display for Call<'_, T> {
 }
 
 impl Log {
-    /// Opens the file that `HSA_KFD_LOG` names; an error contains its path and the variable.
+    /// Opens the file that `HSA_KFD_LOG` names. An error contains the file's path and the variable.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
                 let opened = File::options().create(true).append(true).open(&path);
-                let file = opened.map(own::move_file_above_floor);
+                let file = opened.map(own_descriptors::move_file_above_floor);
                 Some(file.map_err(|error| {
                     let path = path.to_string_lossy();
                     format!("cannot open the log {path} (HSA_KFD_LOG): {error}")

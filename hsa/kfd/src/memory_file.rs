@@ -2,7 +2,7 @@
 //! buffer objects.
 
 use crate::errno::{EBADF, EINVAL, EIO, Errno, Result};
-use crate::own;
+use crate::own_descriptors;
 use crate::real;
 use libc::c_int;
 use std::ffi::CString;
@@ -21,7 +21,8 @@ pub(crate) struct Label {
 
 /// The start of the names of the files that contain buffer objects.
 const PREFIX: &str = "hsa-kfd:";
-/// The seals of such a file: its size never changes, and no seal can be added.
+/// The seals of a file that contains a buffer object: its size never changes, and no seal can be
+/// added.
 const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Label {
@@ -30,7 +31,7 @@ impl Label {
         format!("{PREFIX}{gpu}:{flags:08x}:{token:016x}:{process:08x}")
     }
 
-    /// Parses the name of a file; ignores the suffix ` (deleted)`.
+    /// Parses the name of a file. Ignores the suffix ` (deleted)`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut fields = text.strip_prefix(PREFIX)?.splitn(4, ':');
         let gpu = fields.next()?.parse().ok()?;
@@ -58,9 +59,9 @@ impl MemoryFile {
     /// Creates a file of zeros that is not a buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
         let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
-        let descriptor = own::with_raised_limit(|floor| {
+        let descriptor = own_descriptors::with_raised_limit(|floor| {
             let descriptor = create(name)?;
-            Ok(own::move_above_floor(descriptor, floor))
+            Ok(own_descriptors::move_above_floor(descriptor, floor))
         })?;
         let file = Self { descriptor };
         // SAFETY: the call accesses no memory.
@@ -72,9 +73,9 @@ impl MemoryFile {
 
     /// Duplicates the descriptor of a memory file.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
-        let descriptor = own::with_raised_limit(|floor| {
+        let descriptor = own_descriptors::with_raised_limit(|floor| {
             let copy = real::duplicate(descriptor, true)?;
-            Ok(own::move_above_floor(copy, floor))
+            Ok(own_descriptors::move_above_floor(copy, floor))
         })?;
         Ok(Self { descriptor })
     }
@@ -166,12 +167,12 @@ fn check_complete(transferred: isize, length: usize) -> Result<()> {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        own::mark(self.descriptor, false);
+        own_descriptors::mark(self.descriptor, false);
         real::close(self.descriptor);
     }
 }
 
-/// Returns the label and size of a buffer object's dma-buf; `EINVAL` for other files.
+/// Returns the label and size of a buffer object's dma-buf, or `EINVAL` for other files.
 pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
     let seals = real::seals(descriptor).map_err(|error| match error {
         EBADF => error,
@@ -189,8 +190,8 @@ fn label_of(descriptor: c_int) -> Option<Label> {
     Label::parse(&link_target(descriptor, "/memfd:")?)
 }
 
-/// Returns the target of a descriptor's link in `/proc`, without a prefix; `None` if the target lacks
-/// the prefix.
+/// Returns the target of a descriptor's link in `/proc`, without a prefix, or `None` if the target
+/// lacks the prefix.
 pub(crate) fn link_target(descriptor: c_int, prefix: &str) -> Option<String> {
     let path = CString::new(format!("/proc/self/fd/{descriptor}")).ok()?;
     let mut target = [0u8; 512];

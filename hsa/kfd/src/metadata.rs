@@ -2,7 +2,7 @@
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::{Label, MemoryFile};
-use crate::{foreign, own};
+use crate::{foreign, own_descriptors};
 use std::os::unix::fs::FileExt;
 
 pub(crate) const MAX_SIZE: usize = 256;
@@ -36,8 +36,8 @@ impl Metadata {
         Ok(file)
     }
 
-    /// Reads the metadata from the process that created the buffer, if it is another process that still
-    /// runs.
+    /// Reads the metadata from the process that created the buffer. Returns [`Self::NONE`] if the
+    /// creator is this process, or has exited.
     pub(crate) fn from_creator(label: Label) -> Self {
         // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {
@@ -50,7 +50,7 @@ impl Metadata {
         let file = foreign::find(label.process, &name(label))?;
         let mut bytes = [0; FILE_SIZE];
         let read = file.read_exact_at(&mut bytes, 0);
-        own::unmark_file(&file);
+        own_descriptors::unmark_file(&file);
         read.ok()?;
         let mut found = Self::NONE;
         found.flags = u64::from_ne_bytes(bytes[..8].try_into().ok()?);
@@ -103,7 +103,8 @@ mod tests {
         );
         // SAFETY: the test has not waited for the child, so the number still names the child.
         unsafe { libc::kill(child, libc::SIGKILL) };
-        // SAFETY: as above; the status is not needed.
+        // SAFETY: the number still names the child. With a null pointer, the kernel writes no
+        // status.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(published, [1]);
         assert_eq!((found, absent), (sample(), Metadata::NONE));

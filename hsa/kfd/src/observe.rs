@@ -16,7 +16,7 @@ pub(crate) struct Observer {
     page_tables: Option<PathBuf>,
 }
 
-/// Returns the observer; `None` if the driver is emulated. An invalid variable ends the process.
+/// Returns the observer, or `None` if the driver is emulated. An invalid variable ends the process.
 pub(crate) fn current() -> Option<&'static Observer> {
     static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
     let start = || {

@@ -19,7 +19,7 @@ pub(crate) const EXECUTABLE: u32 = 1 << 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
-    /// The offset in the buffer; for user memory, its address in the process.
+    /// The offset in the buffer. For user memory, the address of the memory in the process.
     pub(crate) offset: u64,
     /// The permissions and the caching mode: `AMDGPU_VM_PAGE_*`.
     pub(crate) flags: u32,
@@ -28,8 +28,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Returns the end of the entry's range at an address; `EINVAL` if the range is not page-aligned
-    /// or exceeds the buffer.
+    /// Returns the end of the entry's range at an address, or `EINVAL` if the range is not
+    /// page-aligned or exceeds the buffer.
     fn checked_end(&self, address: u64) -> Result<u64> {
         if !self.offset.is_multiple_of(PAGE) {
             return Err(EINVAL);
@@ -73,7 +73,7 @@ pub(crate) struct PageTable {
     /// The addresses of entries whose memory has moved.
     moved: BTreeSet<u64>,
     stale: Vec<StaleEntry>,
-    /// The addresses of the entries of each buffer, by its token.
+    /// The addresses of the entries of each buffer, by the buffer's token.
     addresses: HashMap<u64, BTreeSet<u64>>,
     /// The addresses of the remainders of split entries, until the next update of their buffer
     /// (`bo_va->invalids`). Only with [`Updates::split_bug`].
@@ -91,7 +91,8 @@ impl PageTable {
         }
     }
 
-    /// Adds an entry; `EINVAL` if it is not page-aligned or overlaps another entry, as in amdgpu.
+    /// Adds an entry. As in amdgpu, returns `EINVAL` if the entry is not page-aligned or overlaps
+    /// another entry.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
         let end = entry.checked_end(address)?;
         let previous = self.entries.range(..end).next_back();
@@ -102,7 +103,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// Inserts an entry; removes other entries in its range, and splits entries that extend beyond the range.
+    /// Inserts an entry. Removes other entries in its range, and splits entries that extend beyond
+    /// the range.
     pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
         entry.checked_end(address)?;
         self.clear(address, entry.size)?;
@@ -110,8 +112,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// Inserts an entry, also in the hardware. An update of a buffer ends the effect of [`Updates::split_bug`] on its
-    /// split entries.
+    /// Inserts an entry, also in the hardware. An update of a buffer ends the effect of
+    /// [`Updates::split_bug`] on the buffer's split entries.
     fn write(&mut self, address: u64, entry: Entry) {
         if let Some(hardware) = &mut self.hardware {
             hardware.write(address, &entry);
@@ -223,7 +225,8 @@ impl PageTable {
         }
     }
 
-    /// Removes the entry at an address, which must be the buffer's; `ENOENT` if there is no such entry.
+    /// Removes the entry at an address, which must be the buffer's. Returns `ENOENT` if there is no
+    /// such entry.
     pub(crate) fn unmap(&mut self, address: u64, buffer: Option<&Arc<Buffer>>) -> Result<Entry> {
         let found = self.entries.get(&address).ok_or(ENOENT)?;
         let matches = match (&found.buffer, buffer) {
@@ -261,7 +264,7 @@ impl PageTable {
         }
     }
 
-    /// Removes the entries in a range; splits entries that extend beyond the range.
+    /// Removes the entries in a range. Splits entries that extend beyond the range.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
         let end = range_end(address, size)?;
         let overlapping = self.entries.range(..end).rev();
@@ -302,7 +305,7 @@ impl PageTable {
     }
 }
 
-/// Returns the end of a range; `EINVAL` if it is not page-aligned.
+/// Returns the end of a range, or `EINVAL` if the range is empty or not page-aligned.
 fn range_end(address: u64, size: u64) -> Result<u64> {
     if size == 0 || !address.is_multiple_of(PAGE) || !size.is_multiple_of(PAGE) {
         return Err(EINVAL);

@@ -20,7 +20,7 @@ impl NextFunction {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Returns the address; null if libc has no such function.
+    /// Returns the address, or null if libc has no such function.
     pub(crate) fn address(&self) -> *mut c_void {
         let cached = self.found.load(Ordering::Acquire);
         if !cached.is_null() {
@@ -33,8 +33,8 @@ impl NextFunction {
     }
 }
 
-/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
-/// `None` if libc has no such function.
+/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int,
+/// descriptor)`. Evaluates to `None` if libc has no such function.
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
         static NEXT: $crate::real::NextFunction = {

@@ -47,7 +47,7 @@ impl Request {
         self.size() > 0
     }
 
-    /// Passes the call to the kernel, and logs it. Preserves `errno`.
+    /// Passes the call to the kernel, and logs the call. Preserves `errno`.
     pub(crate) fn observe<T: Pod>(
         self,
         log: &Log,
@@ -58,7 +58,7 @@ impl Request {
         let (began, size) = (Instant::now(), self.size().min(size_of::<T>()));
         let read = || {
             let mut value = T::zero();
-            // A struct that cannot be read is logged as zeros; the kernel reports EFAULT.
+            // A struct that cannot be read is logged as zeros. The kernel reports EFAULT.
             let _ = user::read_own(self.argument as u64, &mut value.bytes_mut()[..size]);
             value
         };
@@ -71,7 +71,7 @@ impl Request {
         returned
     }
 
-    /// Passes a call with an unknown argument to the kernel, and logs it. Preserves `errno`.
+    /// Passes a call with an unknown argument to the kernel, and logs the call. Preserves `errno`.
     pub(crate) fn observe_unknown(
         self,
         log: &Log,
@@ -90,9 +90,9 @@ impl Request {
         returned
     }
 
-    /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that
-    /// the caller's struct lacks are zero; fields beyond the driver's struct are not changed, as in amdkfd
-    /// and the DRM core.
+    /// Executes the call: copies the argument in, calls `run`, and copies the argument out. As in
+    /// amdkfd and the DRM core, fields that the caller's struct lacks are zero, and fields beyond
+    /// the driver's struct are not changed.
     pub(crate) fn execute<T: Pod, C: Clone + Send + 'static>(
         self,
         driver: &Driver,

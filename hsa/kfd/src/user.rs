@@ -90,7 +90,7 @@ fn read_each_page(start: u64, length: u64) -> Result<()> {
 }
 
 /// Copies a value from the caller's memory.
-pub(crate) fn get<T: Pod>(address: u64) -> Result<T> {
+pub(crate) fn read_value<T: Pod>(address: u64) -> Result<T> {
     let mut value = T::zero();
     read(address, value.bytes_mut())?;
     Ok(value)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn inaccessible_pages_are_unreadable() {
+    fn check_readable_rejects_inaccessible_pages() {
         // More pages than one system call checks.
         const PAGES: usize = 2 * MAX_VECTORS;
         for check in [check_readable, read_each_page] {
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn bad_address_is_an_error() {
         let number = 7u64;
-        assert_eq!(get((&raw const number) as u64), Ok(7u64));
-        assert_eq!(get::<u64>(0), Err(EFAULT));
+        assert_eq!(read_value((&raw const number) as u64), Ok(7u64));
+        assert_eq!(read_value::<u64>(0), Err(EFAULT));
         assert_eq!(write_struct(8, 8, &1u64), Err(EFAULT));
         assert_eq!(write_struct(u64::MAX - 3, 8, &1u64), Err(EFAULT));
         let constant: &'static [u8; 8] = b"constant";

@@ -3,7 +3,7 @@
 use crate::driver::Driver;
 use crate::drm::DrmFile;
 use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
-use crate::{descriptors, driver, log, observe, own};
+use crate::{descriptors, driver, log, observe, own_descriptors};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -53,7 +53,7 @@ fn tables(driver: &Driver, gpu: usize) -> String {
 }
 
 fn totals(driver: &Driver) -> String {
-    format!("buffers {}, descriptors {}\n", driver.buffers.count(), own::count())
+    format!("buffers {}, descriptors {}\n", driver.buffers.count(), own_descriptors::count())
 }
 
 /// Formats the page tables of one GPU, and the numbers of buffers and descriptors of the driver.

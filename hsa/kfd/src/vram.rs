@@ -1,12 +1,12 @@
 //! Counts the GPU memory that each process uses.
 //!
 //! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each
-//! process. A process locks its slot; the kernel releases the lock when the process ends. Counts in
+//! process. A process locks its slot. The kernel releases the lock when the process ends. Counts in
 //! unlocked slots are ignored. Without a name, each process has its own machine.
 
 use crate::config::MAX_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
-use crate::{environment, own};
+use crate::{environment, own_descriptors};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,7 +32,8 @@ struct Usage {
 /// The memory that a process uses on each GPU.
 type Slot = [Usage; MAX_GPUS];
 
-/// The byte of the file whose lock serialises counting; the bytes of the slots follow.
+/// The offset of the byte whose lock serialises counting. The bytes that processes lock for their
+/// slots follow.
 const COUNT_LOCK: i64 = 0;
 
 /// The number of bytes that each process uses of each GPU's memory.
@@ -54,10 +55,10 @@ impl MemoryUsage {
 
     /// Opens the file of a named machine, and takes a slot for this process.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
-        let user = own::user();
+        let user = environment::user();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = own::move_file_above_floor(
+        let file = own_descriptors::move_file_above_floor(
             options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?,
         );
         let status = file.metadata()?;
@@ -128,7 +129,7 @@ fn round_up(size: u64) -> u64 {
 impl Drop for MemoryUsage {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            own::mark(file.as_raw_fd(), false);
+            own_descriptors::mark(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
             // SAFETY: `shared` has mapped the slots, and nothing else uses them.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
@@ -158,7 +159,7 @@ fn lock_range(kind: libc::c_int, byte: i64) -> libc::flock {
     }
 }
 
-/// Performs a lock operation (`F_OFD_*`) of `fcntl`; retries if a signal interrupts it.
+/// Performs a lock operation (`F_OFD_*`) of `fcntl`. Retries if a signal interrupts it.
 fn lock_operation(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Result<()> {
     let range = &raw mut *range;
     // SAFETY: the kernel reads and writes the struct, which lives until the call returns.
@@ -240,14 +241,15 @@ impl LimitedMemory {
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Claims bytes; dropping the claim releases them.
+    /// Counts bytes as used by this process, until the claim is dropped. Returns `ENOMEM` if too
+    /// few bytes are free.
     pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
         self.usage.claim(self.gpu, size, self.size)?;
         Ok(Claim { usage: self.usage.clone(), gpu: self.gpu, size })
     }
 }
 
-/// A claimed part of a GPU's memory.
+/// Bytes of a [`LimitedMemory`] that are counted as used.
 #[derive(Debug)]
 pub(crate) struct Claim {
     usage: Arc<MemoryUsage>,
@@ -270,7 +272,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn remove(name: &str) {
-        std::fs::remove_file(path(own::user(), name)).unwrap();
+        std::fs::remove_file(path(environment::user(), name)).unwrap();
     }
 
     #[test]

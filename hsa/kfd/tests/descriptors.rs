@@ -24,7 +24,7 @@ fn duplicated_descriptors_are_devices() {
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
         close(descriptor).unwrap();
-        // SAFETY: these create descriptors with free numbers.
+        // SAFETY: the calls create descriptors with free numbers.
         let copies = unsafe {
             [
                 libc::dup(gpu.drm),
@@ -56,7 +56,7 @@ fn empty_path_is_the_device() {
     run_preloaded("empty_path_is_the_device", &[], || {
         let gpu = Gpu::open();
         let device_of = |path: &std::ffi::CStr| {
-            // SAFETY: plain numbers, which the call fills.
+            // SAFETY: the struct consists of numbers, for which all zeros is a value.
             let mut status: libc::stat = unsafe { std::mem::zeroed() };
             // SAFETY: the path and the struct are valid.
             let result =
@@ -72,17 +72,17 @@ fn empty_path_is_the_device() {
 #[test]
 fn reused_descriptor_is_not_a_device() {
     run_preloaded("reused_descriptor_is_not_a_device", &[], || {
-        // SAFETY: here and below, each function closes the test's own descriptor.
+        // SAFETY: the function closes the test's own descriptor.
         let close_directly = |number: i32| unsafe { libc::syscall(libc::SYS_close, number) };
         let close_in_range = |descriptor: i32| {
-            // SAFETY: as above.
+            // SAFETY: the function closes the test's own descriptor.
             i64::from(unsafe { libc::close_range(descriptor as u32, descriptor as u32, 0) })
         };
         let close_stream = |descriptor: i32| {
-            // SAFETY: as above; the mode ends with a zero.
+            // SAFETY: the function closes the test's own descriptor; the mode ends with a zero.
             i64::from(unsafe { libc::fclose(libc::fdopen(descriptor, c"r".as_ptr())) })
         };
-        // SAFETY: as above.
+        // SAFETY: the function closes the test's own descriptor.
         let replace = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
         let close_functions: [&dyn Fn(i32) -> i64; 4] =
             [&close_directly, &close_in_range, &close_stream, &replace];
@@ -122,8 +122,8 @@ fn driver_descriptors_are_protected() {
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         // Only the two devices are visible, and the lowest number is free.
         assert_eq!(open_descriptors().len(), before.len() + 2);
-        // `before` contains the number of the listed folder's descriptor. The devices reuse that number and
-        // take one more.
+        // While `before` was listed, the folder itself had a descriptor. The devices reuse its
+        // number and take one more.
         let lowest = (0..).filter(|number| !before.contains(number)).nth(1);
         let next = open("/dev/null").unwrap();
         assert_eq!(Some(next), lowest);
@@ -133,12 +133,12 @@ fn driver_descriptors_are_protected() {
             // own.
             unsafe { libc::close(descriptor) };
         }
-        // SAFETY: as above.
+        // SAFETY: the test has no descriptor in this range, and the driver must keep its own.
         assert_eq!(unsafe { libc::close_range(next as u32, u32::MAX, 0) }, 0);
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         let descriptor = gpu.export(handle).unwrap();
         let exported = mmap(descriptor, 0, MIB as usize).unwrap();
-        // SAFETY: both were mapped above.
+        // SAFETY: the test has mapped both addresses above.
         unsafe {
             memory.write_volatile(9);
             assert_eq!(exported.read_volatile(), 9);
@@ -151,7 +151,7 @@ fn calls_work_after_descriptor_exhaustion() {
     run_preloaded("calls_work_after_descriptor_exhaustion", &[], || {
         let gpu = Gpu::open();
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
-        // SAFETY: reads the struct.
+        // SAFETY: the call only reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
         // The program creates more buffers than it can have descriptors. Each buffer has its own memory.
         let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
@@ -160,7 +160,7 @@ fn calls_work_after_descriptor_exhaustion() {
         }
         assert_eq!(page_tables().1, "buffers 200, descriptors 200");
         let mut current = limit;
-        // SAFETY: fills the struct.
+        // SAFETY: the call only fills the struct.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut current) };
         assert_eq!(current.rlim_cur, 40, "the limit is unchanged");
         let mut taken = Vec::new();
@@ -189,9 +189,9 @@ fn device_rejects_write() {
     run_preloaded("device_rejects_write", &[], || {
         for path in ["/dev/kfd", "/dev/dri/renderD128"] {
             let descriptor = open(path).unwrap();
-            // SAFETY: reads a byte of a constant.
+            // SAFETY: the call reads a byte of a constant.
             assert_eq!(unsafe { libc::write(descriptor, c"x".as_ptr().cast(), 1) }, -1);
-            // SAFETY: only queries a flag; a device is not a terminal.
+            // SAFETY: the call only queries a flag. A device is not a terminal.
             assert_eq!(unsafe { libc::isatty(descriptor) }, 0);
         }
     });

@@ -19,7 +19,7 @@ fn with_plan(name: &str, plan: &str, body: impl FnOnce()) {
 }
 
 /// Allocates 2 MiB of the first GPU's memory. Returns its handles in amdkfd and DRM.
-fn memory(gpu: Gpu) -> (u64, u64) {
+fn allocate(gpu: Gpu) -> (u64, u64) {
     let (handle, _) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
     let descriptor = gpu.export(handle).unwrap();
     let gem = gpu.prime(descriptor).unwrap();
@@ -38,7 +38,7 @@ fn page_table_faults_change_entries() {
                 GEM_VA.MAP#5=half,GEM_VA.MAP#6=shifted";
     with_plan("page_table_faults_change_entries", plan, || {
         let gpu = Gpu::open();
-        let (_, gem) = memory(gpu);
+        let (_, gem) = allocate(gpu);
         let (map, unmap) =
             (|at| gpu.gem_va(gem, MAP, at, 2 * MIB), |at| gpu.gem_va(gem, UNMAP, at, 2 * MIB));
         map(ADDRESS).unwrap();
@@ -88,7 +88,7 @@ fn leak_fault_keeps_memory() {
     with_plan("leak_fault_keeps_memory", plan, || {
         let gpu = Gpu::open();
         for remaining in [62, 60, 60] {
-            let (handle, gem) = memory(gpu);
+            let (handle, gem) = allocate(gpu);
             gpu.gem_close(gem).unwrap();
             gpu.free(handle).unwrap();
             assert_eq!(gpu.free(handle), Err(EINVAL), "the handle is freed");
@@ -128,7 +128,7 @@ fn late_fault_delays_the_call() {
         "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms",
         || {
             let gpu = Gpu::open();
-            let (handle, gem) = memory(gpu);
+            let (handle, gem) = allocate(gpu);
             gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
             assert_eq!(page_tables().0.len(), 0);
             let began = Instant::now();
@@ -170,7 +170,7 @@ fn ending_signal(name: &str, effect: &str) -> Option<i32> {
 fn crash_and_hang_faults_end_the_process() {
     let name = "crash_and_hang_faults_end_the_process";
     if is_child() {
-        // SAFETY: kills this process after one second.
+        // SAFETY: the call only ends this process after one second.
         unsafe { libc::alarm(1) };
         Gpu::open().available();
         return;

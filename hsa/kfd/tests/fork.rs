@@ -17,15 +17,15 @@ fn in_child(run: impl FnOnce()) {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", kernel::errno()),
         0 => {
-            // SAFETY: sets a timer, whose signal ends the child if it hangs.
+            // SAFETY: the call sets a timer, whose signal ends the child if it hangs.
             unsafe { libc::alarm(60) };
             let succeeded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
-            // SAFETY: ends the child without the parent's exit handlers.
+            // SAFETY: the call ends the child without the parent's exit handlers.
             unsafe { libc::_exit(if succeeded { 0 } else { 1 }) }
         }
         child => {
             let mut status = 0;
-            // SAFETY: fills the number.
+            // SAFETY: the call only fills the number.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(status, 0, "the child's status");
         }
@@ -45,7 +45,7 @@ fn forked_child_has_no_driver_state() {
         unsafe { memory.write_volatile(5) };
         in_child(|| {
             // The child inherits the mapping, but cannot use amdkfd's file.
-            // SAFETY: mapped above.
+            // SAFETY: the test has mapped the memory above.
             assert_eq!(unsafe { memory.read_volatile() }, 5);
             assert_eq!(gpu.free(handle), Err(EBADF));
             assert_eq!(gpu.gem_va(gem, UNMAP, ADDRESS, MIB), Err(ENOENT));
@@ -55,7 +55,7 @@ fn forked_child_has_no_driver_state() {
             assert_eq!(child_gpu.available(), 64 * MIB);
             // The child imports the parent's memory as a dma-buf.
             let import = child_gpu.import(descriptor).unwrap();
-            // SAFETY: mapped here.
+            // SAFETY: this expression maps the memory.
             assert_eq!(unsafe { mmap(descriptor, 0, 4096).unwrap().read_volatile() }, 5);
             child_gpu.free(import).unwrap();
             let (handle, _) = child_gpu.alloc(64 * MIB, VRAM).unwrap();

@@ -22,7 +22,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns a random word of an argument, often one that is nearly valid.
+    /// Returns a random word for an argument. Most of these words are nearly valid.
     fn word(&mut self, memory: u64, descriptors: &[i32]) -> u64 {
         let descriptor = descriptors[self.below(descriptors.len() as u64) as usize] as u64;
         let (low, high) = (self.below(4), self.below(6));
@@ -57,7 +57,7 @@ fn random_calls_return() {
         for _ in 0..200_000 {
             let render = random.below(2) == 0;
             let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
-            // Most of the calls have lower numbers.
+            // Most of the driver's calls have numbers below `end`.
             let end = if render { 0x60 } else { 0x30 };
             let number = if random.below(8) == 0 { random.below(256) } else { random.below(end) };
             // Skip all waits for events: a random timeout may be unlimited.
@@ -70,8 +70,8 @@ fn random_calls_return() {
                 if random.below(4) == 0 { random.below(1 << 14) } else { 8 * random.below(16) };
             let code =
                 random.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
-            // SAFETY: the argument is at least as long as the ioctl number says, or is invalid; its addresses are
-            // those of unused memory, or invalid.
+            // SAFETY: the buffer is at least as long as the size in `code`, or its address is
+            // invalid. Each valid address in the buffer belongs to memory that nothing else uses.
             let result = unsafe {
                 match random.below(16) {
                     0 => libc::ioctl(device, code, random.next() & 0xfff),
@@ -164,7 +164,8 @@ fn nearly_valid_calls_return() {
             let device = if family == b'd' { gpu.drm } else { gpu.kfd };
             let size = (argument.len() * 8) as u64;
             let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
-            // SAFETY: as in `random_calls_return`.
+            // SAFETY: `code` contains the length of the buffer. Each valid address in the buffer
+            // belongs to memory that nothing else uses.
             let result = unsafe { libc::ioctl(device, code, argument.as_mut_ptr()) };
             if result == 0 {
                 succeeded += 1
@@ -199,7 +200,8 @@ fn queue_survives_counter_overflow() {
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
         let [written, read] = [8192, 8200].map(|at| memory.wrapping_add(at).cast::<u64>());
-        // SAFETY: the test has just mapped the memory; the ring before them is all zeros, which are no-ops.
+        // SAFETY: the test has just mapped the memory; the ring before the two pointers is all
+        // zeros, which encode no-ops.
         unsafe {
             read.write_volatile(u64::MAX - 2);
             written.write_volatile(u64::MAX);
@@ -211,7 +213,7 @@ fn queue_survives_counter_overflow() {
         let queue: &mut [u64; 12] = queue.as_mut_slice().try_into().unwrap();
         kernel::call(gpu.kfd, calls::CREATE_QUEUE, queue).unwrap();
         let began = std::time::Instant::now();
-        // SAFETY: as above.
+        // SAFETY: the test has just mapped the memory.
         while unsafe { read.read_volatile() } > u64::MAX / 2 {
             assert!(began.elapsed().as_secs() < 20, "the queue must continue");
             std::thread::sleep(std::time::Duration::from_millis(1));

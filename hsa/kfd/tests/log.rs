@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 const MIB: u64 = 1 << 20;
 const ADDRESS: u64 = 0x1000_0000;
 
-/// Runs a test's body in a child process and returns the log; `None` in the child.
+/// Runs a test's body in a child process and returns the log, or `None` in the child.
 fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
     let path = log.to_str().expect("a UTF-8 path").to_owned();
@@ -83,8 +83,8 @@ fn log_records_each_call() {
 }
 
 #[test]
-fn full_log_is_reported_once() {
-    let name = "full_log_is_reported_once";
+fn full_disk_is_reported_once() {
+    let name = "full_disk_is_reported_once";
     if is_child() {
         Gpu::open().close();
         return;

@@ -30,7 +30,7 @@ fn mappings_appear_in_the_page_table() {
         gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB).unwrap();
         assert_eq!(gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB), Err(ENOENT));
         assert_eq!(page_tables().0.len(), 0);
-        // Closing the last handle removes its mappings.
+        // Closing the last handle removes the buffer's mappings.
         gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
         gpu.gem_close(gem).unwrap();
         assert_eq!(gpu.gem_close(gem), Err(EINVAL));
@@ -52,7 +52,7 @@ fn counters_report_used_memory() {
         assert_eq!((number(&process), number(card)), (48 * MIB, 48 * MIB));
         assert_eq!(gpu.available(), 16 * MIB);
         assert_eq!(gpu.alloc(17 * MIB, VRAM), Err(ENOMEM));
-        // An import shares the memory, so it uses no further memory.
+        // The import shares the memory and uses no further memory.
         let descriptor = gpu.export(handle).unwrap();
         let import = gpu.import(descriptor).unwrap();
         gpu.free(handle).unwrap();
@@ -136,8 +136,8 @@ fn errors_match_the_kernel() {
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));
         }
         assert_eq!(gpu.import(999), Err(EBADF));
-        // Invalid arguments of `mmap`. An offset in `/dev/kfd` contains the window from bit 62 on, and the GPU from bit 46
-        // on.
+        // Invalid arguments of `mmap`. An offset in `/dev/kfd` contains the window from bit 62 on,
+        // and the GPU from bit 46 on.
         assert_eq!(mmap(drm, 0, 4096), Err(EINVAL));
         assert_eq!(mmap(kfd, 1 << 62, 4096), Err(EFAULT));
         assert_eq!(mmap(kfd, 3 << 62 | 7 << 46, 8192), Err(ENODEV));
@@ -196,12 +196,12 @@ fn processes_of_a_machine_share_memory() {
     run_preloaded(name, &[("HSA_KFD", &setting)], || {
         let gpu = Gpu::open();
         if std::env::var_os("TEST_SECOND").is_some() {
-            // The second process allocates the rest and kills itself.
+            // The second process allocates the remaining memory and kills itself.
             assert_eq!(gpu.available(), 24 * MIB);
             assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
             gpu.alloc(24 * MIB, VRAM).unwrap();
             println!("second has allocated");
-            // SAFETY: ends this process.
+            // SAFETY: the call only ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         gpu.alloc(40 * MIB, VRAM).unwrap();

@@ -22,7 +22,7 @@ int main(void) {
 
 #[test]
 fn privileged_program_ignores_variables() {
-    // SAFETY: takes no arguments.
+    // SAFETY: the call takes no arguments.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("SKIPPED: only root can create a set-user-id program of root");
         return;

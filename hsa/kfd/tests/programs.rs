@@ -1,5 +1,5 @@
-//! Runs programs of the system with `libhsa_kfd.so`, the emulated driver, preloaded. Programs that do not use
-//! the devices run unchanged; programs that use them find GPUs.
+//! Runs programs of the system with `libhsa_kfd.so`, the emulated driver, preloaded. Programs that
+//! do not use the devices run unchanged. Programs that use the devices find GPUs.
 
 mod fixture;
 

@@ -57,8 +57,8 @@ pub(crate) unsafe fn header(table: &ApiTable) -> Line {
     line
 }
 
-/// Reads a function's pointer from a table. `F` is an optional function pointer; it is `None` if the table does not
-/// have the function.
+/// Reads a function's pointer from a table. `F` is an optional function pointer. The result is
+/// `None` if the table does not have the function.
 ///
 /// # Safety
 /// The table must be the runtime's, and `F` the type of the function.

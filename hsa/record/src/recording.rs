@@ -20,14 +20,14 @@ const MIN_DESCRIPTOR: c_int = 512;
 /// The maximum number of recordings of one process.
 const MAX_RECORDINGS: u32 = 100;
 
-/// The descriptor of the file; negative if calls are not recorded.
+/// The descriptor of the file. Negative if calls are not recorded.
 static DESCRIPTOR_IN_USE: AtomicI32 = AtomicI32::new(-1);
 /// The time at which the recording began, in nanoseconds of the monotonic clock.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 static WITH_STACKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The kernel's ID of the thread; 0 if not known yet.
+    /// The kernel's ID of the thread. 0 if the ID is not known yet.
     static THREAD_ID: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -63,7 +63,8 @@ pub(crate) fn begin(header: Line) -> bool {
     true
 }
 
-/// Creates the file `name`; if it exists, `name.PID`, then `name.PID.2` and so on. Returns the descriptor.
+/// Creates the file `name`. If this file exists, tries `name.PID`, then `name.PID.2` and so on.
+/// Returns the descriptor.
 fn open(name: &OsStr) -> Result<c_int, Error> {
     for attempt in 0..MAX_RECORDINGS {
         let suffix = match attempt {
@@ -209,7 +210,7 @@ fn thread_id() -> u32 {
     })
 }
 
-/// Prints an error to standard error; ignores failures.
+/// Prints an error to standard error. Ignores failures.
 pub(crate) fn print_error(message: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("hsa-vmm record: {message}\n").as_bytes());
 }

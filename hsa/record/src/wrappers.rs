@@ -13,8 +13,9 @@ use hsa_sys::*;
 /// The maximum number of elements of an array that are recorded.
 const MAX_ELEMENTS: usize = 1024;
 
-/// Defines the wrappers. An entry has the table of a function, the function's name and parameters, and a block that
-/// writes its arguments and results. `$succeeded` is whether the call succeeded; otherwise the results are not valid.
+/// Defines the wrappers. An entry has the table of a function, the function's name and parameters,
+/// and a block that writes its arguments and results. `$succeeded` is whether the call succeeded.
+/// The results of a failed call are not valid.
 macro_rules! wrappers {
     ($($table:ident $name:ident($($parameter:ident: $type:ty),*) |$line:ident, $succeeded:ident| $write:block)*) => {
         /// The runtime's functions.
@@ -58,7 +59,7 @@ macro_rules! wrappers {
                 if let Some(slot) = slot {
                     // SAFETY: the runtime has not returned from `hsa_init`: no other thread uses the table.
                     unsafe {
-                        // If the tool is loaded twice, the wrapper is there already.
+                        // If the tool is loaded twice, the table already contains the wrapper.
                         if !(*slot).is_null() && *slot != wrapper {
                             ORIGINALS.$name.store(*slot, Ordering::Release);
                             *slot = wrapper;
@@ -72,7 +73,8 @@ macro_rules! wrappers {
     (@table amd_ext, $table:ident) => { (AMD_EXT, $table.amd_ext) };
 }
 
-/// Returns the first elements of an array, at most [`MAX_ELEMENTS`]; none if the pointer is null.
+/// Returns the first elements of an array, at most [`MAX_ELEMENTS`]. Returns no elements if the
+/// pointer is null.
 ///
 /// # Safety
 /// A pointer other than null must be valid for `count` elements.

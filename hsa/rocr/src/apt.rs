@@ -1,8 +1,9 @@
 //! Access to the machine's package mirror through `apt-get`, with separate state.
 //!
 //! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and
-//! checksums. Here, `apt-get` keeps all of its state in a separate folder, and runs no hooks of the machine.
-//! It treats all packages as not installed, and therefore downloads all dependencies, including the C library.
+//! checksums. Here, `apt-get` keeps all of its state in a separate folder, and runs no hooks of the
+//! machine. The separate state lists no installed package, so that `apt-get` downloads all
+//! dependencies, including the C library.
 
 use crate::timeout;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -151,7 +152,8 @@ impl Archive {
             ("Dir::Cache", path_of("cache")),
             // The sandbox user of apt cannot write to a folder of root.
             ("APT::Sandbox::User", String::new()),
-            // Accept lists of a suite that is no longer updated; the signature is still checked.
+            // Accept lists of a suite that is no longer updated. `apt-get` still checks the
+            // signature.
             ("Acquire::Check-Valid-Until", "false".to_owned()),
             ("Acquire::Retries", "3".to_owned()),
         ] {
@@ -311,7 +313,7 @@ fn checked_mirror(mirror: String) -> Result<String, AptError> {
     if is_invalid { Err(AptError::InvalidMirror(mirror)) } else { Ok(mirror) }
 }
 
-/// Returns the first site with Debian's archive; skips sites with its security updates.
+/// Returns the first site with Debian's archive. Skips sites with Debian's security updates.
 fn debian_mirror(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }
@@ -328,15 +330,16 @@ fn versions(table: &str) -> Vec<PackageVersion> {
     table.lines().filter_map(parse_line).collect()
 }
 
-/// Selects the first package version that has an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not
-/// `6.4.30-1`.
+/// Selects the first of `versions` whose upstream version is `version`: `6.4.3` matches
+/// `6.4.3+dfsg-5`, but not `6.4.30-1`.
 pub(crate) fn choose(
     package: &str,
     version: &str,
     versions: &[PackageVersion],
 ) -> Result<PackageVersion, AptError> {
-    let matches = |it: &&PackageVersion| {
-        let upstream = it.version.split_once(':').map_or(it.version.as_str(), |(_, v)| v);
+    let matches = |candidate: &&PackageVersion| {
+        let full = candidate.version.as_str();
+        let upstream = full.split_once(':').map_or(full, |(_, upstream)| upstream);
         let rest = upstream.strip_prefix(version);
         rest.is_some_and(|rest| {
             !rest.starts_with(|next: char| next.is_ascii_digit() || next == '.')
@@ -344,7 +347,7 @@ pub(crate) fn choose(
     };
     versions.iter().find(matches).cloned().ok_or_else(|| {
         let available: Vec<_> =
-            versions.iter().map(|it| format!("{} in {}", it.version, it.suite)).collect();
+            versions.iter().map(|found| format!("{} in {}", found.version, found.suite)).collect();
         AptError::NoVersion {
             package: package.to_owned(),
             version: version.to_owned(),
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_version_error_lists_offers() {
+    fn missing_version_error_lists_available() {
         let error = choose("package", "9.9", &versions(TABLE)).unwrap_err();
         assert!(matches!(error, AptError::NoVersion { .. }));
         assert!(error.to_string().contains("6.1.2-3 in trixie"), "{error}");

@@ -15,7 +15,7 @@ const OBJECT: Object = Object {
 };
 
 /// The configuration of the emulated kernel driver. Values that are not set come from the variable
-/// `HSA_KFD`; the default is one MI300X.
+/// `HSA_KFD`. The default is one MI300X.
 ///
 /// `hsa-kfd` documents the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,9 +80,10 @@ impl Emulation {
         self
     }
 
-    /// Makes the program, and the programs that it starts, use the loader, the C library and the other libraries
-    /// of a release of AMD's runtime. The command for [`apply`](Self::apply) must name the program
-    /// itself; do not use a command of [`FetchedRelease::command`]. Replaces the variable `LD_AUDIT`.
+    /// Makes the program, and the programs that it starts, use the loader, the C library and the
+    /// other libraries of a release of AMD's runtime. The command for [`apply`](Self::apply) must
+    /// name the program itself. Do not use a command of [`FetchedRelease::command`]. Replaces the
+    /// variable `LD_AUDIT`.
     #[must_use]
     pub fn with_runtime_release(mut self, fetched: &FetchedRelease) -> Self {
         self.loader = Some(absolute(fetched.loader().to_owned()));

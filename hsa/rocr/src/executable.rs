@@ -34,7 +34,7 @@ pub enum NotPreloadable {
     OtherLoader {
         /// The program.
         program: PathBuf,
-        /// Its loader.
+        /// The program's loader.
         loader: String,
     },
     /// The program is for another architecture.
@@ -99,6 +99,7 @@ enum Kind {
     Static,
     /// A program of another architecture.
     OtherArchitecture,
+    /// Neither a script nor a program.
     Other,
 }
 
@@ -106,7 +107,7 @@ enum Kind {
 fn kind(path: &Path) -> io::Result<Kind> {
     let file = File::open(path)?;
     let mut start = Vec::new();
-    // The kernel looks for the interpreter in this many bytes of a script.
+    // The kernel looks for the interpreter in the first 256 bytes of a script.
     (&file).take(256).read_to_end(&mut start)?;
     if let Some(line) = start.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();

@@ -75,13 +75,13 @@ impl From<NotFetched> for FetchError {
 
 /// Downloads releases of AMD's runtime with their dependencies from this machine's package mirror.
 ///
-/// Each release is stored atomically in `folder/VERSION`. Nothing outside of the folder is changed,
-/// and root is not needed. Existing releases are kept. If several processes fetch at once, one
+/// Stores each release atomically in `folder/VERSION`. Changes nothing outside of the folder, and
+/// does not need root. Keeps existing releases. If several processes fetch at once, one process
 /// fetches and the others wait. Calls `report` with a description of each step.
 ///
-/// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources. `apt-get`
-/// checks signatures and checksums against the keys of the package `debian-archive-keyring`.
-/// Expired lists with a valid signature are accepted.
+/// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources.
+/// `apt-get` checks signatures and checksums against the keys of the package
+/// `debian-archive-keyring`. The function accepts expired lists with a valid signature.
 ///
 /// # Errors
 /// The message names the failed step and a remedy. Existing releases stay.

@@ -47,7 +47,8 @@ impl FetchedRelease {
         Ok(fetched)
     }
 
-    /// Opens all complete releases of a folder: those of Debian, oldest first, then others by name.
+    /// Opens all complete releases of a folder: first Debian's releases, from the oldest to the
+    /// newest, then the others by name.
     #[must_use]
     pub fn all(folder: &Path) -> Vec<Self> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -130,7 +131,8 @@ impl FetchedRelease {
     }
 }
 
-/// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or another architecture's.
+/// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or the loader of another
+/// architecture.
 fn loader(libraries: &Path) -> Option<PathBuf> {
     let is_loader = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-linux-"))
@@ -155,7 +157,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn not_installed_error_suggests_fetch() {
+    fn missing_release_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
         let error = FetchedRelease::open(folder.path(), Release::R6_4_3).unwrap_err();
         let text = error.to_string();

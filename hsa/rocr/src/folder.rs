@@ -23,8 +23,8 @@ pub struct UntrustedFolder {
 /// folder if `HOME` is not set.
 ///
 /// # Errors
-/// The folder is in the user's cache or in the current folder, and another user can change it or its two parents: the
-/// releases contain code.
+/// The folder is in the user's cache or in the current folder, and another user can change the
+/// folder or one of its two parents. That user could replace the releases' code.
 pub fn folder() -> Result<PathBuf, UntrustedFolder> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let absolute = |folder: PathBuf| std::path::absolute(&folder).unwrap_or(folder);
@@ -51,7 +51,7 @@ fn in_cache(cache: &Path) -> Result<PathBuf, UntrustedFolder> {
 /// Returns the file of the running program.
 ///
 /// For a program that [`crate::FetchedRelease::command`] started, `/proc/self/exe` is the dynamic
-/// loader; the program is its first argument.
+/// loader, and the program is the loader's first argument.
 pub(crate) fn program() -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?;
     let is_loader = file.file_name()?.as_encoded_bytes().starts_with(b"ld-");
@@ -60,8 +60,9 @@ pub(crate) fn program() -> Option<PathBuf> {
 
 /// Finds cargo's build folder above a program, by the files that cargo creates there.
 ///
-/// The folder and the file must belong to the program's owner, and other users must not be able to write to the
-/// folder. Otherwise, a user could turn `/tmp` into the build folder of all programs below `/tmp`.
+/// The folder and cargo's file in the folder must belong to the program's owner, and other users
+/// must not be able to write to the folder. Otherwise, a user could turn `/tmp` into the build
+/// folder of all programs below `/tmp`.
 fn build_folder(program: &Path) -> Option<&Path> {
     let owner = fs::metadata(program).ok()?.uid();
     let is_build_folder = |folder: &&Path| {

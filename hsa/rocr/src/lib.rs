@@ -12,10 +12,10 @@
 //!
 //! [`fetch`] downloads [releases](Release) from Debian's mirror, with all dependencies, into a
 //! separate folder; it installs nothing. [`fetch_from`] stores a release that the user has.
-//! [`FetchedRelease::command`] starts a program with a release and its C library, which can be newer than
-//! the machine's. [`Emulation::apply`] runs a program on the emulated kernel driver.
-//! [`Recording::apply`] records a program's virtual memory calls. [`mod@test`] starts programs with a
-//! release on the emulated driver for tests.
+//! [`FetchedRelease::command`] starts a program with a release and its C library, which can be
+//! newer than the machine's. [`Emulation::apply`] runs a program on the emulated kernel driver.
+//! [`Recording::apply`] records a program's virtual memory calls. [`mod@test`] runs tests with a
+//! release on the emulated driver.
 
 mod apt;
 mod emulation;

@@ -56,7 +56,8 @@ pub enum SourceError {
     /// The name is that of a release that Debian has as a package.
     #[error("the name {0} belongs to the release that `rocr fetch` downloads; choose another one")]
     Packaged(Release),
-    /// The runtime needs libraries that are neither beside it nor in the base release.
+    /// The runtime needs libraries that are neither in its folder nor in the base release. The base
+    /// release is the packaged release whose libraries the runtime uses.
     #[error(
         "{runtime} needs {}, which are neither in its folder in {source_path} nor in the base release",
         missing.join(", ")
@@ -84,11 +85,11 @@ fn one_per_line(paths: &[PathBuf]) -> String {
 
 /// Stores the runtime of a folder, a Debian package, a tar archive or a library file in `folder/NAME`.
 ///
-/// `release` is the name. If it is `None`, the name is the version in ROCm's file `.info/version`. An existing
-/// release of that name is replaced; the names of packaged releases are rejected.
+/// `release` is the name. If it is `None`, the name is the version in ROCm's file `.info/version`.
+/// Replaces an existing release of that name. Rejects the names of packaged releases.
 ///
-/// The C library and other libraries are those of the newest packaged release, which is downloaded if
-/// needed. Libraries that the packaged release lacks are copied from the source.
+/// Uses the C library and the other libraries of the newest packaged release, and downloads that
+/// release if needed. Copies libraries that the packaged release lacks from the source.
 ///
 /// # Errors
 /// The source has no runtime or lacks libraries, or a release cannot be fetched (see [`fetch`](crate::fetch())).
@@ -169,7 +170,7 @@ fn find_runtime(source: &Path, searched: &Path) -> Result<PathBuf, FetchError> {
     }
 }
 
-/// Adds the runtimes in a folder and its subfolders; ignores symbolic links.
+/// Adds the runtimes in a folder and its subfolders. Ignores symbolic links.
 fn add_runtimes(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

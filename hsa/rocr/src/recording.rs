@@ -59,8 +59,8 @@ impl Recording {
     }
 }
 
-/// Returns the value of `HSA_TOOLS_LIB`: the object, then the inherited value. Names are separated by spaces; a
-/// backslash escapes the next character.
+/// Returns the value of `HSA_TOOLS_LIB`: the object, then the inherited value. Spaces separate the
+/// names. A backslash escapes the next character.
 fn tool_list(object: &Path, inherited: Option<&OsStr>) -> OsString {
     let mut list = Vec::new();
     for &byte in object.as_os_str().as_bytes() {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// The only release for which Debian has a package of the tests.
 const RELEASE: Release = Release::R7_2_4;
-/// The package of the tests. `apt-get` cannot install it: Debian replaced `libamd-smi26`, on which it depends.
+/// The package of the tests. `apt-get` cannot install it: Debian replaced `libamd-smi26`, on which
+/// the package depends.
 pub(crate) const PACKAGE: &str = "libhsa-runtime64-tests";
 /// `libhwloc15`, which the tests need, and `libudev1`, which `libhwloc15` needs.
 const LIBRARIES: [&str; 2] = ["libhwloc15", "libudev1"];

@@ -3,12 +3,9 @@
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
-//! fn reserves_a_page() {
-//!     test::on_each_release("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
-//!         // Runs once for each selected release, in a process with AMD's runtime and two GPUs.
-//!         assert!(fixture.runtime().exists());
-//!     });
-//! }
+//! fn reserves_a_page() { test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2),
+//! |fixture| { // Runs in a process with AMD's runtime and two GPUs, once for each selected
+//! release. assert!(fixture.runtime().exists()); }); }
 //! ```
 //!
 //! The test restarts its own program with only that test, under the loader and libraries of a
@@ -16,10 +13,10 @@
 //! standard error why it is skipped. The test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration.
 //!
-//! By default, a test runs on one of its releases. The test's name selects the release, so that each release runs a
-//! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a test runs on all of its releases at the
-//! same time.
-//! [`part_by_default`] returns the number of rounds, cases or sequences that a long test performs.
+//! By default, a test runs on one of its releases. The test's name selects the release, so that
+//! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a
+//! test runs on all of its releases at the same time. [`count_to_run`] returns the number of
+//! rounds, cases or sequences that a long test performs.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
@@ -84,7 +81,7 @@ impl Fixture {
 
 /// Returns whether tests run on this machine's own kernel driver, as `HSA_VMM_TEST_DRIVER=own` requests.
 #[must_use]
-pub fn uses_own_driver() -> bool {
+pub fn uses_machine_driver() -> bool {
     env::var_os("HSA_VMM_TEST_DRIVER").is_some_and(|value| value == "own")
 }
 
@@ -103,10 +100,10 @@ pub fn runs_long_test(name: &str) -> bool {
     is_long()
 }
 
-/// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
-/// of them if [`is_long`].
+/// Returns how many of its `all` rounds, cases or sequences a long test runs: a tenth by default,
+/// or all of them if [`is_long`].
 #[must_use]
-pub fn part_by_default(all: usize) -> usize {
+pub fn count_to_run(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
 }
 
@@ -115,7 +112,8 @@ fn release_folder() -> PathBuf {
     folder().expect("a folder that only this user can change")
 }
 
-/// Returns the releases on which a test runs: all of `releases`, or one of them.
+/// Returns the releases on which the test `name` runs: one of `releases`, or all of them if
+/// [`is_long`].
 fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     static REPORT_ONCE: Once = Once::new();
     if is_long() || releases.len() < 2 {
@@ -128,22 +126,22 @@ fn select<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
     &releases[chosen..=chosen]
 }
 
-/// Runs a test on each release, or by default on one of them. `name` is the test's full name, as
-/// `cargo test` prints it.
+/// Runs a test on one of the releases, or on each of them if [`is_long`]. `name` is the test's full
+/// name, as `cargo test` prints it.
 #[track_caller]
-pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on(&Release::ALL, name, emulation, body);
+pub fn run_on_releases(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
+    run_on(&Release::ALL, name, emulation, body);
 }
 
-/// Runs a test on each of `releases`, or by default on one of them.
+/// Runs a test on one of `releases`, or on each of them if [`is_long`].
 #[track_caller]
-pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
+pub fn run_on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
+    run_on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
 }
 
-/// Runs a test on each of `releases`, or by default on one of them, with a timeout for each.
+/// Runs a test on one of `releases`, or on each of them if [`is_long`], with a timeout for each.
 #[track_caller]
-pub fn on_with_timeout(
+pub fn run_on_with_timeout(
     releases: &[Release],
     name: &str,
     emulation: &Emulation,
@@ -157,16 +155,16 @@ pub fn on_with_timeout(
         body(&Fixture { fetched });
         return;
     }
-    let Some(fetched_releases) = fetched_releases(name) else { return };
+    let Some(fetch_releases) = fetch_releases(name) else { return };
     let releases = select(releases, name);
     let is_selected = |fetched: &&FetchedRelease| releases.contains(&fetched.release());
-    let selected: Vec<_> = fetched_releases.iter().filter(is_selected).collect();
+    let selected: Vec<_> = fetch_releases.iter().filter(is_selected).collect();
     assert_eq!(selected.len(), releases.len(), "{name}: a release is not fetched");
     let runs: Vec<_> = thread::scope(|scope| {
         let start = |fetched| {
             scope.spawn(move || {
                 let _permit = Permit::acquire();
-                run_on(fetched, name, emulation, timeout)
+                restart_on(fetched, name, emulation, timeout)
             })
         };
         let threads: Vec<_> = selected.into_iter().map(start).collect();
@@ -185,7 +183,7 @@ pub fn on_with_timeout(
 
 /// Starts the current program again under a release, with one test. Returns the release, the status
 /// (`None` after the timeout) and the output.
-fn run_on(
+fn restart_on(
     fetched: &FetchedRelease,
     name: &str,
     emulation: &Emulation,
@@ -197,7 +195,7 @@ fn run_on(
     command.env(RELEASE_VARIABLE, fetched.release().version());
     // The process must open the same folder of releases.
     command.env("HSA_VMM_ROCR", release_folder());
-    if !uses_own_driver() {
+    if !uses_machine_driver() {
         emulation.apply(&mut command).expect("the emulated driver was built");
     }
     let (status, output) = run_with_timeout(&mut command, timeout);
@@ -214,7 +212,7 @@ static PERMITS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 impl Permit {
     fn acquire() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        let limit = if uses_own_driver() { 1 } else { processors + 1 };
+        let limit = if uses_machine_driver() { 1 } else { processors + 1 };
         let (used, returned) = &PERMITS;
         let used = used.lock().unwrap_or_else(PoisonError::into_inner);
         let mut used = returned
@@ -234,7 +232,7 @@ impl Drop for Permit {
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,
-/// marks the line with a prefix; the process of the test then prints the line.
+/// marks the line with a prefix. The process of the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
     // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in
@@ -242,15 +240,15 @@ pub fn report(line: &str) {
     let _ = std::io::stderr().write_all(format!("{prefix}{line}\n").as_bytes());
 }
 
-/// Returns all releases. If they cannot be fetched, reports that the test is skipped and returns
+/// Fetches all releases. If this fails, reports that the test `name` is skipped, and returns
 /// `None`.
 #[track_caller]
 #[must_use]
-pub fn fetched_releases(name: &str) -> Option<&'static [FetchedRelease]> {
+pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     static FETCHED: OnceLock<Result<Vec<FetchedRelease>, FetchError>> = OnceLock::new();
     let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &release_folder(), &mut |_| ()));
     match fetched {
-        Ok(fetched_releases) => Some(fetched_releases),
+        Ok(fetch_releases) => Some(fetch_releases),
         Err(error) => {
             assert!(!is_required("rocr"), "HSA_VMM_REQUIRE requires AMD's runtime: {error}");
             report(&format!("SKIPPED {name}: {error}"));
@@ -259,13 +257,14 @@ pub fn fetched_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     }
 }
 
-/// Returns the releases on which a test runs: all, or by default one. If they cannot be fetched,
-/// reports that the test is skipped and returns none.
+/// Fetches all releases. Returns the releases on which the test `name` runs: one of them, or all of
+/// them if [`is_long`]. If fetching fails, reports that the test is skipped, and returns an empty
+/// list.
 #[track_caller]
 #[must_use]
-pub fn selected_releases(name: &str) -> Vec<&'static FetchedRelease> {
+pub fn fetch_selected_releases(name: &str) -> Vec<&'static FetchedRelease> {
     let selected = select(&Release::ALL, name);
-    let all = fetched_releases(name).unwrap_or_default().iter();
+    let all = fetch_releases(name).unwrap_or_default().iter();
     all.filter(|fetched| selected.contains(&fetched.release())).collect()
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 const POLLING_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until a child process ends. Returns `None` if it still runs after `timeout`; the caller
-/// must then kill it.
+/// Waits until a child process ends. Returns `None` if the process still runs after `timeout`. The
+/// caller must then kill the process.
 pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {

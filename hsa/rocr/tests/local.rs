@@ -51,7 +51,7 @@ fn run_tool(program: &str, arguments: &[&str]) {
 
 #[test]
 fn release_is_stored_from_each_kind_of_source() {
-    let Some(all) = test::fetched_releases("release_is_stored_from_each_kind_of_source") else {
+    let Some(all) = test::fetch_releases("release_is_stored_from_each_kind_of_source") else {
         return;
     };
     let release = |release| all.iter().find(|fetched| fetched.release() == release).unwrap();
@@ -73,7 +73,7 @@ fn release_is_stored_from_each_kind_of_source() {
     stored.push(folder.store(path("rocm.tar.gz").as_ref(), Some("7.14-tar")).unwrap());
     stored.push(folder.store(path("rocr.deb").as_ref(), Some("7.14-deb")).unwrap());
     stored.push(folder.store(&older.runtime().canonicalize().unwrap(), Some("10.0-file")).unwrap());
-    // Replaces the first release.
+    // Store the first release again, which replaces it.
     stored[0] = folder.store(&opt, None).unwrap();
     for fetched in &stored {
         let packages = fetched.packages();
@@ -92,7 +92,7 @@ fn release_is_stored_from_each_kind_of_source() {
 
 #[test]
 fn invalid_sources_leave_no_files() {
-    let Some(all) = test::fetched_releases("invalid_sources_leave_no_files") else { return };
+    let Some(all) = test::fetch_releases("invalid_sources_leave_no_files") else { return };
     let base = all.iter().find(|fetched| fetched.release() == Release::R7_2_4).unwrap();
     let (folder, source) = (ReleaseFolder::new(base), tempfile::tempdir().unwrap());
     let file = |name: &str, contents: &str| {

@@ -1,4 +1,4 @@
-//! The C functions, one set for each slot, and their tables.
+//! The C functions, one set for each slot (see `slots`), and their tables.
 
 use crate::generation::Behaviour;
 use crate::instance::Instance;
@@ -91,7 +91,8 @@ macro_rules! thunks {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Function { $($name,)* hsa_sim_replace_entries, $($vname,)* }
 
-        /// The functions that return a status and support faults; `VALUE_NAMES` has the others.
+        /// The functions that return a status and support faults. `VALUE_NAMES` contains the other
+        /// functions.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)* "hsa_sim_replace_entries"];
         const VALUE_NAMES: &[&str] = &[$(stringify!($vname),)*];
 

@@ -50,7 +50,7 @@ pub(crate) unsafe fn set(
         let reservation = state.reservation_around(behaviour, address, size);
         reservation.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     }
-    // In ROCr, the end need not be the end of a mapping: each mapping in the range is changed as a whole.
+    // In ROCr, the range can end inside a mapping. The call then changes the whole mapping.
     let (starts, last_end) = state.adjacent(address, end)?;
     if behaviour.set_access_checks_range() && last_end != end {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
@@ -92,11 +92,11 @@ impl Instance {
             }
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
-            if before.is_some() && unnamed == UnnamedAgents::DroppedOnChange {
+            if before.is_some() && unnamed == UnnamedAgents::RevokedOnChange {
                 self.revoke_unnamed(state, start, requests)?;
             }
         }
-        if unnamed == UnnamedAgents::Dropped {
+        if unnamed == UnnamedAgents::Revoked {
             self.revoke_unnamed(state, start, requests)?;
         }
         Ok(())
@@ -136,14 +136,14 @@ impl Instance {
         result
     }
 
-    /// Grants an agent access to a mapping. `changed`: whether the agent had another
+    /// Grants an agent access to a mapping. `replaces_grant`: whether the agent had another
     /// permission before.
     fn grant_access(
         &self,
         state: &mut State,
         start: usize,
         Grant { agent, permission, extent }: Grant,
-        changed: bool,
+        replaces_grant: bool,
     ) -> HsaResult {
         // Resolves a lazy import.
         let handle = mapping_mut(state, start)?.handle;
@@ -160,13 +160,17 @@ impl Instance {
             Agent::Gpu(gpu) => {
                 let peer = memory.owner != agent;
                 let owner_was_first = mapping.permission(memory.owner).is_some();
-                if peer && !changed && owner_was_first && self.behaviour.owner_must_be_last() {
+                if peer && !replaces_grant && owner_was_first && self.behaviour.owner_must_be_last()
+                {
                     return Err(HSA_STATUS_ERROR);
                 }
                 if !self.gpu_can_access(gpu, memory.owner) {
                     return Err(HSA_STATUS_ERROR);
                 }
-                if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
+                if !replaces_grant
+                    && self.behaviour.grant_needs_descriptor()
+                    && !has_spare_descriptor()
+                {
                     if self.behaviour.grant_without_descriptor_aborts() {
                         eprintln!(
                             "hsa-sim: cannot grant a GPU access: no free file descriptor; AMD's runtime aborts, too"

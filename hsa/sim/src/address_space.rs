@@ -56,7 +56,7 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     // SAFETY: without MAP_FIXED no existing mapping is changed.
     let start = unsafe { map(0, total, access, ANONYMOUS, None)? };
     let aligned = start.next_multiple_of(alignment);
-    // SAFETY: both ends are part of the new mapping, and outside of the returned range.
+    // SAFETY: both released ranges are part of the new mapping, and outside of the returned range.
     unsafe {
         release(start, aligned - start);
         release(aligned + size, start + total - aligned - size);
@@ -64,7 +64,7 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     Ok(aligned)
 }
 
-/// Reserves exactly these addresses; `None` if one is in use or invalid.
+/// Reserves exactly these addresses. Returns `None` if one of them is in use or invalid.
 pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Option<usize> {
     let flags = ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
@@ -84,7 +84,7 @@ pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::
     unsafe { map(hint, size, access, ANONYMOUS, None) }
 }
 
-/// Unmaps a range; does nothing for size 0.
+/// Unmaps a range. Does nothing for size 0.
 ///
 /// # Safety
 /// The caller must own the range, which must no longer be in use.

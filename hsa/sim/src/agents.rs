@@ -19,7 +19,7 @@ impl Instance {
     }
 
     /// Returns whether the agent exists. A descriptor from another simulation can name an agent
-    /// that this one lacks.
+    /// that this simulation lacks.
     pub(crate) fn has_agent(&self, agent: Agent) -> bool {
         match agent {
             Agent::Cpu(number) => number < self.config.cpus.len(),

@@ -8,7 +8,7 @@ use core::ffi::c_void;
 pub(crate) struct Value(Vec<u8>);
 
 impl Value {
-    /// Returns a text in an array of `room` characters, padded with zeros. A longer text is cut off.
+    /// Returns a text in an array of `room` bytes, padded with zeros. A longer text is cut off.
     pub(crate) fn text(room: usize, text: &str) -> Self {
         let mut bytes = vec![0; room];
         let length = text.len().min(room.saturating_sub(1));

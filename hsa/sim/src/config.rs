@@ -39,7 +39,7 @@ pub enum GpuKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The instruction set, such as `gfx942`; also the value of `HSA_AGENT_INFO_NAME`.
+    /// The instruction set, such as `gfx942`. Also the value of `HSA_AGENT_INFO_NAME`.
     pub isa: String,
     /// The suffix of the instruction set's full name, such as `:sramecc+:xnack-`.
     pub isa_features: String,
@@ -73,7 +73,7 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuPermissions {
-    /// Permissions are only recorded; every mapping is readable and writable, as with AMD's
+    /// Permissions are only recorded. Every mapping is readable and writable, as with AMD's
     /// drivers.
     Recorded,
     /// A GPU has exactly the permissions that were set.
@@ -88,10 +88,11 @@ pub enum PageTableUpdates {
     /// At once.
     #[default]
     Immediate,
-    /// At once, except for entries that the GPU has used: nothing flushes its TLB. AMD's driver behaves so if the
-    /// CPU can access all video memory.
+    /// At once, except for entries that the GPU has used: nothing flushes the GPU's TLB. This is
+    /// the behaviour of AMD's driver if the CPU can access all video memory.
     NotFlushed,
-    /// After the call has returned. AMD's driver behaves so if the CPU cannot access all video memory.
+    /// After the call has returned. This is the behaviour of AMD's driver if the CPU cannot access
+    /// all video memory.
     Late,
 }
 
@@ -106,10 +107,10 @@ pub struct Config {
     pub gpus: Vec<Gpu>,
     /// The simulated ROCm generation.
     pub generation: Generation,
-    /// The minor number of AMD's extension (the major one is 1). It must be a version of
-    /// the [generation](Generation::extensions), and selects some behaviour within it.
+    /// The minor number of AMD's extension (the major number is 1). It must be a version of the
+    /// [generation](Generation::extensions), and selects some behaviour within the generation.
     pub extension_minor: u32,
-    /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
+    /// Whether the runtime reports the extension's version. ROCm 6.0 does not.
     pub extension_reported: bool,
     /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
     /// test programs that depend on the version. `None` by default.
@@ -128,8 +129,9 @@ pub struct Config {
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves an
-    /// address-space hole for a moment, and overwrites a mapping that another thread creates there.
+    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves
+    /// an address-space hole for a moment, and overwrites a mapping that another thread creates in
+    /// the hole.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs
     /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).
@@ -186,7 +188,7 @@ impl Config {
         }
     }
 
-    /// Returns one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
+    /// Configures one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
     #[must_use]
     pub fn mi300x(gpus: usize) -> Self {
         let mut config = Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
@@ -194,21 +196,21 @@ impl Config {
         config
     }
 
-    /// Returns one CPU and a Radeon of 16 GiB, of which the CPU can access 256 MiB.
+    /// Configures one CPU and a Radeon of 16 GiB, of which the CPU can access 256 MiB.
     #[must_use]
     pub fn consumer() -> Self {
         Self::with_agents(vec![Cpu::ryzen()], vec![Gpu::radeon()])
     }
 
-    /// Returns an MI300A: a CPU and a GPU in one package.
+    /// Configures an MI300A: a CPU and a GPU in one package.
     #[must_use]
     pub fn apu() -> Self {
         Self::with_agents(vec![Cpu::mi300a()], vec![Gpu::mi300a()])
     }
 
-    /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem)
-    /// and which the CPU cannot access. Simulates ROCm 6.4, because in ROCm 7.2 callers must map
-    /// over unmapped ranges to release their memory.
+    /// Configures one CPU and `gpus` MI300X whose virtual memory [does
+    /// nothing](Self::has_no_op_vmem) and which the CPU cannot access. Simulates ROCm 6.4, because
+    /// in ROCm 7.2 callers must map over an unmapped range to release the range's memory.
     #[must_use]
     pub fn no_op_vmem(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
@@ -404,7 +406,7 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
-        // Siblings are sixteen buses apart; after 16 GPUs the domain is incremented.
+        // Siblings are sixteen buses apart. After 16 GPUs, the domain is incremented.
         let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
         Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }

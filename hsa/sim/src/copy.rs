@@ -1,4 +1,4 @@
-//! Copies and fills, performed by an agent. A GPU uses its page table; an access that the table
+//! Copies and fills, performed by an agent. A GPU uses its page table. An access that the table
 //! does not permit is a memory fault.
 
 use crate::address_space::PAGE;
@@ -22,7 +22,8 @@ const CHUNK_SIZE: usize = 1 << 20;
 /// The agent that performs an access, or this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accessor {
-    /// A GPU: its page table, and the host memory that was allocated or locked for it.
+    /// A GPU. It can access memory through its page table, and host memory that was allocated or
+    /// locked for it.
     Gpu(usize),
     /// A GPU, in a call that locks the host memory of its arguments.
     GpuWithLock(usize),
@@ -63,7 +64,7 @@ impl Failure {
 }
 
 /// Reads or writes the process's memory without crashing. Returns the number of bytes before the
-/// first inaccessible one.
+/// first inaccessible byte.
 ///
 /// # Safety
 /// `local` must be valid for `length` bytes, and writable if `direction` is `Read`.
@@ -85,7 +86,7 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
 
 /// Returns whether the process can read every page of a range. The range must not wrap around.
 pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
-    // One byte for each page; 1024 is the maximum of one system call (`IOV_MAX`).
+    // One byte for each page. One system call reads at most 1024 ranges (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);
     let mut pages = (first..address + size).step_by(PAGE);
@@ -180,11 +181,12 @@ impl State {
         })
     }
 
-    /// Returns the GPU that owns the memory at an address. `None` for plain host memory and for allocations
-    /// of a CPU; `Some(None)` for virtual memory that no GPU owns, such as a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address. Returns `None` for plain host memory and
+    /// for allocations of a CPU. Returns `Some(None)` for virtual memory that no GPU owns, such as
+    /// a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // Such a release treats virtual memory as the CPU's.
+            // The simulated runtime treats virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {
@@ -203,8 +205,8 @@ impl State {
         self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
     }
 
-    /// Selects the agent of a copy: the destination's owner, else the source's. Without an owner, the first GPU
-    /// copies virtual memory, and the process copies host memory.
+    /// Selects the agent of a copy: the owner of the destination, or else of the source. Without an
+    /// owner, the first GPU copies virtual memory, and the process copies host memory.
     fn accessor_of(
         &self,
         behaviour: Behaviour,

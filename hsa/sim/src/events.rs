@@ -24,8 +24,8 @@ struct Handler {
     data: *mut c_void,
 }
 
-// SAFETY: the pointer is only passed to the callback. The caller that registers it must expect the
-// call on any thread, as with AMD's runtime.
+// SAFETY: the pointer is only passed to the callback. The caller that registers the callback must
+// expect a call on any thread, as with AMD's runtime.
 unsafe impl Send for Handler {}
 
 #[derive(Debug, Default)]

@@ -1,8 +1,9 @@
-//! Fabric handles: physical memory that is exported and imported by a number of 16 bytes.
+//! Fabric handles: values of 16 bytes by which physical memory is exported and imported.
 //!
-//! A fabric handle contains a process id, a descriptor number and the memory's token. An import opens this descriptor
-//! as for an IPC handle (`ipc`). The simulated fabric connects only the processes of one machine. A fabric handle keeps
-//! no memory alive, as with real fabrics.
+//! A fabric handle contains a process id, a descriptor number and the memory's token. An import
+//! opens this descriptor as for an IPC handle (`ipc`). The simulated fabric connects only the
+//! processes of one machine. A fabric handle does not keep the memory allocated, as with real
+//! fabrics.
 
 use crate::handles::{Content, Handle};
 use crate::instance::Instance;

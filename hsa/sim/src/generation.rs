@@ -21,10 +21,10 @@ use hsa_sys::{
 pub enum Generation {
     /// ROCm 6.0 to 7.1: revoking the CPU's access leaves a hole in the reservation.
     A,
-    /// ROCm 7.2: no holes, but memory that was mapped stays claimed until the addresses are freed.
+    /// ROCm 7.2: no holes, but memory that was mapped counts as used until the addresses are freed.
     B,
-    /// ROCm 7.14: imports are resolved when access is set; each handle has a descriptor; the owner
-    /// must be granted access last.
+    /// ROCm 7.14: resolves imports when access is set, has a descriptor for each handle, and
+    /// requires that the owner is granted access last.
     C,
     /// ROCm 10: like C without the defects of C; supports CPU memory.
     D,
@@ -86,9 +86,9 @@ impl fmt::Display for Generation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnnamedAgents {
     /// Their access is revoked.
-    Dropped,
+    Revoked,
     /// Their access is revoked if the call changes the permission of a named agent.
-    DroppedOnChange,
+    RevokedOnChange,
     /// They keep their access.
     Kept,
 }
@@ -148,7 +148,8 @@ impl Behaviour {
 
     // --- Handles ---
 
-    /// All calls on handles take the runtime's lock. In earlier generations four of them do not.
+    /// All calls on handles take the runtime's lock. In earlier generations, four of these calls do
+    /// not.
     pub(crate) fn locks_every_call(self) -> bool {
         self.generation >= Generation::D
     }
@@ -186,12 +187,13 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` creates the CPU's mapping without access. The memory stays claimed until the addresses are freed.
+    /// `map` creates the CPU's mapping without access. The memory counts as used until the
+    /// addresses are freed.
     pub(crate) fn map_creates_cpu_mapping(self) -> bool {
         self.generation == Generation::B
     }
 
-    /// A `map` that fails at an unaligned address leaks its claim of the memory.
+    /// A `map` that fails at an unaligned address leaks its reference to the memory.
     pub(crate) fn failed_map_keeps_memory(self) -> bool {
         self.generation == Generation::B
     }
@@ -272,7 +274,7 @@ impl Behaviour {
     }
 
     /// Granting a GPU access exports the memory internally, and therefore needs a free file
-    /// descriptor. In generations C and E each handle already has one.
+    /// descriptor. In generations C and E, each handle already has a descriptor.
     pub(crate) fn grant_needs_descriptor(self) -> bool {
         !self.descriptor_per_handle()
     }
@@ -297,8 +299,8 @@ impl Behaviour {
     /// (seen).
     pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
-            ..6 if !self.extension_reported => UnnamedAgents::Dropped,
-            ..=6 => UnnamedAgents::DroppedOnChange,
+            ..6 if !self.extension_reported => UnnamedAgents::Revoked,
+            ..=6 => UnnamedAgents::RevokedOnChange,
             _ => UnnamedAgents::Kept,
         }
     }
@@ -331,8 +333,8 @@ impl Behaviour {
         self.generation < Generation::D
     }
 
-    /// `fill` supports virtual memory. Before, it returns `INVALID_ALLOCATION` in 6.4.3 (seen), and fills with a wrong
-    /// value or crashes in 6.1.2.
+    /// `fill` supports virtual memory. Before, `fill` returns `INVALID_ALLOCATION` in 6.4.3 (seen),
+    /// and fills with a wrong value or crashes in 6.1.2.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
     }
@@ -360,8 +362,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `import` keeps the caller's descriptor instead of a duplicate. rocm-systems#8440 makes a duplicate; a comment
-    /// there shows that ROCm 7.14.0 does not.
+    /// `import` keeps the caller's descriptor instead of a duplicate. rocm-systems#8440 makes a
+    /// duplicate; a comment there shows that ROCm 7.14.0 keeps the caller's descriptor.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
@@ -377,9 +379,9 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606: the agent of the
-    /// handle's region makes the export, and an import has no region; E: memory.rs,
-    /// `hsa_amd_vmem_export_shareable_handle`).
+    /// `export` accepts imported handles. Later generations reject them. In D, the agent of the
+    /// handle's region makes the export, and an import has no region (rocm-systems#11606; E:
+    /// memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }

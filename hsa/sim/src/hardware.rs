@@ -77,8 +77,8 @@ impl Hardware {
         Self { shader_engines: 24, compute_dies: 6, copy_firmware: 22, ..Self::mi300x() }
     }
 
-    /// Returns the hardware of the Radeon RX 7800 XT (Navi 32), with the firmware versions of Navi 31, its nearest
-    /// relative with public output.
+    /// Returns the hardware of the Radeon RX 7800 XT (Navi 32), with the firmware versions of Navi
+    /// 31, the most similar GPU whose `rocminfo` output is public.
     pub(crate) fn radeon() -> Self {
         Self {
             wavefront_size: 32,

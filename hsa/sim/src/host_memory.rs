@@ -13,7 +13,7 @@ use hsa_sys::*;
 /// `hsa_amd_memory_lock`
 ///
 /// # Safety
-/// `agents` must be null or point at `count` agents, `agent_address` null or writable.
+/// `agents` must be null or point at `count` agents. `agent_address` must be null or writable.
 pub(crate) unsafe fn lock(
     instance: &Instance,
     address: *mut c_void,
@@ -77,7 +77,7 @@ impl State {
     }
 }
 
-/// `hsa_amd_memory_unlock`: removes one lock. Removing the last one unlocks the memory.
+/// `hsa_amd_memory_unlock`: removes one lock. Removing the last lock unlocks the memory.
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();

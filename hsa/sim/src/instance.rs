@@ -33,7 +33,7 @@ pub(crate) struct Instance {
     pub(crate) config: Config,
     pub(crate) behaviour: Behaviour,
     pub(crate) identity: Identity,
-    /// The build that the runtime reports; empty if it reports none.
+    /// The build that the runtime reports. Empty if the runtime reports no build.
     pub(crate) build: CString,
     /// The memory account of each GPU.
     pub(crate) video_memory: Vec<Arc<Account>>,
@@ -57,10 +57,10 @@ pub(crate) struct State {
     /// The number of `hsa_init` calls minus `hsa_shut_down` calls.
     references: u32,
     pub(crate) reservations: BTreeMap<usize, Reservation>,
-    /// Addresses that the runtime has leaked: still reserved, but in no table.
+    /// Addresses that the runtime has leaked: they are still reserved, but in no table.
     pub(crate) leaked_ranges: Vec<Range<usize>>,
     pub(crate) handles: Handles,
-    /// Memory that the runtime has leaked: still claimed, but in no table.
+    /// Memory that the runtime has leaked: it still counts as used, but is in no table.
     pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     pub(crate) page_tables: Vec<PageTable>,
@@ -119,7 +119,7 @@ impl Instance {
     }
 
     /// Counts a call as running until the result is dropped. Aborts the process if another call is
-    /// running and this release does not serialise the two.
+    /// running and the simulated runtime does not serialise the two.
     pub(crate) fn track(&self, function: Function) -> Option<overlap::Call<'_>> {
         if self.behaviour.locks_every_call() {
             return None;
@@ -163,7 +163,7 @@ impl Instance {
         self.dropped.load(Relaxed)
     }
 
-    /// Frees everything, including what the runtime has leaked.
+    /// Frees all memory and addresses, including those that the runtime has leaked.
     pub(crate) fn close(&self) {
         self.dropped.store(true, Relaxed);
         let mut state = self.lock();

@@ -1,8 +1,8 @@
 //! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
-//! An IPC handle contains a process id, a descriptor number, and the memory's length and token (a random number). The
-//! importer opens that descriptor through `/proc` and compares the token in the file's name; a
-//! mismatch means a stale handle. No call waits for the other process.
+//! An IPC handle contains a process id, a descriptor number, and the memory's length and token (a
+//! random number). The importer opens that descriptor through `/proc` and compares the token in the
+//! file's name. If the tokens differ, the handle is stale. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
-/// What an IPC handle refers to: the second to last word of the handle.
+/// The kind of object that an IPC handle refers to. The second to last word of the handle contains
+/// the kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SharedObject {
     Allocation = 0,
@@ -74,8 +75,8 @@ pub(crate) unsafe fn create(
 /// `hsa_amd_ipc_memory_attach`
 ///
 /// # Safety
-/// `handle` must be null or readable, `agents` null or point at `count` agents, `address` null or
-/// writable.
+/// `handle` must be null or readable. `agents` must be null or point at `count` agents. `address`
+/// must be null or writable.
 pub(crate) unsafe fn attach(
     instance: &Instance,
     handle: *const hsa_amd_ipc_memory_t,
@@ -108,7 +109,7 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// Maps memory of another process, or of a descriptor. Returns its address.
+/// Maps memory of another process, or of a descriptor. Returns the address of the mapping.
 pub(crate) fn attach_memory(
     instance: &Instance,
     memory: Arc<Memory>,
@@ -134,7 +135,7 @@ fn length_of(words: [u32; 8]) -> u64 {
     u64::from(words[5]) << 32 | u64::from(words[4])
 }
 
-/// Opens the memory of an IPC handle, if it still exists.
+/// Opens the memory of an IPC handle, if the memory still exists.
 pub(crate) fn open(
     instance: &Instance,
     words: [u32; 8],

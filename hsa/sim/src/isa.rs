@@ -1,4 +1,5 @@
-//! The instruction sets of GPUs. Each GPU has one; AMD's 7.2.4 also lists a generic one.
+//! The instruction sets of GPUs. In the simulation, each GPU has one instruction set. AMD's 7.2.4
+//! also lists a generic instruction set.
 
 use crate::abi::IsaCallback;
 use crate::agent_info::{FBARRIER_COUNT, WORKGROUP_SIZE};

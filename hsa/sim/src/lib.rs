@@ -19,8 +19,8 @@
 //!
 //! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
-//! implements it. `generation` defines how releases differ. `exports` has the rest of AMD's interface,
-//! in the shared object only.
+//! implements the call. `generation` defines how releases differ. `exports` has the rest of AMD's
+//! interface, in the shared object only.
 
 mod abi;
 mod access;

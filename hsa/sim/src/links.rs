@@ -119,7 +119,7 @@ pub(crate) unsafe fn info(
         HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS => unsafe {
             value.cast().write_unaligned(instance.access(agent, pool));
         },
-        // SAFETY: as above.
+        // SAFETY: not null, and the caller has room for a 32-bit number.
         HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS => unsafe {
             value.cast().write_unaligned(hops);
         },

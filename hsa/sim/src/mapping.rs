@@ -14,11 +14,11 @@ use hsa_sys::*;
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: u64,
-    /// The offset of the mapping in the memory; 0 if the runtime does not map from an offset.
+    /// The offset of the mapping in the memory. 0 if the runtime does not map from an offset.
     pub(crate) offset: usize,
     /// The base of the reservation that contains the mapping.
     pub(crate) reservation: usize,
-    /// The agents whose access was set; usually few.
+    /// The agents whose access was set, usually few.
     pub(crate) grants: Vec<Grant>,
 }
 
@@ -49,7 +49,7 @@ impl State {
     }
 
     /// Returns the starts of the adjacent mappings from `address` up to at least `end`, and the end
-    /// of the last one. Fails if no mapping starts at `address`, or if there is a gap.
+    /// of the last mapping. Fails if no mapping starts at `address`, or if there is a gap.
     pub(crate) fn adjacent(&self, address: usize, end: usize) -> HsaResult<(Vec<usize>, usize)> {
         let mut at = address;
         let mut starts = Vec::new();
@@ -88,7 +88,8 @@ pub(crate) fn map(
     if state.mapping_at(address).is_some() {
         return Err(INVALID);
     }
-    // If the end wraps around, this check passes. A release that checks the size rejects the range below.
+    // If the end wraps around, this check passes. If the simulated runtime checks the size, the
+    // size check below rejects the range.
     let end = address.wrapping_add(size);
     let next = state.mappings.range(address..).next();
     if next.is_some_and(|(start, _)| end > *start) {
@@ -120,7 +121,7 @@ pub(crate) fn map(
         && let Some(memory) = memory
     {
         // AMD's runtime maps the buffer object without access. In the simulation, registered
-        // reservations are already inaccessible; only the memory has to stay claimed.
+        // reservations are already inaccessible. Only the memory must continue to count as used.
         if !reservation.is_registered() {
             // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
             unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;

@@ -43,7 +43,7 @@ pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
 }
 
 /// Returns the start of the next free range. Each thread has its own counter, so that threads do
-/// not slow each other down. `None` on overflow; `alignment` must not be 0.
+/// not slow each other down. Returns `None` on overflow. `alignment` must not be 0.
 fn next_range(size: usize, alignment: usize) -> Option<usize> {
     static NEXT_CHUNK: AtomicUsize = AtomicUsize::new(FIRST_ADDRESS);
     thread_local! {
@@ -64,7 +64,7 @@ fn next_range(size: usize, alignment: usize) -> Option<usize> {
     Some(start)
 }
 
-/// Writes a result through a caller's pointer; a null pointer is an error.
+/// Writes a result through a caller's pointer. A null pointer is an error.
 ///
 /// # Safety
 /// `to` must be null or writable.
@@ -175,8 +175,8 @@ fn file() -> c_int {
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), flags) };
         // SAFETY: the call accesses no memory; it rejects -1 as a descriptor.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
-        // The size of the file never changes, like that of a dma-buf.
-        // SAFETY: as above.
+        // The size of the file never changes, like that of a dma-buf. SAFETY: the call accesses no
+        // memory; it rejects -1 as a descriptor.
         unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
         file
     })

@@ -79,7 +79,7 @@ pub(crate) struct Race(Function, Function);
 
 impl Calls {
     /// Counts a call as running until the result is dropped. Fails if the call races with a running
-    /// one.
+    /// call.
     pub(crate) fn track(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
         let Some(own) = USES.iter().position(|usage| usage.function == function) else {
             return Ok(None);

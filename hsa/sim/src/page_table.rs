@@ -69,8 +69,8 @@ type Entries = BTreeMap<usize, Entry>;
 pub(crate) struct PageTable {
     updates: PageTableUpdates,
     entries: Entries,
-    /// With [`PageTableUpdates::NotFlushed`], removed entries that the TLB contains; with
-    /// [`PageTableUpdates::Late`], the entries that the GPU uses.
+    /// With [`PageTableUpdates::NotFlushed`], these are removed entries that the TLB contains. With
+    /// [`PageTableUpdates::Late`], these are the entries that the GPU uses.
     old: Entries,
 }
 
@@ -116,7 +116,7 @@ impl PageTable {
         }
     }
 
-    /// Removes the entries in a range; splits entries that extend beyond the range.
+    /// Removes the entries in a range. Splits entries that extend beyond the range.
     fn remove_range(&mut self, range: Range<usize>) {
         while let Some(start) = overlapping(&self.entries, range.clone()) {
             let Some(entry) = self.entries.remove(&start) else { return };

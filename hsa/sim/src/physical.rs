@@ -19,7 +19,7 @@ pub(crate) enum Owner {
 /// The unit in which amdkfd reports a GPU's available memory (`VRAM_AVAILABILITY_ALIGN`).
 const AVAILABILITY_UNIT: u64 = 2 << 20;
 
-/// Counts the claimed memory of an agent.
+/// Counts how many bytes of an agent's memory are used.
 #[derive(Debug)]
 pub(crate) struct Account {
     size: u64,
@@ -37,14 +37,15 @@ impl Account {
         self.used.load(Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them. The size of each claim is rounded up to a multiple of
-    /// 2 MiB, and the remaining size down. A claim can be larger than this number, because claims are not rounded.
+    /// Returns the available bytes as amdkfd reports them. The size of each claim is rounded up to
+    /// a multiple of 2 MiB, and the remaining size down. A claim can succeed although it is larger
+    /// than this number, because the claim itself is not rounded.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.rounded.load(Relaxed));
         free - free % AVAILABILITY_UNIT
     }
 
-    /// Claims `bytes`, if the account has as many unclaimed bytes.
+    /// Counts `bytes` as used until the claim is dropped. Returns `None` if fewer bytes are free.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -53,7 +54,7 @@ impl Account {
     }
 }
 
-/// Claimed bytes of an account. Dropping the claim releases them.
+/// Bytes that an account counts as used. Dropping the claim frees the bytes.
 #[derive(Debug)]
 pub(crate) struct Claim {
     account: Arc<Account>,
@@ -72,7 +73,7 @@ impl Drop for Claim {
 pub(crate) struct Memory {
     pub(crate) size: u64,
     pub(crate) owner: Owner,
-    /// Identifies the memory of a descriptor; part of the file's name.
+    /// Identifies the memory of a descriptor. Part of the file's name.
     pub(crate) token: u64,
     file: OnceLock<File>,
     /// `None` if no account of this simulation counts the memory.
@@ -81,7 +82,7 @@ pub(crate) struct Memory {
 
 /// The start of the names of the files that contain memory.
 const NAME_PREFIX: &str = "hsa-sim:";
-/// The seals of such a file: its size never changes, and no seal can be added.
+/// The seals of a file that contains memory: its size never changes, and no seal can be added.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Memory {
@@ -96,28 +97,30 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: None })
     }
 
-    /// Creates other, unclaimed memory of the same size and token, for the fault `other`.
+    /// Creates other memory of the same size and token, for the fault `other`. No account counts
+    /// this memory.
     pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }
 
-    /// Returns the claimed bytes of the owner's memory; 0 if this simulation claims none.
+    /// Returns how many bytes an account counts as used for this memory. Returns 0 if no account of
+    /// this simulation counts the memory.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
 
-    /// Returns the file; creates it on first use.
+    /// Returns the file. Creates it on first use.
     pub(crate) fn file(&self) -> io::Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
         let file = self.create_file()?;
-        // If two threads race, the first file is used; the other, which is empty, is dropped.
+        // If two threads race, the first file is used. The other file, which is empty, is dropped.
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Returns the file if it exists; memory without a file is all zeros.
+    /// Returns the file if it exists. Memory without a file is all zeros.
     pub(crate) fn existing_file(&self) -> Option<&File> {
         self.file.get()
     }
@@ -192,7 +195,7 @@ fn path(descriptor: RawFd) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
+/// Recognises a descriptor of a simulation's memory by its seals and its name. Rejects plain memory
 /// files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
     // SAFETY: the call accesses no memory.

@@ -126,7 +126,7 @@ pub(crate) unsafe fn info(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let (mut description, agents) = describe(instance, &instance.lock(), address);
-    // The struct of an older caller is shorter; only its fields are written.
+    // The struct of an older caller is shorter. Only the fields that this struct has are written.
     let length = (caller_size as usize).min(size_of::<hsa_amd_pointer_info_t>());
     description.size = length as u32;
     let bytes = core::ptr::from_ref(&description).cast::<u8>();

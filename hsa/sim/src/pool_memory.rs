@@ -77,7 +77,8 @@ impl State {
 }
 
 impl Instance {
-    /// Maps memory at new addresses, accessible to the CPU if it can access the owner's memory.
+    /// Maps memory at new addresses. The mapping is accessible to the CPU if the CPU can access the
+    /// owner's memory.
     pub(crate) fn map_memory(&self, memory: &Memory) -> HsaResult<usize> {
         let size = memory.size as usize;
         let alignment = if size >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
@@ -93,7 +94,7 @@ impl Instance {
             }
         });
         if let Err(error) = mapped {
-            // SAFETY: as above.
+            // SAFETY: this call has just reserved the range; no other code knows its address.
             unsafe { address_space::release(address, size) };
             return Err(file_error_status(&error));
         }
@@ -200,7 +201,7 @@ pub(crate) unsafe fn allow_access(
     // SAFETY: the caller promises `count` agents.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };
     if state.reservation_at(address).is_some() {
-        return allow_vmem(instance, &mut state, &agents, address);
+        return grant_vmem_access(instance, &mut state, &agents, address);
     }
     let (start, allocation) =
         state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -211,7 +212,7 @@ pub(crate) unsafe fn allow_access(
     if !agents.iter().all(accessible) {
         return Err(HSA_STATUS_ERROR);
     }
-    // The list replaces the previous one.
+    // These agents replace the agents of an earlier call.
     if let Some(allocation) = state.allocations.get_mut(&start) {
         allocation.agents = agents;
     }
@@ -220,7 +221,7 @@ pub(crate) unsafe fn allow_access(
 
 /// Grants the agents read and write access to the mapping at an address and all adjacent mappings
 /// after it.
-fn allow_vmem(
+fn grant_vmem_access(
     instance: &Instance,
     state: &mut State,
     agents: &[Agent],

@@ -28,7 +28,8 @@ const CPU_POOLS_WITHOUT_EXTENDED: &[SegmentAndFlags] =
 const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
-/// The number of bits of a pool's index that contain its number among the pools of its agent.
+/// The number of low bits of a pool's index. They contain the pool's number among the pools of its
+/// agent.
 const NUMBER_BITS: u32 = 4;
 
 /// The granule of a CPU's memory.
@@ -85,8 +86,8 @@ impl Instance {
         self.pools(owner).nth(index & ((1 << NUMBER_BITS) - 1))
     }
 
-    /// Returns the pool that the properties of imported memory report: the owner's last one from
-    /// which memory can be allocated.
+    /// Returns the pool that the properties of imported memory report: the last of the owner's
+    /// pools from which memory can be allocated.
     pub(crate) fn pool_of_imports(&self, owner: Agent) -> Option<Pool> {
         self.pools(owner).filter(|pool| pool.allocates()).last()
     }

@@ -1,4 +1,4 @@
-//! Queues of GPUs. A thread for each queue executes the barriers; kernels are not simulated.
+//! Queues of GPUs. A thread for each queue executes the barriers. Kernels are not simulated.
 //!
 //! A program writes packets to the ring, advances the write index and changes the doorbell, as on hardware.
 
@@ -22,12 +22,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) type ErrorCallback =
     Option<unsafe extern "C" fn(hsa_status_t, *mut hsa_queue_t, *mut c_void)>;
 
-/// A packet of a ring: 64 bytes, of which the lowest two are the header.
+/// A packet of a ring: 64 bytes. The first two bytes are the header.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Packet([AtomicU64; 8]);
 
-/// A queue. The caller gets its address as the pointer to a `hsa_queue_t`.
+/// A queue. Callers get the address of this struct as their pointer to a `hsa_queue_t`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Queue {
@@ -39,14 +39,14 @@ pub(crate) struct Queue {
     doorbell: Arc<Signal>,
     callback: ErrorCallback,
     data: *mut c_void,
-    /// Set by `hsa_queue_destroy` and `hsa_queue_inactivate`, and after an error.
+    /// Whether `hsa_queue_destroy`, `hsa_queue_inactivate` or an error has stopped the queue.
     stopped: AtomicBool,
 }
 
 // SAFETY: the pointers are the ring's address, which `ring` owns, and `data`, which is only passed to the callback. The
 // caller that registers a callback must expect the call on any thread, as with AMD's runtime.
 unsafe impl Send for Queue {}
-// SAFETY: as above; every field that changes is atomic.
+// SAFETY: the pointers are safe to share for the reason above `Send`. Every field that changes is atomic.
 unsafe impl Sync for Queue {}
 
 /// All queues of an instance, by their addresses.
@@ -155,8 +155,8 @@ pub(crate) fn inactivate(instance: &Instance, queue: *mut hsa_queue_t) -> HsaRes
 }
 
 impl Queue {
-    /// Converts the caller's pointer to a queue, without a look-up, so that the index functions are as fast as those of
-    /// AMD's runtime.
+    /// Converts the caller's pointer to a queue. There is no look-up, so that the index functions
+    /// are as fast as those of AMD's runtime.
     ///
     /// # Safety
     /// `queue` must be null, or a queue that [`create`] has returned and that is not destroyed.

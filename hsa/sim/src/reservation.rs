@@ -21,13 +21,15 @@ pub(crate) struct Reservation {
     pub(crate) size: usize,
     /// The range that the kernel returned, including padding for alignment.
     padded: Range<usize>,
-    /// False with NO_REGISTER: ordinary memory, not registered with any GPU.
+    /// False for reservations with NO_REGISTER. Their range is ordinary memory of the process,
+    /// which is not registered with any GPU.
     registered: bool,
     /// The number of mappings in the range.
     pub(crate) mapping_count: usize,
-    /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings there.
+    /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings
+    /// in them.
     pub(crate) holes: Ranges<()>,
-    /// Memory that stays claimed after unmap (generation B).
+    /// Memory that still counts as used after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
 }
 
@@ -46,7 +48,7 @@ impl State {
 
     /// Returns the base of the reservation that contains a range. As in AMD's runtime, a range that
     /// wraps around passes the check, because its end is below the end of the reservation. Some
-    /// releases reject such a range if it starts after the reservation.
+    /// releases reject a range that wraps around if the range starts after the reservation.
     pub(crate) fn reservation_around(
         &self,
         behaviour: Behaviour,
@@ -60,7 +62,7 @@ impl State {
     }
 }
 
-/// Returns the parts of a reservation that are still mapped: everything but its holes.
+/// Returns the parts of a reservation that are still mapped: all parts except the holes.
 pub(crate) fn mapped_ranges(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
     let Reservation { padded, holes, .. } = reservation;
     let mut mapped = holes.gaps(padded.clone());
@@ -158,7 +160,8 @@ fn reserve_registered(
     } else {
         Protection::None
     };
-    // If the addresses at the hint are free, they are used even if the alignment is wrong.
+    // AMD's runtime uses the addresses at the hint if they are free, even if their alignment is
+    // wrong.
     let hinted = (hint != 0 && hint.is_multiple_of(PAGE))
         .then(|| address_space::reserve_at(hint, size, access))
         .flatten();
@@ -198,7 +201,7 @@ fn reserve_unregistered(
         return Some((base, start..end));
     }
     let kept = base..(base + needed).next_multiple_of(PAGE);
-    // SAFETY: both ends are part of the new mapping, and outside of the returned range.
+    // SAFETY: both released ranges are part of the new mapping, and outside of the returned range.
     unsafe {
         address_space::release(start, kept.start - start);
         address_space::release(kept.end, end - kept.end);
@@ -209,8 +212,8 @@ fn reserve_unregistered(
 /// `hsa_amd_vmem_address_free`
 ///
 /// # Safety
-/// The range must no longer be in use. The runtime unmaps all of it, including mappings that other code created in
-/// its holes.
+/// The range must no longer be in use. The runtime unmaps the whole range, including mappings that
+/// other code created in the range's holes.
 pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -239,7 +242,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
         state.leaked_ranges.push(freed);
         return Ok(());
     }
-    // SAFETY: this instance has reserved the range; the caller promises that it is no longer in use.
+    // SAFETY: this instance has reserved the range. The caller promises that the range is no longer in use.
     unsafe { address_space::release(freed.start, freed.len()) };
     Ok(())
 }

@@ -15,12 +15,13 @@ use std::sync::{Arc, Weak};
 /// The only flag of exports: `HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`.
 const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
 
-/// Live memory that was exported or imported. Importing it again returns the same [`Memory`], which counts once as used
-/// memory of the GPU and holds one descriptor.
+/// Live memory that was exported or imported. An import of memory in this map returns the same
+/// [`Memory`] again. The memory therefore counts only once as used memory of the GPU, and holds one
+/// descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
     memory_by_token: HashMap<u64, Weak<Memory>>,
-    /// When the map has this number of entries, those of freed memory are removed.
+    /// When the map has this number of entries, `insert` removes the entries of freed memory.
     cleanup_threshold: usize,
 }
 
@@ -77,7 +78,7 @@ fn is_same_file(first: &File, second: &File) -> bool {
 }
 
 impl Instance {
-    /// Returns a handle's memory. Resolves a lazy import first.
+    /// Returns a handle's memory. If the handle is a lazy import, resolves it first.
     pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
         let State { handles, shared_memory, .. } = state;
         let handle = handles.get_mut(handle)?;
@@ -143,7 +144,8 @@ pub(crate) unsafe fn export(
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
-        // SAFETY: the runtime has created the descriptor and owns it; the token shows that no other file is open there.
+        // SAFETY: the runtime has created the descriptor and owns it. The token shows that the
+        // number does not refer to another file.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// The interval at which a wait checks whether the simulation still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The interval at which a wait checks a signal whose value can change without a call: through a pointer, or by
-/// another process.
+/// The interval at which a wait checks a signal whose value can change without a call. Callers with
+/// a pointer to the value, and other processes, change the value in this way.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The maximum time that a copy waits for the first read of its signal
@@ -32,7 +32,7 @@ pub(crate) struct Signal {
     /// this lock.
     was_read: Mutex<bool>,
     changed: Condvar,
-    /// Whether the value can change without a call.
+    /// Whether the value can change without a call ([`SHARED_POLL_INTERVAL`]).
     is_shared: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Signal {
         Self::from_storage(Storage::Own(AtomicI64::new(value)))
     }
 
-    /// Returns a signal whose value is at the start of a memory file.
+    /// Creates a signal whose value is at the start of a memory file.
     #[cfg(feature = "export")]
     pub(crate) fn mapped(instance: &Instance, memory: Arc<Memory>) -> HsaResult<Self> {
         let signal = Self::from_storage(Storage::Mapped(instance.map_memory(&memory)?, memory));
@@ -77,7 +77,8 @@ impl Signal {
         match &self.value {
             Storage::Own(value) => value,
             #[cfg(feature = "export")]
-            // SAFETY: the start of a mapped page, which lives as long as `self`. All users access it atomically.
+            // SAFETY: the address is the start of a mapped page, which lives as long as `self`. All
+            // users access the value atomically.
             Storage::Mapped(address, _) => unsafe {
                 AtomicI64::from_ptr(core::ptr::with_exposed_provenance_mut(*address))
             },
@@ -115,7 +116,7 @@ impl Signal {
         self.value().load(Acquire)
     }
 
-    /// Changes the value atomically, and returns the previous one.
+    /// Changes the value atomically, wakes the waiters, and returns the previous value.
     pub(crate) fn update(
         &self,
         mut change: impl FnMut(hsa_signal_value_t) -> hsa_signal_value_t,
@@ -140,9 +141,10 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Returns the value, and whether this is its first read.
+    /// Returns the value, and whether this call is the first that reads it. Records the read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
-        // Load the value before recording the read: a copy that waits for the read may then end at once.
+        // Load the value before recording the read: once the read is recorded, a copy that waits
+        // for it may end and change the value.
         let mut was_read = self.lock();
         let value = self.value().load(Acquire);
         let first = !core::mem::replace(&mut *was_read, true);
@@ -208,7 +210,8 @@ struct SignalTable {
 
 impl Default for Signals {
     fn default() -> Self {
-        // A random start, so that handles of another runtime's signals are rejected.
+        // The first handle is random, so that the handles of another runtime's signals are
+        // rejected.
         let next = physical::random() & !u64::from(u32::MAX) | 1;
         Self(RwLock::new(SignalTable { signals: HashMap::new(), next }))
     }
@@ -228,7 +231,7 @@ impl Signals {
         hsa_signal_t { handle }
     }
 
-    /// Removes a signal. Calls that wait for it keep using it.
+    /// Removes a signal. Calls that already wait for the signal keep using it.
     pub(crate) fn remove(&self, signal: hsa_signal_t) -> Option<Arc<Signal>> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         table.signals.remove(&signal.handle)
@@ -242,7 +245,7 @@ impl Signals {
 /// `hsa_signal_create`
 ///
 /// # Safety
-/// `consumers` must be null or point at `consumer_count` agents, `signal` be null or writable.
+/// `consumers` must be null or point at `consumer_count` agents. `signal` must be null or writable.
 pub(crate) unsafe fn create(
     instance: &Instance,
     initial: hsa_signal_value_t,
@@ -266,7 +269,7 @@ pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
     instance.signals.remove(signal).map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
 }
 
-/// `hsa_signal_load_scacquire`; returns 0 for an invalid signal.
+/// `hsa_signal_load_scacquire`. Returns 0 for an invalid signal.
 pub(crate) fn load(instance: &Instance, signal: hsa_signal_t) -> hsa_signal_value_t {
     instance.signals.get(signal).map_or(0, |signal| signal.load())
 }
@@ -278,7 +281,7 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
     }
 }
 
-/// `hsa_signal_wait_scacquire`; returns 0 at once for an invalid signal. With
+/// `hsa_signal_wait_scacquire`. Returns 0 at once for an invalid signal. With
 /// [`Config::early_waits`](crate::Config::early_waits), the first wait returns at once.
 pub(crate) fn wait(
     instance: &Instance,
@@ -311,7 +314,8 @@ pub(crate) fn holds(
     }
 }
 
-/// Converts a caller's timeout, in the unit of timestamps. The largest value means no timeout.
+/// Converts a caller's timeout, which is in the unit of timestamps. The largest value means no
+/// timeout.
 pub(crate) fn duration(timeout: u64) -> Option<Duration> {
     (timeout != u64::MAX).then(|| Duration::from_nanos(timeout))
 }

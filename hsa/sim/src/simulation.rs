@@ -27,10 +27,10 @@ pub enum Error {
 
 /// A software HSA runtime with agents, memory and counters of its own.
 ///
-/// A process can have several simulations; handles of one are invalid in another. Dropping a
-/// simulation frees everything, addresses included. The functions of its table then return
-/// `HSA_STATUS_ERROR_NOT_INITIALIZED`. Do not keep the table: a later simulation can use the same
-/// functions.
+/// A process can have several simulations. The handles of one simulation are invalid in the others.
+/// Dropping a simulation frees all its resources, including addresses. The functions of its table
+/// then return `HSA_STATUS_ERROR_NOT_INITIALIZED`. Do not keep the table: a later simulation can
+/// use the same functions.
 #[derive(Debug)]
 pub struct Simulation {
     instance: Arc<Instance>,
@@ -41,8 +41,8 @@ impl Simulation {
     /// Creates a simulation. The caller must then call `hsa_init`.
     ///
     /// # Errors
-    /// [`Error::TooMany`] if the process already has 64, [`Error::Config`] if the configuration is
-    /// contradictory.
+    /// [`Error::TooMany`] if the process already has 64 simulations. [`Error::Config`] if the
+    /// configuration is contradictory.
     pub fn start(config: Config) -> Result<Self, Error> {
         let slot = slots::acquire().ok_or(Error::TooMany)?;
         match Instance::new(config, slot) {
@@ -69,7 +69,8 @@ impl Simulation {
         &self.instance.config
     }
 
-    /// Returns the number of calls of a function, failed ones included; 0 for an unknown name.
+    /// Returns the number of calls of a function, including failed calls. Returns 0 for an unknown
+    /// name.
     #[must_use]
     pub fn calls(&self, function: &str) -> u64 {
         let calls = self.all_calls().into_iter().find(|(name, _)| *name == function);
@@ -87,7 +88,8 @@ impl Simulation {
         self.instance.set_faults(plan);
     }
 
-    /// Returns the calls that failed as planned, in order: the function, and the number among its calls.
+    /// Returns the calls that failed as planned, in order. Each is the function's name, and the
+    /// call's number among the function's calls.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()
@@ -99,7 +101,8 @@ impl Simulation {
         Usage::of(&self.instance)
     }
 
-    /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table. Replaces the entries there.
+    /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table.
+    /// Replaces the range's entries.
     ///
     /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. `permissions` is the sum of 1 (readable) and 2
     /// (writable).
@@ -126,9 +129,10 @@ impl Simulation {
     /// `hsa_amd_vmem_import_shareable_handle`.
     ///
     /// # Errors
-    /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no such driver
-    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; `ENOMEM` for more than half of the machine's
-    /// memory, which is amdgpu's limit; otherwise the error of the system call that failed.
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no GPU, or its driver
+    /// cannot allocate such memory ([`Config::host_buffers`](crate::Config::host_buffers)).
+    /// `ENOMEM` for more than half of the machine's memory, which is amdgpu's limit. Otherwise the
+    /// error of the system call that failed.
     pub fn host_buffer(&self, size: u64) -> std::io::Result<OwnedFd> {
         let config = &self.instance.config;
         if !config.host_buffers || config.gpus.is_empty() {
@@ -140,7 +144,7 @@ impl Simulation {
         Memory::unclaimed(size, Agent::Cpu(0)).export(true)
     }
 
-    /// Looks up an address in the page table that a GPU uses; the first GPU is 0. The
+    /// Looks up an address in the page table of a GPU. `gpu` is the GPU's number, from 0. The
     /// look-up fills the GPU's TLB, as an access of the GPU does.
     #[must_use]
     pub fn page(&self, gpu: usize, address: usize) -> Option<Page> {

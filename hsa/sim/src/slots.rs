@@ -1,6 +1,6 @@
-//! The table of all simulations of a process. HSA's functions have no context argument. Each of a
-//! fixed number of slots therefore has its own functions (see `abi`), which look up their
-//! simulation here.
+//! The table of all simulations of a process. HSA's functions have no context argument. Each slot
+//! therefore has its own functions (see `abi`), which look up the slot's simulation here. The
+//! number of slots is fixed.
 
 use crate::instance::Instance;
 use crate::status::HsaResult;
@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub(crate) const SLOT_COUNT: usize = 64;
 
 struct Slot {
-    /// The process that owns the simulation, or 0. Checked before locking: in a child that was
-    /// forked while another thread held the lock, the lock is never released.
+    /// The process that owns the simulation, or 0. Callers check this before they lock `instance`:
+    /// in a child that was forked while another thread held the lock, the lock is never released.
     process: AtomicU32,
     instance: RwLock<Option<Arc<Instance>>>,
 }
@@ -30,7 +30,7 @@ pub(crate) fn acquire() -> Option<usize> {
     (0..SLOT_COUNT).find(|slot| try_acquire(*slot))
 }
 
-/// Acquires this slot if it is free. Returns whether it was free.
+/// Acquires a slot if it is free. Returns whether the slot was free.
 pub(crate) fn try_acquire(slot: usize) -> bool {
     let owner = &TABLE[slot].process;
     owner.compare_exchange(0, current_process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -61,7 +61,7 @@ pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
     *TABLE[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);
 }
 
-/// Empties a slot, unless this process is a forked child of its owner.
+/// Empties and frees a slot. Does nothing in a forked child of the process that owns the slot.
 pub(crate) fn release(slot: usize) {
     if is_owned(slot) {
         let instance = TABLE[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();

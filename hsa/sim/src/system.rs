@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Returns the build that the runtime reports; empty if it reports none.
+/// Returns the build that the runtime reports, or an empty text if the runtime reports no build.
 pub(crate) fn build(config: &Config) -> CString {
     let own = || {
         let simulated = if config.generation == Generation::E { " (libhsa on rocddi)" } else { "" };
@@ -48,13 +48,13 @@ pub(crate) unsafe fn info(
 ) -> HsaResult {
     let value = non_null(value)?;
     let behaviour = instance.behaviour;
-    // SAFETY: not null, and the caller has room for the attribute's type.
+    // SAFETY: not null, and the caller has room for the attribute's type, a 16-bit number.
     let write_short = |number: u16| unsafe { value.cast().write_unaligned(number) };
-    // SAFETY: as above.
+    // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let write_word = |number: u32| unsafe { value.cast().write_unaligned(number) };
-    // SAFETY: as above.
+    // SAFETY: not null, and the caller has room for the attribute's type, a 64-bit number.
     let write_long = |number: u64| unsafe { value.cast().write_unaligned(number) };
-    // SAFETY: as above.
+    // SAFETY: not null, and the caller has room for the attribute's type, a boolean.
     let write_boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_SYSTEM_INFO_VERSION_MAJOR => write_short(1),

@@ -14,14 +14,14 @@ pub struct Usage {
     pub reservations: usize,
     /// Handles of physical memory that are referenced or mapped.
     pub handles: usize,
-    /// Mappings.
+    /// Mappings of handles at addresses.
     pub mappings: usize,
     /// Allocations from pools, and attached and locked memory.
     pub allocations: usize,
-    /// Claimed bytes of each GPU's video memory.
+    /// Used bytes of each GPU's video memory.
     pub vram_used: Vec<u64>,
-    /// The part of `vram_used` that only former mappings claim (in generation B, until the
-    /// addresses are freed).
+    /// The part of `vram_used` that only former mappings keep in use. In generation B, such memory
+    /// stays in use until the addresses are freed.
     pub vram_lingering: Vec<u64>,
     /// Open file descriptors that the simulation owns.
     pub descriptors: usize,

@@ -61,7 +61,7 @@ fn copies_between_gpus_and_host() {
     assert_eq!(setup.set(buffer_b, SIZE, &[(setup.gpus[1], RW), (setup.gpus[0], RW)]), OK);
     let text: Vec<u8> = (0..SIZE).map(|index| (index * 7 / 5) as u8).collect();
     let mut back = vec![1u8; SIZE];
-    // A handle that was never written reads as zeros, and has no file.
+    // Memory that was never written reads as zeros, and has no file.
     assert_eq!(setup.copy(back.as_mut_ptr().addr(), buffer_a, SIZE), OK);
     assert!(back.iter().all(|byte| *byte == 0));
     assert_eq!(setup.simulation.usage().descriptors, 0);
@@ -101,7 +101,7 @@ fn copies_fault_after_the_last_mapping() {
     assert_eq!(setup.map(base, SIZE, setup.create(SIZE)), OK);
     assert_eq!(setup.fill(base + 5000, 7, 1), ERROR);
     assert_eq!(take(faults), [(setup.gpus[0], (base + 4096) as u64, ABSENT)]);
-    // An address of the process that is not mapped.
+    // Address 4096 is not mapped in the process.
     assert_eq!(setup.copy(base + SIZE, 4096, 8), ERROR);
     assert_eq!(take(faults), [(setup.gpus[0], 4096, ABSENT)]);
 }
@@ -173,7 +173,8 @@ fn async_copies_wait_for_dependencies() {
     };
     let (first, second) = (setup.signal(1), setup.signal(1));
     setup.poke(buffer_a, 6);
-    // The second copy waits for the first, which is submitted later and waits for another signal.
+    // The copy that ends with `second` waits for the copy that ends with `first`. The latter is
+    // submitted later, and waits for `released`.
     let released = setup.signal(1);
     let mut host = vec![0u8; SIZE];
     let back = setup.lock(host.as_mut_ptr().addr(), SIZE).expect("host memory");
@@ -210,7 +211,7 @@ fn copy_in_background(setup: &Setup, to: usize, from: usize) -> i64 {
     setup.wait_below(done, 1)
 }
 
-/// AMD's runtimes behave the same: `tests/amd/transfers.rs`.
+/// `tests/amd/transfers.rs` shows that AMD's runtimes behave in the same way.
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
     for generation in ["a", "b", "c", "d"] {
@@ -219,7 +220,7 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
         let (base, _) = setup.mapped(SIZE, &[(setup.cpus[0], RW), (setup.gpus[0], RW)]);
         write(base, 6);
         let mut host = vec![0u64; 3 * 512];
-        // Contains at least two whole pages.
+        // `host` contains at least two whole pages from this address on.
         let page = host.as_mut_ptr().addr().next_multiple_of(4096);
         assert_eq!(copy_in_background(&setup, page, base), -1, "generation {generation}");
         assert_eq!(take(faults), [(setup.gpus[0], page as u64, ABSENT)]);

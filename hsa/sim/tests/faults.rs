@@ -1,4 +1,4 @@
-//! Calls that return success but misbehave as planned.
+//! Planned faults: mostly of calls that return success but misbehave.
 
 mod setup;
 
@@ -12,8 +12,8 @@ fn set_faults(setup: &Setup, plan: &str) {
     setup.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
-/// Starts a runtime with two pages of GPU 0 mapped without access.
-fn two_pages() -> (Setup, usize) {
+/// Starts a simulation, and maps two pages of GPU 0's memory without access. Returns their address.
+fn start_with_two_pages() -> (Setup, usize) {
     let setup = start("permissions=enforced");
     let (base, _) = setup.mapped(2 * PAGE, &[]);
     (setup, base)
@@ -57,7 +57,7 @@ fn delay_fault_lengthens_the_call() {
 
 #[test]
 fn permission_faults_change_access() {
-    let (setup, base) = two_pages();
+    let (setup, base) = start_with_two_pages();
     let page = || setup.simulation.page(0, base).map(|page| (page.readable, page.writable));
     set_faults(&setup, "hsa_amd_vmem_set_access=wide");
     assert_eq!(setup.set(base, 2 * PAGE, &[(setup.gpus[0], RO), (setup.cpus[0], RO)]), OK);
@@ -73,7 +73,7 @@ fn permission_faults_change_access() {
 
 #[test]
 fn set_access_faults_change_the_mapping() {
-    let (setup, base) = two_pages();
+    let (setup, base) = start_with_two_pages();
     assert_eq!(setup.set(base, 2 * PAGE, &[(setup.cpus[0], RW)]), OK);
     write(base, 1);
     write(base + PAGE, 2);
@@ -120,7 +120,8 @@ fn export_faults_substitute_or_leak() {
         let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
         set_faults(&setup, "hsa_amd_vmem_export_shareable_handle=leak");
         let before = open();
-        // The memory file, the exported descriptor, and the leaked one.
+        // Three descriptors are new: the memory file, the exported descriptor and the leaked
+        // descriptor.
         setup.export(handle).expect("a descriptor");
         assert_eq!(open(), before + 3);
     });
@@ -186,7 +187,7 @@ fn crash_fault_aborts_and_hang_fault_blocks() {
     let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
     assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
     let hung = in_child(|| {
-        // SAFETY: kills this process after one second.
+        // SAFETY: the call only ends this process after one second.
         unsafe { libc::alarm(1) };
         drop(start("faults=hsa_init=hang"));
     });

@@ -16,7 +16,7 @@ fn gpu(setup: &Setup, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1]
     [(setup.gpus[number], permission)]
 }
 
-/// Checks that an access kills the process with SIGSEGV, or SIGBUS depending on the kernel.
+/// Checks that an access kills the process with SIGSEGV, or with SIGBUS on some kernels.
 #[track_caller]
 fn assert_faults(access: impl FnOnce()) {
     match in_child(access) {
@@ -134,7 +134,7 @@ fn generations_c_and_d_import_lazily() {
 }
 
 #[test]
-fn generation_c_needs_the_owner_last() {
+fn generation_c_requires_the_owner_last_in_the_list() {
     let setup = start("era=c");
     let (base, handle) = setup.mapped(SIZE, &[]);
     assert_eq!(setup.export(handle), setup.export(handle));
@@ -152,7 +152,7 @@ fn generation_c_needs_the_owner_last() {
 }
 
 #[test]
-fn generation_d_has_cpu_memory() {
+fn generation_d_supports_cpu_memory() {
     let setup = start("era=d");
     let handle = setup.try_create(setup.system, SIZE, MEMORY_TYPE_PINNED, 0).expect("memory");
     let base = setup.reserve(SIZE);
@@ -188,7 +188,7 @@ fn video_memory_is_limited() {
     assert_eq!(setup.pool_free(rest), OK);
     let available = agent_info::<u64>(setup.hsa, setup.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
     assert_eq!(available, Ok(512 << 20));
-    // An import keeps the memory, and does not claim it again.
+    // An import keeps the memory in use, and does not count it a second time.
     let imported = setup.import(setup.export(half).expect("a descriptor")).expect("an import");
     assert_eq!(setup.release(half), OK);
     assert_eq!(used()[0], 512 << 20);
@@ -241,9 +241,10 @@ fn cpu_faults_without_large_bar() {
 }
 
 #[test]
-fn set_access_revokes_unnamed_agents() {
-    // ROCm 6.0 revokes the access of unnamed agents. Extensions 1.4 to 1.6 revoke it only if a permission changes; from
-    // extension 1.7 on, unnamed agents keep their access.
+fn unnamed_agents_lose_access_before_extension_7() {
+    // An unnamed agent is an agent that is not in the list of the call. ROCm 6.0 revokes the access
+    // of unnamed agents. Extensions 1.4 to 1.6 revoke that access only if a permission changes.
+    // From extension 1.7 on, unnamed agents keep their access.
     let versions = [("none", NONE, NONE), ("4", RW, NONE), ("6", RW, NONE), ("7", RW, RW)];
     for (version, after_grant, after_change) in versions {
         let setup = start(&format!("era=a,extension={version}"));
@@ -275,7 +276,8 @@ fn create_requires_multiples_of_the_granule() {
 
 #[test]
 fn dropping_a_simulation_frees_everything() {
-    // Freed addresses and closed descriptors must not be reused by threads of other tests.
+    // In the parent process, threads of other tests could reuse the freed addresses and closed
+    // descriptors.
     succeeds_in_child(dropping_a_simulation_frees_everything_in_child);
 }
 
@@ -312,9 +314,10 @@ fn run_without_descriptors<A: FnOnce(&Setup)>(
     })
 }
 
-/// As observed in 6.1.2, 6.4.3 and 7.2.4. Later generations only record the mapping.
+/// 6.1.2, 6.4.3 and 7.2.4 return these statuses. Generations C and D only record the mapping, and
+/// need no descriptor for that.
 #[test]
-fn map_needs_a_descriptor() {
+fn map_needs_a_descriptor_before_generation_c() {
     for (generation, expected) in
         [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
@@ -322,7 +325,7 @@ fn map_needs_a_descriptor() {
             let (base, handle) = (setup.reserve(SIZE), setup.create(SIZE));
             move |setup: &Setup| {
                 assert_eq!(setup.map(base, SIZE, handle), expected);
-                // Arguments are checked first.
+                // The runtime checks the arguments before it needs a descriptor.
                 assert_eq!(setup.map(base + SIZE, SIZE, handle), INVALID_ARGUMENT);
             }
         });
@@ -330,9 +333,10 @@ fn map_needs_a_descriptor() {
     }
 }
 
-/// As in 6.1.2, 6.4.3 and 7.2.4. Generation C already has a descriptor for every handle.
+/// 6.1.2, 6.4.3 and 7.2.4 abort. Generation C already has a descriptor for every handle. Generation
+/// D returns an error.
 #[test]
-fn grant_without_descriptor_aborts() {
+fn grant_without_descriptor_aborts_in_a_and_b() {
     let abort = Ended::Signal(libc::SIGABRT);
     for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]

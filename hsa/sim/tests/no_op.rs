@@ -1,4 +1,5 @@
-//! Tests the configuration `nothing`, whose virtual memory does nothing and returns plausible results.
+//! Tests the configuration `nothing`. Its functions of virtual memory do nothing and return
+//! plausible results.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 use core::ptr::null_mut;
@@ -72,7 +73,8 @@ fn calls_succeed_and_are_not_counted() {
         libc::close(descriptor);
     }
     assert_eq!(simulation.calls("hsa_amd_vmem_map"), 0);
-    // An extension version without virtual memory lacks these functions, too.
+    // With an extension version that has no virtual memory, the functions are missing in this
+    // configuration too.
     let without = Config::no_op_vmem(1).with_extension(3);
     assert!(Simulation::start(without).unwrap().table().vmem.is_err());
 }

@@ -1,5 +1,5 @@
-//! Tests that the simulation aborts the process when two calls overlap and the simulated release does
-//! not lock both (before ROCm 10).
+//! Tests that the simulation aborts the process when two calls overlap for which the simulated
+//! release takes no lock. ROCm 10 and later releases lock these calls.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod setup;
@@ -7,10 +7,10 @@ use setup::*;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The variable with the ROCm generation that the child process simulates.
+/// The environment variable with the ROCm generation that the child process simulates.
 const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
-/// Imports while a create of another thread hangs.
+/// Imports a descriptor while another thread's call that creates a handle hangs.
 fn overlap(generation: &str) {
     let setup = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
     let memory = setup.create(MIB * 2);

@@ -1,4 +1,4 @@
-//! Entries of GPUs' page tables that are replaced, and changes that take effect late.
+//! Replaced entries of GPUs' page tables, and changes of entries that take effect late.
 
 mod setup;
 
@@ -11,7 +11,7 @@ const PAGE: usize = 4 * KIB;
 const READ: u32 = 1;
 const READ_WRITE: u32 = 3;
 
-/// A mapping of three pages that GPU 0 can access.
+/// A simulation with a mapping of three pages that GPU 0 can access.
 struct Mapped {
     setup: Setup,
     base: usize,
@@ -53,8 +53,9 @@ impl Mapped {
         }
     }
 
-    /// Returns, for each of the three pages of addresses, the page of the memory that the GPU accesses there, and
-    /// whether the GPU can write.
+    /// Returns an element for each of the three pages of addresses: the page of the memory that the
+    /// GPU accesses through these addresses, and whether the GPU can write. `None` if the GPU
+    /// cannot read.
     fn pages(&self) -> [Option<(usize, bool)>; 3] {
         [0, 1, 2].map(|page| {
             let page = self.setup.simulation.page(0, self.base + page * PAGE)?;
@@ -87,7 +88,7 @@ fn replace_splits_the_surrounding_entry() {
     assert_eq!(mapped.pages(), [None; 3]);
 }
 
-/// The kernel's defect: an unmap removes only the entry that starts at the address.
+/// A defect of AMD's kernel driver: an unmap removes only the entry that starts at the address.
 #[test]
 fn unmap_leaves_entries_that_replaced_a_part() {
     let mapped = Mapped::new("");
@@ -100,7 +101,7 @@ fn unmap_leaves_entries_that_replaced_a_part() {
 fn invalid_replacements_change_nothing() {
     let mapped = Mapped::new("");
     let replace = |gpu, descriptor, range, offset| {
-        // SAFETY: the descriptors are open: this process's standard input, and the memory's.
+        // SAFETY: the descriptors are open: the process's standard input, and the descriptor of the memory.
         let memory = unsafe { BorrowedFd::borrow_raw(descriptor) };
         mapped.setup.simulation.replace_entries(gpu, memory, range, offset, READ)
     };
@@ -124,7 +125,8 @@ fn invalid_replacements_change_nothing() {
 #[test]
 fn used_entries_stay_in_effect_until_a_flush() {
     let mapped = Mapped::new("page-tables=not-flushed");
-    // Only the entry that the GPU has used is in its TLB.
+    // The GPU has not used the entry since the last flush, so the entry is not in its TLB. The
+    // change takes effect at once.
     assert_eq!(mapped.replace(0, 3, 0, READ), OK);
     assert_eq!(mapped.pages().map(|page| page.map(|(_, writable)| writable)), [Some(false); 3]);
     assert_eq!(mapped.replace(0, 3, 0, READ_WRITE), OK);

@@ -17,7 +17,7 @@ fn gpu(setup: &Setup, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1]
 
 #[test]
 fn pointer_info_describes_pool_memory() {
-    // Freed addresses and closed descriptors must not be reused by threads of other tests.
+    // In the parent process, threads of other tests could reuse the freed addresses and closed descriptors.
     succeeds_in_child(pointer_info_describes_pool_memory_in_child);
 }
 
@@ -64,7 +64,7 @@ fn pointer_info_describes_pool_memory_in_child() {
 
 #[test]
 fn pool_memory_is_exported() {
-    // Freed addresses and closed descriptors must not be reused by threads of other tests.
+    // In the parent process, threads of other tests could reuse the freed addresses and closed descriptors.
     succeeds_in_child(pool_memory_is_exported_in_child);
 }
 
@@ -186,7 +186,7 @@ fn locks_are_counted() {
     assert_eq!(agent_address, at);
     let info = setup.pointer_info(agent_address.addr() + 8);
     assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
-    // Locking the same range again is counted. Locking a part of it fails.
+    // A second lock of the same range is counted. A lock of a part of the range fails.
     assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut agent_address) }, OK);
     assert_eq!(agent_address, at);
     assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut agent_address) }, ERROR);
@@ -199,7 +199,7 @@ fn locks_are_counted() {
     assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut agent_address) }, ERROR);
-    // A range with an unreadable page in the middle is rejected, as observed in AMD's runtimes.
+    // Like AMD's runtimes, the simulation rejects a range with an unreadable page in the middle.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let range = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, -1, 0) };
     let result = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, libc::PROT_NONE) };

@@ -1,5 +1,5 @@
-//! Generation E, AMD's `libhsa` on `rocddi`: each difference from ROCr. `src/generation.rs` names the public source of
-//! each difference.
+//! Generation E (AMD's `libhsa` on `rocddi`): tests each difference from ROCr. `src/generation.rs`
+//! names the public source of each difference.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod setup;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGE: usize = 4 * KIB;
 
-/// The two newest generations. Where they differ, a test runs on both.
+/// The two newest generations. If the two generations differ, the test runs on both.
 const D: &str = "era=d";
 const E: &str = "era=e";
 
@@ -91,12 +91,13 @@ fn reserve_checks_its_arguments() {
         assert_eq!(result, Err(INVALID_ARGUMENT), "{size:#x} {alignment:#x} {flags}");
     }
     assert!(d.try_reserve(PAGE, 0, 0, 0).is_ok());
-    // The function without an alignment uses that of a page.
+    // The function without a parameter for the alignment aligns to a page.
     let mut address = core::ptr::null_mut();
     let reserve = e.vmem.hsa_amd_vmem_address_reserve;
     assert_eq!(unsafe { reserve(&mut address, PAGE, 0, 0) }, OK);
     assert_eq!(e.free(address.addr(), PAGE), OK);
-    // With NO_REGISTER, generation D returns ordinary memory, and E an ordinary reservation.
+    // With NO_REGISTER, generation D returns ordinary memory of the process. Generation E returns
+    // an ordinary reservation.
     let no_register = u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER);
     for (setup, is_memory) in [(&d, true), (&e, false)] {
         let base = setup.try_reserve(PAGE, 0, PAGE, no_register).expect("a reservation");
@@ -117,7 +118,8 @@ fn unknown_flags_are_rejected() {
         assert_eq!(unsafe { map(base, PAGE, 0, handle, 1) }, expected, "{era}");
         let (mut descriptor, export) = (-1, setup.vmem.hsa_amd_vmem_export_shareable_handle);
         assert_eq!(unsafe { export(&mut descriptor, handle, 2) }, expected, "{era}");
-        // Known flags are accepted: uncached memory, and an export for other PCIe devices.
+        // Both generations accept known flags: uncached memory, and an export for other PCIe
+        // devices.
         let uncached = u64::from(HSA_AMD_MEMORY_POOL_UNCACHED_FLAG);
         assert!(setup.try_create(setup.vram[0], PAGE, MEMORY_TYPE_NONE, uncached).is_ok());
         assert_eq!(unsafe { export(&mut descriptor, handle, 1) }, OK);
@@ -136,7 +138,8 @@ fn map_starts_at_the_offset() {
         let found =
             [0, 1].map(|page| setup.simulation.page(0, base + page * PAGE).expect("mapped"));
         assert_eq!(found.map(|page| page.offset as usize / PAGE), offsets, "{era}");
-        // The CPU and another mapping see the same page of the memory.
+        // The CPU writes to the page of the memory that `offsets` predicts: another mapping shows
+        // the value there.
         write(base + PAGE, 42);
         let all = reserve(&setup, 3);
         assert_eq!(setup.map(all, 3 * PAGE, handle), OK);
@@ -160,7 +163,8 @@ fn map_rejects_invalid_ranges_of_memory() {
         let status = setup.map_at(base, size, offset, handle);
         assert_eq!(status, INVALID_ARGUMENT, "{size:#x} {offset:#x}");
     }
-    // The size of an import is known, too. Generation D checks the size when access is set.
+    // Generation E also knows the size of an import. Generation D checks the size only when access
+    // is set.
     for (era, expected) in [(D, OK), (E, INVALID_ARGUMENT)] {
         let setup = start(era);
         let descriptor = setup.export(setup.create(PAGE)).expect("a descriptor");

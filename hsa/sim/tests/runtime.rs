@@ -1,4 +1,5 @@
-//! Configuration texts, attributes of agents and pools, counted and failing calls, start and stop.
+//! Configuration texts, attributes of agents and pools, counted calls, planned failures, start and
+//! stop.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod setup;
@@ -34,7 +35,8 @@ fn config_parses_text() {
     assert_eq!(plan.to_string().parse(), Ok(plan));
     // The order of the words does not matter.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
-    // A version and a generation that do not belong together are rejected.
+    // The parser rejects an extension version together with a generation that does not have this
+    // version.
     for (minor, generation) in [
         ("none", Generation::A),
         ("11", Generation::A),

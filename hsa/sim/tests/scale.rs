@@ -6,7 +6,7 @@ use setup::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm exceeds it.
+/// A generous time limit for unoptimised code on a busy machine. A quadratic algorithm exceeds it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -19,19 +19,20 @@ fn timed<T>(label: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the growth of this process's resident memory in bytes; 0 if it has shrunk.
+/// Returns the growth of this process's resident memory in bytes, or 0 if the memory has shrunk.
 fn growth_since(before: usize) -> usize {
-    resident().saturating_sub(before)
+    resident_memory().saturating_sub(before)
 }
 
-/// Locks out the other tests, because each measures the memory of the process.
+/// Keeps the other tests of this program waiting, because each test measures the memory of the
+/// process.
 fn lock_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the resident memory of this process in bytes.
-fn resident() -> usize {
+fn resident_memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.expect("a number") * 4096
@@ -71,7 +72,7 @@ fn supports_100_000_handles() {
     const COUNT: usize = 100_000;
     for generation in ["era=b", "era=d"] {
         let setup = start(&format!("gpus=1,{generation},vram=1t"));
-        let before = resident();
+        let before = resident_memory();
         let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
             (0..COUNT).map(|_| setup.create(2 * MIB)).collect()
         });
@@ -100,7 +101,7 @@ fn supports_100_000_handles() {
 fn eight_gpus_can_be_filled() {
     let _lock = lock_tests();
     let setup = start("gpus=8,era=b");
-    let before = resident();
+    let before = resident_memory();
     for (number, pool) in setup.vram.iter().enumerate() {
         let handle =
             setup.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all video memory");

@@ -1,5 +1,5 @@
-//! Runs as many simulations as possible at the same time. A separate test program, because the test
-//! needs every slot.
+//! Runs as many simulations as possible at the same time. This is a separate test program, because
+//! the test needs every slot.
 
 mod setup;
 use hsa_sim::{Config, Error, Simulation};
@@ -32,7 +32,7 @@ fn at_most_64_simulations_run() {
             });
         }
     });
-    // Slots are reused without limit.
+    // A slot can be used again any number of times.
     for _ in 0..200 {
         assert_eq!(start("gpus=1").init(), OK);
     }

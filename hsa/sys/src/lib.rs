@@ -6,8 +6,8 @@
 //! * [`library`]: finds and loads `libhsa-runtime64.so.1`, and fills the table with its functions;
 //! * [`tools`]: the tables that AMD's runtime gives to tool libraries (`HSA_TOOLS_LIB`).
 //!
-//! The simulation `hsa-sim` returns the same [`Table`], so that callers use one code path for it and for
-//! AMD's runtime.
+//! The simulation `hsa-sim` returns the same [`Table`], so that callers use one code path for the
+//! simulation and for AMD's runtime.
 
 // Names and types follow C.
 #[allow(
@@ -53,5 +53,6 @@ pub use owner::{Untrusted, check_owner, open_regular};
 pub use printable::printable;
 pub use table::{Core, MissingSymbol, Symbol, Table, Vmem};
 
-/// The C source of [`bindings`]: `include/hsa_abi.h`. For a function `f`, it declares the pointer type `f_fn`.
+/// The C source of [`bindings`]: `include/hsa_abi.h`. For a function `f`, the header declares the
+/// pointer type `f_fn`.
 pub const C_HEADER: &str = include_str!("../include/hsa_abi.h");

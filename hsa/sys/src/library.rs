@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// The file name of the runtime.
 pub const FILE_NAME: &str = "libhsa-runtime64.so.1";
 
-/// The environment variable that names the library to load; if set, no other file is tried.
+/// The environment variable that names the library to load. If the variable is set, no other file
+/// is tried.
 pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 
 /// The environment variable that names ROCm's folder.
@@ -85,7 +86,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Returns the usual search.
+    /// Creates the usual search.
     ///
     /// If `HSA_VMM_RUNTIME` is set, the search tries only that file. Otherwise the search tries, in this order:
     ///
@@ -103,7 +104,7 @@ impl Search {
         Self::new(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), rocm_libraries)
     }
 
-    /// Returns a search that tries only this file.
+    /// Creates a search that tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
         Self { candidates: vec![(path.into(), Origin::Program)], rejected: Vec::new() }
@@ -232,7 +233,7 @@ impl Library {
         Err(LoadError { rejected, loaded: loaded() })
     }
 
-    /// Returns the functions.
+    /// Returns the table of the library's functions.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table

@@ -17,7 +17,8 @@ pub struct LoadedLibrary {
     pub path: PathBuf,
     /// The build that the started library reports, or that the file contains.
     pub build: Option<String>,
-    /// The version of AMD's extension. `None` if the library is not started or does not report it.
+    /// The version of AMD's extension. `None` if the library is not started or does not report the
+    /// version.
     pub extension: Option<(u16, u16)>,
 }
 
@@ -92,7 +93,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Returns `None` if the object was unloaded.
+    /// Opens the loaded object of this name. Returns `None` if the object was unloaded.
     fn of(name: &'a CStr) -> Option<Self> {
         // SAFETY: RTLD_NOLOAD loads nothing: no code of the object runs.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -112,8 +113,8 @@ impl<'a> Object<'a> {
         let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) } != 0;
         // SAFETY: all zeroes are a valid Dl_info, and dladdr may have filled it.
         let file = unsafe { info.assume_init() }.dli_fname;
-        // SAFETY: `dladdr` returns the name of a loaded object: this one, or one that it needs. The handle from
-        // `dlopen` keeps both loaded.
+        // SAFETY: `dladdr` returns the name of a loaded object: this object, or one of its
+        // dependencies. The handle from `dlopen` keeps all of them loaded.
         found && !file.is_null() && unsafe { CStr::from_ptr(file) } == self.name
     }
 
@@ -154,8 +155,9 @@ impl Drop for Object<'_> {
     }
 }
 
-/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string constant such as
-/// `1.15.0-local-build-unknown`. In the file, the string is in quotation marks; the result has none.
+/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string
+/// constant such as `1.15.0-local-build-unknown`. In the file, the string is in quotation marks.
+/// The result has no quotation marks.
 #[must_use]
 pub fn build_of_file(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;

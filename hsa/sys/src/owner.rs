@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The permission of users that are neither the owner nor in the group to write.
+/// The write permission of all users other than the owner and the members of the group.
 const WRITABLE_BY_ALL: u32 = 0o002;
 /// In a folder with this bit, only the owners of a file and of the folder can rename or remove the file.
 const STICKY: u32 = 0o1000;
@@ -23,9 +23,10 @@ pub struct Untrusted {
 
 /// Checks that only trusted users can change a file or folder, and the folders above it.
 ///
-/// Trusted users are the effective user of this process, root, and the owner of the running program. Checks `path` and
-/// the `parents` folders above it, which also determine what `path` refers to. If none of them exists, checks the
-/// nearest existing folder, because its writers can create the others. `path` must be absolute.
+/// Trusted users are the effective user of this process, root, and the owner of the running
+/// program. Checks `path` and the `parents` folders above it, which also determine what `path`
+/// refers to. If none of these exists, checks the nearest existing folder, because users who can
+/// write to that folder can create `path`. `path` must be absolute.
 ///
 /// # Errors
 /// An untrusted user owns a checked file or folder, or all users can write to it.
@@ -35,7 +36,7 @@ pub fn check_owner(path: &Path, parents: usize) -> Result<(), Untrusted> {
         if level > parents && child_exists {
             return Ok(());
         }
-        // What is missing or cannot be examined cannot be used either.
+        // A file that is missing or cannot be examined cannot be used either.
         let Ok(found) = fs::symlink_metadata(path) else { continue };
         let untrusted = |problem: String| Untrusted { path: path.to_owned(), problem };
         check_user(&found).map_err(untrusted)?;

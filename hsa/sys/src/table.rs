@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 pub struct Symbol {
     /// The C name, for the look-up and the logs.
     pub name: &'static str,
-    /// Whether the group cannot be loaded without the function.
+    /// Whether loading the group fails without the function.
     pub required: bool,
 }
 
@@ -82,7 +82,7 @@ macro_rules! functions {
                 })
             }
 
-            /// Returns whether each optional function is present.
+            /// Returns the name of each optional function, and whether the function is present.
             pub fn optional(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($optional), self.$optional.is_some()),)*].into_iter()
             }
@@ -111,9 +111,9 @@ functions! {
     required {
         /// Returns the text of a status.
         hsa_status_string: hsa_status_string_fn,
-        /// Starts the runtime, or adds a user to the running one.
+        /// Starts the runtime, or adds a user to the running runtime.
         hsa_init: hsa_init_fn,
-        /// Removes a user. Removing the last one stops the runtime.
+        /// Removes a user. Removing the last user stops the runtime.
         hsa_shut_down: hsa_shut_down_fn,
         /// Reads an attribute of the runtime.
         hsa_system_get_info: hsa_system_get_info_fn,

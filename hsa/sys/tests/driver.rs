@@ -38,7 +38,7 @@ macro_rules! constants {
     };
 }
 
-/// Compiles assertions after an include; `None` if the header is not installed.
+/// Compiles assertions after an include. Returns `None` if the header is not installed.
 fn check(header: &str, assertions: &str) -> Option<Result<(), String>> {
     // The kernel's header includes libdrm's `drm/drm.h` for the names of integer types.
     let folder = tempfile::tempdir().expect("a folder");

@@ -32,7 +32,7 @@ fn all_names() -> impl Iterator<Item = &'static str> {
     names_of(Core::SYMBOLS).chain(names_of(Vmem::SYMBOLS))
 }
 
-/// Returns the reason of the only attempt. The error's text must contain it with the path.
+/// Returns the reason of the only attempt. The error's text must contain the path and the reason.
 fn only_reason(error: &LoadError, path: &Path) -> String {
     let [candidate] = error.rejected.as_slice() else { panic!("expected one file: {error}") };
     assert_eq!(candidate.path, path);
@@ -182,8 +182,8 @@ fn search_finds_a_file_or_lists_attempts() {
     }
 }
 
-/// Runs the usual search in a child process: unsets `HSA_VMM_RUNTIME` and `ROCM_PATH`, then sets these variables. Returns
-/// the output.
+/// Runs the usual search in a child process: unsets `HSA_VMM_RUNTIME` and `ROCM_PATH`, then sets
+/// `variables`. Returns the output.
 fn run_usual_search(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child

@@ -6,6 +6,7 @@
 #include <linux/align.h>
 #include "gpu.h"
 
+/* The number of work items in a wavefront. */
 #define WAVE 64
 /*
  * The arguments of a copy are pairs of a source and a destination address, and the number of work items. There is a
@@ -44,7 +45,7 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 	if (user_read(a, kernel, header, sizeof(header)) ||
 	    user_read(a, address, arguments, sizeof(arguments)))
 		return -EFAULT;
-	/* A kernel is an object of version 1, or a descriptor without segments whose code starts at offset 256. */
+	/* AMD's copy and fill kernels are objects of version 1, or descriptors without segments, with code at offset 256. */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(arguments, ALIGNED_PAIRS);

@@ -176,7 +176,7 @@ void replace_kfd2kgd(struct gpu *gpu)
 	calls->enable_debug_trap = set_debug_trap;
 	calls->disable_debug_trap = set_debug_trap;
 	calls->get_iq_wait_times = get_wait_times;
-	/* AMD's functions read registers. */
+	/* AMD's versions of these functions read registers. */
 	calls->hqd_dump = NULL;
 	calls->hqd_sdma_dump = NULL;
 	kfd->kfd2kgd = calls;

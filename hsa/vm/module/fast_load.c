@@ -5,7 +5,7 @@
  * While the kernel loads a module, ftrace calls kallsyms_lookup() for each traceable function, to reject the
  * functions that the linker has discarded. Each call searches all symbols of the module. For amdgpu.ko, these
  * searches take six seconds on an emulated processor. This module replaces kallsyms_lookup(), so that ftrace
- * accepts each function; the linker discards no function of amdgpu.ko.
+ * accepts each function. The linker discards no function of amdgpu.ko.
  */
 #include <linux/dmi.h>
 #include <linux/ftrace.h>

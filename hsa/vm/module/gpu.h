@@ -44,7 +44,7 @@ struct tlb_entry {
 
 /* A mapped user queue. */
 struct user_queue {
-	/* The address of the queue's descriptor (MQD), which identifies the queue; 0 if the slot is free. */
+	/* The address of the queue's descriptor (MQD), which identifies the queue. 0 if the slot is free. */
 	u64 mqd;
 	bool is_sdma;
 	/* Whether the queue has stopped: it has caused a page fault, or it hangs. */
@@ -54,7 +54,7 @@ struct user_queue {
 	u32 space;
 	u64 base;
 	u64 size;
-	/* AQL: in packets. SDMA: in bytes. */
+	/* The read and write pointers, in packets (AQL) or bytes (SDMA). */
 	u64 rptr;
 	u64 wptr;
 	/* Whether `rptr` was read from `rptr_address`. */
@@ -220,7 +220,7 @@ enum effect { NO_EFFECT, LOST, LATE, GARBLED, HALF, HANG };
 
 struct fault {
 	enum effect effect;
-	/* The delay of a LATE operation; in a rule without an effect, the length of the sleep. */
+	/* The delay of a LATE operation. In a rule without an effect, the length of the sleep. */
 	u32 time_us;
 };
 
@@ -233,7 +233,7 @@ struct operation_data {
 	u64 input;
 	/* The destination, or the number of an event. */
 	u64 to;
-	/* In bytes. For an event, the number of valid bits of its number. */
+	/* The size in bytes. For an event, the number of valid bits of the event's number. */
 	u64 size;
 };
 

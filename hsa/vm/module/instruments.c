@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Files in the folder hsa_vmm of debugfs. The file stub receives the name of a function of amdgpu.ko, which then does
- * nothing and returns 0: do the tests detect the change? The file coverage contains the functions of amdgpu.ko that
- * ran, and how often each was called. The file statistics contains counters of the software GPUs.
+ * Files in the folder hsa_vmm of debugfs. Writing the name of a function of amdgpu.ko to the file stub makes the
+ * function return 0 without any effect. This shows whether the tests would detect a defect of the function. The file
+ * coverage contains the functions of amdgpu.ko that ran, and how often each was called. The file statistics contains
+ * counters of the software GPUs.
  */
 #include <linux/debugfs.h>
 #include <linux/ftrace.h>
@@ -120,7 +121,7 @@ static int start_counting(void)
 	return error;
 }
 
-/* Accepts hexadecimal addresses, one per line, in any number of writes; "start" starts the counting. */
+/* Accepts hexadecimal addresses, one per line, in any number of writes. "start" starts the counting. */
 static ssize_t coverage_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);

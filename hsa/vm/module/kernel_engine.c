@@ -225,7 +225,7 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 		return report_invalid_address(gpu, "indirect buffer", buffer);
 	if (size && writes_page_tables(p.words, buffer)) {
 		p.writes_tables = true;
-		/* Writes of the GART have no faults: with an outdated GART, copies would overwrite the kernel's memory. */
+		/* No fault applies to writes of the GART: with an outdated GART, copies would overwrite the kernel's memory. */
 		if (!writes_gart(gpu, &p))
 			p.fault = next_fault(PTE_WRITE);
 		if (p.fault.effect == LOST)

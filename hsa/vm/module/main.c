@@ -3,9 +3,9 @@
  * Software GPUs for an unmodified amdgpu.ko, in QEMU only.
  *
  * Each "ivshmem-plain" device of QEMU has a BAR of RAM. The module divides the BAR into VRAM, doorbells and
- * registers, and gives the device the identity of an MI300X; amdgpu then binds to the device. The module
- * replaces one function of amdgpu, amdgpu_discovery_set_ip_blocks(), which would read the chip's discovery
- * table; the replacement adds the blocks of blocks.c. If the CPU can access only a part of the VRAM, the module
+ * registers, and gives the device the identity of an MI300X. amdgpu then binds to the device. The module
+ * replaces amdgpu_discovery_set_ip_blocks(), the function of amdgpu that would read the chip's discovery
+ * table. The replacement adds the blocks of blocks.c. If the CPU can access only a part of the VRAM, the module
  * also replaces amdgpu_device_resize_fb_bar(): this function would try to make all VRAM accessible.
  */
 #include <asm/hypervisor.h>

@@ -103,7 +103,7 @@ int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 	return -ENOENT;
 }
 
-/* Returns the TLB entry of a page, after a page-table walk if needed; NULL if the page is not mapped. */
+/* Returns the TLB entry of a page, after a page-table walk if needed, or NULL if the page is not mapped. */
 static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
 {
 	struct gpu_space *owner = &gpu->spaces[space];
@@ -256,7 +256,7 @@ static int fill(struct access *a, u64 to, u32 value, u64 size)
 	return 0;
 }
 
-/* Performs a late copy or fill, if the address space still belongs to the process. */
+/* Performs a late copy or fill, if the address space still belongs to the process that requested the operation. */
 static void run_if_same_process(struct operation_data *data,
 				int (*run)(struct access *a, struct operation_data *data))
 {

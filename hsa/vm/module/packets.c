@@ -223,7 +223,7 @@ static int poll_memory(struct access *a, const u32 *w)
 	}
 }
 
-/* Executes a packet; returns its length in dwords, 0 if the packet must wait, or an error. */
+/* Executes a packet. Returns its length in dwords, 0 if the packet must wait, or an error. */
 static int execute_sdma(struct access *a, const u32 *w)
 {
 	u64 now;

@@ -26,8 +26,8 @@ static struct amdgpu_vm *find_vm(struct amdgpu_device *adev, pid_t tgid)
 }
 
 /*
- * The driver evicts a process while it moves the process's memory. It stops the queues until a worker has rewritten
- * the page tables, so that no GPU uses outdated entries.
+ * The driver evicts a process while it moves the process's memory. The process's queues stop until a worker has
+ * rewritten the page tables, so that no GPU uses outdated entries.
  */
 static void wait_until_restored(void)
 {

@@ -55,7 +55,7 @@ void remove_queue(struct gpu *gpu, u64 mqd)
 	mutex_unlock(&gpu->queues_lock);
 }
 
-/* Returns the address space of a process in the run list; assigns a free one to a new process. */
+/* Returns the address space of a process in the run list. Assigns a free one to a new process. */
 static u32 space_of(struct gpu *gpu, u32 pasid)
 {
 	u32 unused = FIRST_RUNLIST_SPACE;
@@ -239,7 +239,7 @@ static void signal_page_fault(struct gpu *gpu, const struct access *a)
 	amd.kfd_signal_vm_fault_event(node, pasid, &info, &data);
 }
 
-/* Runs packets of one queue; returns their number. The caller holds queues_lock. */
+/* Runs packets of one queue. Returns their number. The caller holds queues_lock. */
 static int run_queue(struct gpu *gpu, struct user_queue *queue)
 {
 	struct access a = { .gpu = gpu, .space = queue->space };

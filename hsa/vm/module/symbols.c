@@ -7,7 +7,7 @@ struct amd_symbols amd;
 
 static unsigned long (*lookup_name)(const char *name);
 
-/* kallsyms_lookup_name() is not exported; a kprobe finds its address. */
+/* kallsyms_lookup_name() is not exported. A kprobe finds its address. */
 static int find_lookup(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };

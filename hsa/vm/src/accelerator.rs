@@ -23,9 +23,9 @@ impl Accelerator {
         }
     }
 
-    /// Returns the accelerators to try, best first. A nested machine may have a `/dev/kvm` that does not work.
-    /// Emulation is in the list more than once. With two emulated processors, Linux sometimes panics at boot while it
-    /// patches its own code (seen with QEMU 7.2).
+    /// Returns the accelerators to try, best first. A nested machine may have a `/dev/kvm` that
+    /// does not work. Emulation is in the list several times, because Linux sometimes panics at
+    /// boot on two emulated processors, while it patches its own code (seen with QEMU 7.2).
     pub fn candidates() -> Vec<Self> {
         let has_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
         has_kvm.then_some(Self::Kvm).into_iter().chain([Self::Tcg; TCG_ATTEMPTS]).collect()

@@ -60,7 +60,7 @@ impl DetachedMachine {
                 Err(Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(file_error(&path)(error.into())),
             }
-            if let Some(end) = limits.check() {
+            if let Some(end) = limits.reached() {
                 return Ok(Err(end));
             }
             thread::sleep(POLLING_INTERVAL);
@@ -83,7 +83,7 @@ impl DetachedMachine {
         // previous process has disconnected.
         while !job.has_ended() {
             test_kill_process(process).ok()?;
-            if limits.check().is_some() {
+            if limits.reached().is_some() {
                 return None;
             }
             if started.elapsed() > IDLE_LIMIT {

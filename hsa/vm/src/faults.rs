@@ -56,7 +56,7 @@ pub enum EngineFaultsError {
 /// | operation | |
 /// |---|---|
 /// | `COPY`, `FILL` | a copy or fill by a user queue (SDMA, or AMD's copy and fill kernels) |
-/// | `KERNEL_COPY`, `KERNEL_FILL` | the same by the kernel's SDMA engine: eviction, clearing |
+/// | `KERNEL_COPY`, `KERNEL_FILL` | a copy or fill by the kernel's SDMA engine, for eviction or clearing |
 /// | `PTE_WRITE` | a job of the kernel's SDMA engine that writes page tables (`amdgpu.vm_update_mode=0`) |
 /// | `TLB_FLUSH` | a TLB flush |
 /// | `INTERRUPT` | the interrupt of an event |

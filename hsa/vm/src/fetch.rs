@@ -77,8 +77,8 @@ pub enum FetchError {
 /// Downloads a kernel, its headers and its source from the machine's package sources, and compiles the kernel module of
 /// the software GPUs. The kernel is `release`, or the newest of the supported series.
 ///
-/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. If several
-/// processes fetch at once, one fetches and the others wait.
+/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step.
+/// If several processes fetch at once, one process fetches and the others wait.
 ///
 /// # Errors
 /// The message names the failed step and a remedy.

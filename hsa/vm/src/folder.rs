@@ -32,14 +32,14 @@ pub fn folder(beside: &Path) -> Result<PathBuf, UntrustedFolder> {
 #[error(
     "the source of the kernel module was not found{}: run this in a clone of the repository, or set HSA_VMM_VM_MODULE \
      to the folder hsa/vm/module of a clone",
-    unused(rejected)
+    format_rejected(rejected)
 )]
 pub struct NoSource {
     rejected: Vec<Untrusted>,
 }
 
-/// Names the folders that were found but are not used.
-fn unused(rejected: &[Untrusted]) -> String {
+/// Formats why the folders that were found are not used.
+fn format_rejected(rejected: &[Untrusted]) -> String {
     let reasons: Vec<_> = rejected.iter().map(ToString::to_string).collect();
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }

@@ -73,7 +73,8 @@ impl Write for Port {
     }
 }
 
-/// Waits until the host has received all written bytes: when the machine ends, QEMU discards the others.
+/// Waits until the host has received all written bytes. When the machine ends, QEMU discards the
+/// bytes that the host has not received.
 fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -> io::Result<()> {
     fs::write(guest.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();

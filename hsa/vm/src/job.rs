@@ -39,7 +39,7 @@ pub(crate) const STUB: &str = "stub";
 /// The plan of the engines' faults.
 pub(crate) const FAULTS: &str = "faults";
 /// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
-const HSA_VMM: &str = "program";
+const HSA_VMM: &str = "hsa-vmm";
 /// The path of the folder that the program can write to.
 const RESULTS: &str = "results";
 
@@ -47,10 +47,11 @@ const RESULTS: &str = "results";
 
 /// The program's exit status.
 pub(crate) const STATUS: &str = "status";
-/// The numbers of bytes that the program has written to standard output and to standard error, when it has ended.
+/// The numbers of bytes that the program has written to standard output and to standard error. The
+/// guest writes this file when the program has ended.
 pub(crate) const WRITTEN: &str = "written";
 /// Contains the job's number when the guest starts `hsa-vmm vm-guest`. No file of the previous job exists then.
-const STARTED: &str = "booted";
+const STARTED: &str = "started";
 /// Contains the job's number when the program has ended and all other files of the job are written.
 const ENDED: &str = "ended";
 /// The kernel's log.
@@ -80,9 +81,9 @@ const MAX_COPY: u64 = 4 << 30;
 
 /// A program to run in a virtual machine.
 ///
-/// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link there, which the host
-/// would follow. The program is root in the guest: it can create any file in the guest's folder, and replace those of
-/// `hsa-vmm vm-guest`.
+/// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link
+/// in this folder, and the host would follow the link. The program is root in the guest. It can
+/// create any file in the guest's folder, and replace the files that `hsa-vmm vm-guest` writes.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Contains the other two folders, and the host's own files. Not shared with the guest.
@@ -206,8 +207,8 @@ impl Job {
         self.folder.join(QEMU_ERRORS)
     }
 
-    /// Returns whether the guest has finished this job. Before [`Self::start`], returns whether the guest has finished the
-    /// previous job in this folder.
+    /// Returns whether the guest has finished this job. Before [`Self::start`], returns whether the
+    /// guest has finished the previous job in this folder.
     pub fn has_ended(&self) -> bool {
         self.is_marked(ENDED)
     }
@@ -222,8 +223,8 @@ impl Job {
         self.read(name).is_some_and(|text| text.trim().parse() == Ok(self.number))
     }
 
-    /// Returns the numbers of bytes that the program has written to standard output and to standard error, if it has
-    /// ended.
+    /// Returns the numbers of bytes that the program has written to standard output and to standard
+    /// error, if the program has ended.
     pub fn written(&self) -> Option<[u64; 2]> {
         let text = self.read_of_this_job(WRITTEN)?;
         // The guest may have written a part of the file.
@@ -231,7 +232,7 @@ impl Job {
         Some([output.parse().ok()?, errors.parse().ok()?])
     }
 
-    /// Returns the program's exit status, if it has ended.
+    /// Returns the program's exit status, if the program has ended.
     pub fn status(&self) -> Option<u8> {
         self.read_of_this_job(STATUS)?.trim().parse().ok()
     }

@@ -34,7 +34,8 @@ impl Kernel {
     /// The path of the source tree, for a kernel that is not Debian's.
     pub(crate) const TREE: &str = "tree";
 
-    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
+    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`. Without a name, opens
+    /// the last fetched kernel.
     ///
     /// # Errors
     /// The kernel was not fetched, or another version of `hsa-vmm` fetched it, or a source file of its module has

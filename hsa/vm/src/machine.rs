@@ -41,7 +41,7 @@ pub struct Machine {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The program's exit status; after a signal, 128 and the signal's number.
+    /// The program's exit status. After a signal, the sum of 128 and the signal's number.
     pub status: u8,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + us
 }
 
 impl Machine {
-    /// Returns a machine with two GPUs of 1 GiB each.
+    /// Creates the configuration of a machine with two GPUs of 1 GiB each.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
         Self {
@@ -226,10 +226,12 @@ impl Machine {
     /// The path in the machine to which the program can write page tables.
     pub const GUEST_PAGE_TABLES: &str = "/run/hsa-vmm/page_tables";
 
-    /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.
+    /// Runs a command in the machine. Copies the command's standard output to `output` and its
+    /// standard error to `errors`.
     ///
-    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU. A machine that is
-    /// [kept](Self::with_idle_timeout) kills its program instead, and becomes idle.
+    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the host's kernel
+    /// kills QEMU. A machine that is [kept](Self::with_idle_timeout) kills its program instead, and
+    /// becomes idle.
     ///
     /// # Errors
     /// QEMU is missing, or the machine ends or is killed before the program has ended.
@@ -260,7 +262,7 @@ impl Machine {
         let mut streams: [Stream; 2] = [Box::new(output), Box::new(errors)];
         let mut idle_machine =
             detached.as_ref().and_then(|detached| detached.connect(&job, &limits));
-        if let Some(end) = limits.check() {
+        if let Some(end) = limits.reached() {
             return self.outcome(end, "kept", String::new);
         }
         let mut accelerators = Accelerator::candidates().into_iter();

@@ -110,7 +110,8 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), ToolError> {
     tool::run(command, APT).map(drop)
 }
 
-/// Downloads packages into a folder; `apt-get` checks them against the signed lists of the archive.
+/// Downloads packages into a folder. `apt-get` checks the packages against the signed lists of the
+/// archive.
 pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf>, ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "APT::Get::AllowUnauthenticated=false"]);
@@ -122,7 +123,7 @@ pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf
     Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
 }
 
-/// Unpacks a package into a folder; installs nothing.
+/// Unpacks a package into a folder. Installs nothing.
 pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), ToolError> {
     let mut command = Command::new("dpkg-deb");
     command.arg("--extract").arg(package).arg(folder);

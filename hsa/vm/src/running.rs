@@ -29,7 +29,8 @@ const REUSE_LIMIT: Duration = Duration::from_secs(60);
 /// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// What ends a wait early: a signal that this process has received, or the time limit.
+/// The limits of a wait. The wait ends at the deadline, and when this process has received a
+/// signal.
 pub(crate) struct Limits {
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,
@@ -37,7 +38,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Returns the limit that has been reached, if any.
-    pub fn check(&self) -> Option<WaitEnd> {
+    pub fn reached(&self) -> Option<WaitEnd> {
         match self.signal.load(Ordering::Relaxed) {
             0 => (Instant::now() > self.deadline).then_some(WaitEnd::TimeOut),
             number => Some(WaitEnd::Signal(u8::try_from(number).unwrap_or(0))),
@@ -156,7 +157,8 @@ impl RunningMachine {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
-                // If writing fails, this loop tries again; the guest does not wait longer than its time limit.
+                // If writing fails, this loop tries again. The guest does not wait longer than its
+                // time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
             }
             if self.has_ended(job) {
@@ -166,7 +168,7 @@ impl RunningMachine {
                     None => WaitEnd::NotBooted,
                 };
             }
-            if let Some(end) = limits.check() {
+            if let Some(end) = limits.reached() {
                 return end;
             }
             if self.started.elapsed() > self.boot_limit && !job.has_started() {
@@ -193,7 +195,8 @@ impl RunningMachine {
         })
     }
 
-    /// Ends QEMU. A kept machine becomes idle instead, if its program or a signal ended the wait. Returns the streams.
+    /// Ends QEMU. If the machine is kept, and its program or a signal ended the wait, the machine
+    /// becomes idle instead. Returns the streams.
     pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_those_of_the_list() {
+    fn modules_are_read_from_modules_order() {
         let tree = tempfile::tempdir().unwrap();
         fs::write(tree.path().join("modules.order"), "net/9p/9pnet.o\nlib/drm-exec.o\n").unwrap();
         let found = modules(tree.path()).unwrap();

@@ -3,7 +3,7 @@
 use super::{AddressSpace, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions};
 use crate::native::{CopyEngine, Native, NativeAccess, NativeAgent, NativeHandle, NativePool};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, run_on_releases};
 use hsa_sys as sys;
 use hsa_sys::Search;
 use std::os::fd::{AsFd, OwnedFd};
@@ -146,7 +146,7 @@ fn emulation(keys: &str) -> Emulation {
 #[test]
 fn replace_changes_entries_of_one_gpu() {
     let name = "native::page_table::tests::replace_changes_entries_of_one_gpu";
-    on_each_release(name, &emulation("split_bug=on"), |fixture| {
+    run_on_releases(name, &emulation("split_bug=on"), |fixture| {
         let machine = Machine::new(fixture);
         let address = machine.memory.address;
         let [first, second] = [0, 1].map(|gpu| machine.gpus[gpu].1.render_minor);
@@ -177,7 +177,7 @@ fn replace_changes_entries_of_one_gpu() {
 #[test]
 fn barrier_waits_for_late_writes() {
     let name = "native::page_table::tests::barrier_waits_for_late_writes";
-    on_each_release(name, &emulation("pte_delay=600s,tlb=on"), |fixture| {
+    run_on_releases(name, &emulation("pte_delay=600s,tlb=on"), |fixture| {
         let machine = Machine::new(fixture);
         let barrier = machine.barrier();
         // Without this wait, the copies of `write_pattern` would fault.
@@ -207,7 +207,7 @@ fn barrier_waits_for_late_writes() {
 #[test]
 fn barrier_flushes_the_tlb() {
     let name = "native::page_table::tests::barrier_flushes_the_tlb";
-    on_each_release(name, &emulation("tlb=on"), |fixture| {
+    run_on_releases(name, &emulation("tlb=on"), |fixture| {
         let machine = Machine::new(fixture);
         let barrier = machine.barrier();
         machine.write_pattern();
@@ -240,7 +240,7 @@ fn barrier_flushes_the_tlb() {
 #[test]
 fn concurrent_imports_keep_runtime_handles() {
     let name = "native::page_table::tests::concurrent_imports_keep_runtime_handles";
-    on_each_release(name, &emulation("split_bug=on"), |fixture| {
+    run_on_releases(name, &emulation("split_bug=on"), |fixture| {
         let native = start(fixture);
         let gpus = gpus(&native);
         let pool = native.pools(gpus[0].0).unwrap()[0];
@@ -264,7 +264,7 @@ fn concurrent_imports_keep_runtime_handles() {
             });
             drop(freed_last);
         };
-        let thread = || (0..hsa_rocr::test::part_by_default(250)).for_each(round);
+        let thread = || (0..hsa_rocr::test::count_to_run(250)).for_each(round);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(thread);
@@ -278,7 +278,7 @@ fn concurrent_imports_keep_runtime_handles() {
 #[test]
 fn other_copies_and_other_nodes_are_rejected() {
     let name = "native::page_table::tests::other_copies_and_other_nodes_are_rejected";
-    on_each_release(name, &Emulation::with_gpus(1), |fixture| {
+    run_on_releases(name, &Emulation::with_gpus(1), |fixture| {
         assert_eq!(Libdrm::find_loaded().map(drop), Err(DriverError::NoLibrary));
         // SAFETY: loads AMD's runtime without starting it, so that libdrm has no device.
         let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();

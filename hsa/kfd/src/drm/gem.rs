@@ -23,8 +23,8 @@ const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
 const NON_CANONICAL: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// Closes a handle. Removes the buffer's mappings from this file's page table, unless a handle of amdkfd has mapped
-/// the buffer there.
+/// Closes a handle. Removes the buffer's mappings from this file's page table, unless a handle of
+/// amdkfd has mapped the buffer in this page table.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // The buffer is dropped after the lock is released.
     let closed = file.state().close(close.handle);
@@ -36,8 +36,8 @@ pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Re
 
 /// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`), the only location that is emulated.
 ///
-/// amdgpu rejects a buffer that is not smaller than the GTT. If other buffers use the rest of the GTT, amdgpu moves
-/// those of them that are idle; this function fails instead.
+/// amdgpu rejects a buffer that is as large as the GTT, or larger. If other buffers fill the GTT,
+/// amdgpu moves idle buffers out of the GTT. This function returns `ENOMEM` instead.
 pub(super) fn create(driver: &Driver, file: &DrmFile, create: &mut GemCreate) -> Result<()> {
     if create.domains != DOMAIN_GTT || create.flags != 0 {
         driver.log.unsupported(format_args!("GEM_CREATE outside of system memory = EINVAL"));
@@ -144,7 +144,8 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     } else {
         va.size
     };
-    // An update of the page table validates the buffer.
+    // As in amdgpu, an update of the page table also updates the entries of a buffer whose memory
+    // has moved.
     state.table.validate(&buffer);
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {

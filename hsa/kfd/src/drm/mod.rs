@@ -36,8 +36,8 @@ pub(crate) struct State {
     handles: IdTable<Arc<Buffer>>,
     /// The handle of each buffer, by the token of the buffer.
     handles_by_token: HashMap<u64, u32>,
-    /// For each buffer, by its token: how many handles of amdkfd have mapped the buffer in this page table. Like a
-    /// handle of DRM, each of these handles keeps the buffer's entries.
+    /// The number of amdkfd's handles that have mapped a buffer in this page table, by the token of
+    /// the buffer. While such a handle exists, closing the DRM handle keeps the buffer's entries.
     attached: HashMap<u64, usize>,
     pub(crate) table: PageTable,
 }
@@ -135,7 +135,7 @@ macro_rules! calls {
     };
 }
 
-/// Returns the number of the GPU of a render node's descriptor; `None` for other files.
+/// Returns the number of the GPU of a render node's descriptor, or `None` for other files.
 fn gpu_of(descriptor: c_int) -> Option<usize> {
     // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
     let status = unsafe {
@@ -200,7 +200,7 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
     run(driver, file, request)
 }
 
-/// Returns the name of a call that is not emulated; empty if there is none.
+/// Returns the name of a call that is not emulated; empty if the number is unknown.
 fn unemulated_name(number: u8) -> &'static str {
     NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
 }

@@ -3,12 +3,12 @@
 use super::catch_panic;
 use crate::errno::{EBADF, Errno};
 use crate::real::next;
-use crate::{descriptors, driver, own};
+use crate::{descriptors, driver, own_descriptors};
 use libc::{c_int, c_uint};
 
 #[unsafe(no_mangle)]
 extern "C" fn close(descriptor: c_int) -> c_int {
-    if own::contains(descriptor) {
+    if own_descriptors::contains(descriptor) {
         return EBADF.set_errno();
     }
     // Remove the descriptor from the table before its number can be reused.
@@ -38,7 +38,7 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         catch_panic(|| descriptors::remove_within(first, last), ());
     }
     let mut start = first;
-    for descriptor in own::within(first as usize, last as usize) {
+    for descriptor in own_descriptors::within(first as usize, last as usize) {
         let descriptor = descriptor as c_uint;
         if descriptor > start {
             let result = libc_close_range(start, descriptor - 1);

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// The locked set of streams. A fork waits for the lock.
 pub(crate) type Guard = MutexGuard<'static, HashSet<usize>>;
 
-/// The number of streams in the set; while it is 0, look-ups need no lock.
+/// The number of streams in the set. While the number is 0, look-ups need no lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn lock() -> Guard {

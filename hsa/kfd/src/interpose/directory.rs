@@ -2,7 +2,7 @@
 //! omit the emulation's descriptors from lists of descriptors.
 
 use super::{catch_panic, descriptor_streams, tree_path};
-use crate::own;
+use crate::own_descriptors;
 use crate::real::next;
 use libc::{DIR, c_char, c_int, dirent};
 use std::ffi::CStr;
@@ -29,7 +29,7 @@ extern "C" fn closedir(stream: *mut DIR) -> c_int {
 fn is_own(entry: *mut dirent) -> bool {
     // SAFETY: libc returned the entry, whose name ends with a zero.
     let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
-    name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own::contains)
+    name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own_descriptors::contains)
 }
 
 /// Defines `readdir` variants, which are equal on 64-bit machines.

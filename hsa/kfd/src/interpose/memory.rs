@@ -8,7 +8,7 @@ use hsa_faults::{FaultKind, with_fault};
 use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 
-/// Maps a device; returns `None` if the descriptor is not a device.
+/// Maps a device. Returns `None` if the descriptor is not a device.
 fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
     let device = descriptors::get(descriptor)?;
     let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());

@@ -21,7 +21,7 @@ fn open_at(
         None => open(path),
         Some(DriverPath::Tree(path)) => open(path.as_ptr()),
         Some(DriverPath::Kfd) => {
-            catch_panic(|| open_device(Device::Kfd(descriptors::this_process()), flags), -1)
+            catch_panic(|| open_device(Device::Kfd(descriptors::process_id()), flags), -1)
         }
         Some(DriverPath::Render(gpu)) => {
             let file = || DrmFile::new(gpu, driver::get().config.updates);

@@ -32,7 +32,7 @@ fn fill(status: *mut Status, (major, minor): DeviceNumber) -> c_int {
     if status.is_null() {
         return EFAULT.set_errno();
     }
-    // SAFETY: the caller passes a struct to write to; all zeros is a value of it.
+    // SAFETY: the caller passes a struct to write to; all zeros is a valid value of the struct.
     unsafe {
         status.write_bytes(0, 1);
         (*status).st_mode = libc::S_IFCHR | 0o666;
@@ -178,7 +178,7 @@ fn fill_extended(status: *mut ExtendedStatus, (major, minor): DeviceNumber) -> c
     if status.is_null() {
         return EFAULT.set_errno();
     }
-    // SAFETY: the caller passes a struct to write to; all zeros is a value of it.
+    // SAFETY: the caller passes a struct to write to; all zeros is a valid value of the struct.
     unsafe {
         status.write_bytes(0, 1);
         (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO;

@@ -7,8 +7,8 @@ use crate::{driver, memory_file};
 use libc::{FILE, c_char, c_int};
 use std::ffi::CString;
 
-/// Returns the path to open instead, if any. For a generated file, the path names a new descriptor, which the
-/// caller closes once the stream is open.
+/// Returns the path that replaces a driver path, or `None` for other paths. For a generated file,
+/// the path names a new descriptor, which the caller closes once the stream is open.
 fn redirected_path(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     match paths::resolve(path) {
         Some(DriverPath::Generated(file)) => {

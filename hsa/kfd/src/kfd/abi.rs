@@ -86,7 +86,7 @@ pub(crate) mod flags {
     pub(crate) const USERPTR: u32 = 1 << 2;
     pub(crate) const DOORBELL: u32 = 1 << 3;
     pub(crate) const MMIO_REMAP: u32 = 1 << 4;
-    /// The kinds of memory, of which an allocation has one.
+    /// The kinds of memory. An allocation has exactly one kind.
     pub(crate) const KINDS: u32 = VRAM | GTT | USERPTR | DOORBELL | MMIO_REMAP;
     pub(crate) const PUBLIC: u32 = 1 << 29;
     pub(crate) const EXECUTABLE: u32 = 1 << 30;

@@ -37,7 +37,7 @@ struct Event {
     kind: u32,
     auto_reset: bool,
     signalled: bool,
-    /// Increases with each signal; a wait with an older age returns at once. Never 0.
+    /// Increases with each signal. A wait with an older age returns at once. Never 0.
     age: u64,
     waiters: u32,
     /// The last fault of a memory-fault event: two words of failure flags, and the address.
@@ -162,10 +162,10 @@ pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
 #[derive(Debug)]
 struct AwaitedEvent {
     id: u32,
-    /// The age when the wait began; a different age means that the event was signalled.
+    /// The age when the wait began. A different age means that the event was signalled.
     age: u64,
     activated: bool,
-    /// Whether the caller compares ages; it then receives the new age.
+    /// Whether the caller compares ages. Such a caller receives the new age.
     compares_age: bool,
 }
 
@@ -180,7 +180,7 @@ fn begin_wait(state: &mut State, data: &EventData) -> Result<AwaitedEvent> {
     Ok(AwaitedEvent { id: data.event_id, age: event.age, activated, compares_age })
 }
 
-/// Marks the signalled events; returns whether the wait is over. Fails if an event was destroyed.
+/// Marks the signalled events. Returns whether the wait is over. Fails if an event was destroyed.
 fn poll(state: &mut State, awaited: &mut [AwaitedEvent], all: bool) -> Result<bool> {
     for awaited_event in awaited.iter_mut() {
         awaited_event.activated |= state.event(awaited_event.id)?.age != awaited_event.age;
@@ -199,7 +199,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
         return Err(ENOMEM);
     }
     let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
-    let inputs = (0..wait.count as usize).map(|index| user::get(address(index)));
+    let inputs = (0..wait.count as usize).map(|index| user::read_value(address(index)));
     let mut data = inputs.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != NO_TIMEOUT)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
@@ -215,7 +215,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
 }
 
 impl Events {
-    /// Waits for events; returns the result and the indices of the events whose data changed.
+    /// Waits for events. Returns the result and the indices of the events whose data changed.
     fn wait(
         &self,
         data: &mut [EventData],

@@ -1,5 +1,5 @@
-//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these calls; there,
-//! the runtime can share memory only by dma-buf.
+//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these calls.
+//! With that kernel, the runtime can share memory only by dma-buf.
 
 use super::abi::{IpcExport, IpcImport};
 use super::memory::{insert_memory, split_handle};
@@ -7,7 +7,7 @@ use super::process::KfdMemory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::Label;
-use crate::{foreign, own};
+use crate::{foreign, own_descriptors};
 use std::os::fd::AsRawFd;
 
 /// Writes a handle of four words: process, descriptor, the low half of the token, and the flags for
@@ -20,15 +20,15 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     Ok(())
 }
 
-/// Opens the memory of a handle, while the exporter runs. The memory then lives as long as either
-/// process holds it.
+/// Opens the memory of a handle. Fails if the exporter has exited. After the import, the memory
+/// stays allocated while the exporter or the importer holds it.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
     let [process, descriptor, token, flags] = import.share_handle;
     let matches = |name: &str| Label::parse(name).is_some_and(|label| label.token as u32 == token);
     let file = foreign::open(process, descriptor, matches).ok_or(EINVAL)?;
     let imported = driver.buffers.import(file.as_raw_fd());
-    own::unmark_file(&file);
+    own_descriptors::unmark_file(&file);
     let buffer = imported?;
     if buffer.label.gpu != gpu {
         return Err(EINVAL);

@@ -11,7 +11,7 @@ use crate::user;
 use hsa_faults::FaultKind;
 use std::collections::BTreeSet;
 
-/// The maximum size of an allocation; no machine has more memory.
+/// The maximum size of an allocation. No machine has more memory.
 const MAX_SIZE: u64 = 1 << 48;
 
 /// Splits a handle into the GPU's index and the number of the memory on that GPU.
@@ -73,8 +73,8 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     Ok(())
 }
 
-/// Frees memory; `EBUSY` if amdkfd has mapped it on a GPU. Mappings made through DRM are not checked:
-/// their page-table entries keep the memory alive.
+/// Frees memory. Returns `EBUSY` if amdkfd has mapped it on a GPU. Mappings made through DRM are
+/// not checked: their page-table entries keep the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let (gpu, number) = split_handle(driver, free.handle)?;
     // The memory is dropped after the lock is released.
@@ -113,7 +113,7 @@ fn remaining_gpus(map: &Map) -> Result<Vec<u32>> {
     Ok(ids.skip(map.done as usize).collect())
 }
 
-/// Converts allocation flags to `AMDGPU_VM_PAGE_*`; all memory is readable.
+/// Converts allocation flags to `AMDGPU_VM_PAGE_*`. All memory is readable.
 fn page_flags(flags: u32) -> u32 {
     let writable = if flags & flags::WRITABLE != 0 { WRITABLE } else { 0 };
     READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }

@@ -46,7 +46,7 @@ pub(crate) unsafe fn map(
     mapping: Mapping,
     offset: u64,
 ) -> Result<*mut c_void> {
-    if opener != descriptors::this_process() {
+    if opener != descriptors::process_id() {
         return Err(EINVAL);
     }
     let gpu = || driver.gpu((offset >> GPU_ID_SHIFT) as u32 & 0xffff).map_err(|_| ENODEV);

@@ -117,7 +117,7 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
     run(driver, request)
 }
 
-/// Returns the name of a call that is not emulated; empty if there is none.
+/// Returns the name of a call that is not emulated; empty if the number is unknown.
 fn unemulated_name(number: u8) -> &'static str {
     NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
 }

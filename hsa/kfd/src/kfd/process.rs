@@ -27,7 +27,7 @@ pub(crate) struct KfdMemory {
 }
 
 impl KfdMemory {
-    /// Returns memory of an imported buffer, which no GPU has mapped.
+    /// Creates the record of an imported buffer that no GPU has mapped yet.
     pub(crate) fn imported(buffer: Arc<Buffer>, address: u64, flags: u32, gpu: usize) -> Self {
         let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
         let size = buffer.size;

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{PacketFormat, Ring};
 
-/// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
+/// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`). Smaller sizes are rounded up.
 const MIN_RING_SIZE: u32 = 1024;
 /// The bits of a queue's percentage. The other bits of the argument select a compute die.
 const PERCENTAGE_MASK: u32 = 0xff;
@@ -66,8 +66,8 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
     driver.process.queues.stop(destroy.queue_id)
 }
 
-/// Suspends or resumes a queue: a percentage of 0, or a null ring, suspends the queue. Replacing the ring is not
-/// emulated.
+/// Suspends or resumes a queue: a percentage of 0, a null ring or a ring size of 0 suspends the
+/// queue. Replacing the ring is not emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     if !is_scheduling_valid(update.percentage, update.priority) {
         return Err(EINVAL);

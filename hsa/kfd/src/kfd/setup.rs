@@ -17,7 +17,7 @@ pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
 }
 
 pub(crate) fn memory_policy(driver: &Driver, policy: &mut MemoryPolicy) -> Result<()> {
-    // 0 is the coherent policy, 1 the non-coherent one.
+    // 0 is the coherent policy, and 1 is the non-coherent policy.
     if policy.default_policy > 1 || policy.alternate_policy > 1 {
         return Err(EINVAL);
     }
@@ -111,7 +111,8 @@ pub(crate) fn apertures(driver: &Driver, arguments: &mut Apertures) -> Result<()
     Ok(())
 }
 
-/// Handles `ACQUIRE_VM`: from now on, the process uses the page table of this open render node on that GPU.
+/// Handles `ACQUIRE_VM`: from now on, the process uses the page table of this open render node on
+/// the node's GPU.
 pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()> {
     let gpu = driver.gpu(acquire.gpu_id)?;
     let Some(Device::Render(file)) = descriptors::get(acquire.drm_fd as i32) else {

@@ -78,7 +78,7 @@ impl Random {
 
 const PAGES: usize = 64;
 
-/// The buffer of each page, and the page's number in it.
+/// The token of each page's buffer, and the page's number in the buffer.
 type Model = [Option<(u64, u64)>; PAGES];
 
 fn as_model(table: &PageTable) -> Model {

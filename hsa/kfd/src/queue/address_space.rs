@@ -30,9 +30,10 @@ pub(super) struct GpuAddressSpace {
 }
 
 impl GpuAddressSpace {
-    /// Looks up an address. Returns the entry, the offset in the entry's memory, and the length up to the end of the
-    /// entry or of the buffer. For user memory, the offset is the address. Without an entry, accesses have no effect.
-    /// Fails if the address is not mapped or its entry lacks a `required` flag.
+    /// Looks up an address. Returns the entry, the offset in the entry's memory, and the length up
+    /// to the end of the entry or of the buffer. For user memory, the offset is the address. Fails
+    /// if the address is not mapped or its entry lacks a `required` flag. Returns no entry for
+    /// [`Translation::NoMemory`]: reads return zeros, and writes are lost.
     fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
         let found = self.drm_file.state().table.translate(address);
         let (start, entry) = match found.ok_or(AccessFault { address, error: EFAULT })? {
@@ -131,7 +132,7 @@ impl GpuAddressSpace {
         self.write(address, &[byte[0] ^ 1])
     }
 
-    /// Adds to a number that the CPU may change concurrently; returns the previous value.
+    /// Adds to a number that the CPU may change concurrently. Returns the previous value.
     pub(super) fn add(&self, address: u64, summand: u64) -> AccessResult<u64> {
         let fault = |error| AccessFault { address, error };
         if !address.is_multiple_of(8) {
@@ -141,7 +142,7 @@ impl GpuAddressSpace {
         let Some(entry) = entry else { return Ok(0) };
         let Some(buffer) = &entry.buffer else {
             let address = offset;
-            user::get::<u64>(address).map_err(fault)?;
+            user::read_value::<u64>(address).map_err(fault)?;
             // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory
             // that the GPU is changing crashes here; on hardware the GPU would fault. The program
             // also accesses this number atomically.

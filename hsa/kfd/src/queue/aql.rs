@@ -24,7 +24,7 @@ const COMPLETION_SIGNAL: usize = 56;
 
 /// The result of an attempt to consume a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum StepResult {
     Consumed,
     /// The packet is not written yet, or waits for signals.
     Waiting,
@@ -36,8 +36,8 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns whether all (or any) signals of a barrier have the value 0; `value` reads a signal. A barrier without
-/// signals is satisfied.
+/// Returns whether all (or any) signals of a barrier have the value 0. `value` reads a signal. A
+/// barrier without signals is satisfied.
 fn is_satisfied(
     packet: &[u8; 64],
     all: bool,
@@ -64,16 +64,16 @@ pub(super) fn step(
     driver: &Driver,
     memory: &GpuAddressSpace,
     address: u64,
-) -> Result<Step, AccessFault> {
+) -> Result<StepResult, AccessFault> {
     let mut packet = [0; 64];
     user::read(address, &mut packet).map_err(|error| AccessFault { address, error })?;
     let start = gpu_clock();
     match packet[0] {
-        INVALID => return Ok(Step::Waiting),
+        INVALID => return Ok(StepResult::Waiting),
         kind @ (BARRIER_AND | BARRIER_OR) => {
             let value = |signal| signal::value(memory, signal);
             if !is_satisfied(&packet, kind == BARRIER_AND, value)? {
-                return Ok(Step::Waiting);
+                return Ok(StepResult::Waiting);
             }
         }
         DISPATCH => {
@@ -95,7 +95,7 @@ pub(super) fn step(
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| AccessFault { address, error })?;
     signal::complete(driver, memory, number(&packet, COMPLETION_SIGNAL), (start, gpu_clock()))?;
-    Ok(Step::Consumed)
+    Ok(StepResult::Consumed)
 }
 
 #[cfg(test)]

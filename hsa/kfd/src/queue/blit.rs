@@ -52,7 +52,7 @@ pub(super) fn run(
 fn is_runtime_kernel(header: &[u8; HEADER_SIZE]) -> bool {
     // `amd_kernel_code_t`: the major version.
     let has_first_format = header[..4] == [1, 0, 0, 0];
-    // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code starts
+    // `kernel_descriptor_t`: no local memory, no private memory, and no arguments. The code starts
     // 256 bytes after the descriptor.
     let declares_no_arguments = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
     has_first_format || declares_no_arguments
@@ -64,9 +64,9 @@ fn number(bytes: &[u8; ARGUMENTS_SIZE], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address, one pair
-/// for the start of each phase, and one for the end of the last. Both addresses must advance by the same
-/// amounts.
+/// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address.
+/// There is a pair for the start of each phase, and a pair for the end of the last phase. Both
+/// addresses must advance by the same amounts.
 fn parse_phases(bytes: &[u8; ARGUMENTS_SIZE], count: usize) -> Option<Operation> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut copied = 0;

@@ -59,7 +59,7 @@ impl Queues {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a queue; returns its number and the offset of its doorbell.
+    /// Starts a queue. Returns its number and the offset of its doorbell.
     pub(crate) fn start(
         &self,
         ring: Ring,
@@ -78,7 +78,8 @@ impl Queues {
         });
         let thread = thread.map_err(|_| EAGAIN)?;
         let number = self.queues().insert(RunningQueue { ring, commands, thread });
-        // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
+        // The queue's thread polls the write pointer, and never reads the doorbell. The runtime
+        // still writes to the doorbell.
         Ok((number, u64::from(number) * 8 % doorbells_size))
     }
 
@@ -103,8 +104,8 @@ impl Queues {
     }
 }
 
-/// Runs a function with all signals blocked. Threads that it starts inherit the signal mask, so that
-/// the program's signals only interrupt the program's threads.
+/// Runs a function with all signals blocked. Threads that the function starts inherit the signal
+/// mask, so that the program's signals only interrupt the program's threads.
 pub(crate) fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a valid set of signals.
     let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };

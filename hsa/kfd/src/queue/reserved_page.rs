@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 /// A reserved page of addresses.
 #[derive(Debug)]
 pub(super) struct ReservedPage {
-    /// The address; the lock serialises additions.
+    /// The address. The lock serialises additions.
     address: Mutex<usize>,
 }
 
@@ -27,7 +27,7 @@ impl ReservedPage {
         Ok(Self { address: Mutex::new(address) })
     }
 
-    /// Adds to the number at an offset, a multiple of eight; returns the previous value.
+    /// Adds to the number at an offset, a multiple of eight. Returns the previous value.
     pub(super) fn add(&self, file: &MemoryFile, offset: u64, summand: u64) -> Result<u64> {
         if !offset.is_multiple_of(8) {
             return Err(EINVAL);
@@ -39,9 +39,9 @@ impl ReservedPage {
         // SAFETY: the number is in the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // Unmap the buffer, so that the reserved page does not keep its memory alive. If this fails, the next
-        // addition replaces the mapping.
-        // SAFETY: only this object uses the page, and `number` is no longer used.
+        // Unmap the buffer, so that the reserved page does not keep the buffer's memory allocated.
+        // If this fails, the next addition replaces the mapping. SAFETY: only this object uses the
+        // page, and `number` is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
@@ -55,7 +55,7 @@ impl Drop for ReservedPage {
     }
 }
 
-/// Maps a page of a file at an address, or an inaccessible page. If `address` is 0, the kernel
+/// Maps a page of a file, or an inaccessible page, at an address. If `address` is 0, the kernel
 /// chooses the address.
 ///
 /// # Safety

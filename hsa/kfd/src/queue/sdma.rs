@@ -1,7 +1,7 @@
 //! Packets of the DMA engines of gfx9 to gfx11.
 
 use super::address_space::{AccessFault, GpuAddressSpace};
-use super::aql::Step;
+use super::aql::StepResult;
 use super::engine;
 use super::signal;
 use crate::driver::Driver;
@@ -27,10 +27,11 @@ const GLOBAL: u32 = 2;
 /// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
 
-/// The longest packet, in words.
+/// The number of words that are read of a packet. Only a `NOP` can be longer. The words after its
+/// first word are ignored.
 const MAX_WORDS: usize = 8;
 
-/// A queue's ring; packets can wrap at its end.
+/// A queue's ring. A packet at the end of the ring continues at its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingReader {
     pub(super) base: u64,
@@ -72,7 +73,7 @@ pub(super) fn step(
     driver: &Driver,
     memory: &GpuAddressSpace,
     ring: &RingReader,
-) -> Result<(Step, u64), AccessFault> {
+) -> Result<(StepResult, u64), AccessFault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
     let word_count = match (operation, variant) {
@@ -93,7 +94,7 @@ pub(super) fn step(
         // Polls of registers succeed at once.
         (POLL, _) => {
             if words[0] >> 31 != 0 && !is_condition_met(memory, &words)? {
-                return Ok((Step::Waiting, 0));
+                return Ok((StepResult::Waiting, 0));
             }
             6
         }
@@ -119,7 +120,7 @@ pub(super) fn step(
             });
         }
     };
-    Ok((Step::Consumed, u64::from(word_count) * 4))
+    Ok((StepResult::Consumed, u64::from(word_count) * 4))
 }
 
 /// Returns whether a number in memory satisfies the packet's condition.

@@ -20,7 +20,7 @@ pub(super) fn value(memory: &GpuAddressSpace, signal: u64) -> Result<i64, Access
     read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
-/// Decrements the signal, stores the timestamps and wakes waiting threads.
+/// Stores the timestamps, decrements the signal and wakes waiting threads.
 pub(super) fn complete(
     driver: &Driver,
     memory: &GpuAddressSpace,

@@ -1,7 +1,7 @@
 //! The thread that reads one queue.
 
 use super::address_space::{AccessFault, GpuAddressSpace};
-use super::aql::{self, Step};
+use super::aql::{self, StepResult};
 use super::sdma::{self, RingReader};
 use super::{PacketFormat, Ring};
 use crate::driver::{self, Driver};
@@ -26,13 +26,16 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>) {
     minimise_timer_slack();
     let driver = driver::get();
-    let (mut position, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
+    let (mut position, mut idle_polls) = (user::read_value(ring.read_pointer).unwrap_or(0), 0u32);
     while !commands.stop.load(Ordering::Acquire) {
         let suspended = commands.suspend.load(Ordering::Acquire);
-        match if suspended { Ok(Step::Waiting) } else { step(driver, &ring, memory, &mut position) }
-        {
-            Ok(Step::Consumed) => idle_polls = 0,
-            Ok(Step::Waiting) => {
+        match if suspended {
+            Ok(StepResult::Waiting)
+        } else {
+            step(driver, &ring, memory, &mut position)
+        } {
+            Ok(StepResult::Consumed) => idle_polls = 0,
+            Ok(StepResult::Waiting) => {
                 idle_polls = idle_polls.saturating_add(1);
                 pause(idle_polls);
             }
@@ -68,11 +71,11 @@ fn step(
     ring: &Ring,
     memory: &GpuAddressSpace,
     position: &mut u64,
-) -> Result<Step, AccessFault> {
+) -> Result<StepResult, AccessFault> {
     let fault = |address| move |error| AccessFault { address, error };
-    let written = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
+    let written = user::read_value(ring.write_pointer).map_err(fault(ring.write_pointer))?;
     if *position >= written {
-        return Ok(Step::Waiting);
+        return Ok(StepResult::Waiting);
     }
     let (step, length) = match ring.format {
         PacketFormat::Aql => {
@@ -84,8 +87,9 @@ fn step(
             sdma::step(driver, memory, &RingReader { base, size, consumed, written })?
         }
     };
-    if step == Step::Consumed {
-        // `position` counts packets or bytes since the start, and may overflow.
+    if step == StepResult::Consumed {
+        // `position` counts packets (AQL) or bytes (SDMA) since the queue was created, and may
+        // overflow.
         *position = position.wrapping_add(length);
         let pointer = ring.read_pointer;
         user::write(pointer, &position.to_le_bytes()).map_err(fault(pointer))?;

@@ -11,7 +11,7 @@ pub(crate) use topology::gtt_memory;
 
 use crate::config::Config;
 use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR};
-use crate::{environment, memory_file, own};
+use crate::{environment, memory_file};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// A file (path and text) or a symbolic link (path and target).
 pub(crate) type File = (String, String);
 
-/// Writes the files; returns their folder.
+/// Writes the files. Returns their folder.
 pub(crate) fn write(config: &Config) -> io::Result<String> {
     let mut files = topology::files(config);
     let mut links =
@@ -66,7 +66,7 @@ fn device_files(config: &Config, gpu: usize) -> Vec<File> {
 fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (files, links).hash(&mut hasher);
-    let user = own::user();
+    let user = environment::user();
     let name = format!("hsa-kfd-{user}-{:016x}", hasher.finish());
     let folder = environment::temporary_folder().join(&name);
     if is_own(&folder, user) {

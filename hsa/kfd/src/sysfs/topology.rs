@@ -22,8 +22,9 @@ const FRAME_BUFFER_PRIVATE: u64 = 2;
 /// The identifier of the hive of all GPUs, an arbitrary number.
 const HIVE_ID: u64 = 0x00c0_ffee_0000_0001;
 
-/// The capabilities of each GPU: doorbells of 64 bits; four watch points; firmware that can be debugged. Without the
-/// last bit, AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
+/// The capabilities of each GPU: 64-bit doorbells, four watch points, and firmware that can be
+/// debugged (bit 29). Without bit 29, AMD's runtime (6.4.3, 7.2.4) does not release the driver when
+/// it stops, and cannot start again.
 const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
 /// Formats a file of `name value` lines.
@@ -88,8 +89,10 @@ pub(crate) fn machine_memory() -> u64 {
 /// Returns how many bytes of the machine's memory GPUs can use (GTT): half of it, the default of `ttm.pages_limit`,
 /// which limits amdgpu and amdkfd. Linux 6.12 reports this size in a virtual machine (`mem_info_gtt_total`).
 ///
-/// amdkfd's limit that includes memory of processes (63/64 of the memory less 1.5 GiB) is not emulated: for GTT alone,
-/// it is higher on machines with more than 3.1 GiB, and nearly the same on others.
+/// amdkfd also limits the sum of GTT and processes' own memory that GPUs use: to 63/64 of the
+/// machine's memory less 1.5 GiB. This second limit is not emulated. On machines with more than 3.1
+/// GiB, it is higher than the size of the GTT. On smaller machines, the two limits are nearly
+/// equal.
 pub(crate) fn gtt_memory() -> u64 {
     let half = machine_memory() / 2;
     half - half % PAGE

@@ -1,6 +1,6 @@
 //! The calls of the kernel's interface that the tests use.
 
-// Each test uses a part of this module.
+// No test file uses every item of this module.
 #![allow(dead_code)]
 
 pub mod engine;
@@ -74,7 +74,7 @@ pub fn open(path: &str) -> Result<i32> {
 }
 
 pub fn close(descriptor: i32) -> Result<i32> {
-    // SAFETY: the tests close what they opened.
+    // SAFETY: the tests close only descriptors that they have opened.
     check(unsafe { libc::close(descriptor) })
 }
 
@@ -116,7 +116,7 @@ impl Gpu {
         close(self.kfd).expect("open");
     }
 
-    /// Allocates memory. Returns its handle and the offset for `mmap`.
+    /// Allocates memory. Returns the memory's handle, and its offset for `mmap`.
     pub fn alloc(self, size: u64, flags: u64) -> Result<(u64, u64)> {
         self.alloc_at(0, size, flags)
     }
@@ -127,7 +127,7 @@ impl Gpu {
         Ok((alloc[2], alloc[3]))
     }
 
-    /// Registers memory of the process with the GPU. Returns its handle.
+    /// Registers memory of the process with the GPU. Returns the memory's handle.
     pub fn register_host(self, host: u64, size: u64) -> Result<u64> {
         let mut alloc = [0, size, 0, host, self.id | (USERPTR | WRITABLE) << 32];
         call(self.kfd, calls::ALLOC_MEMORY_OF_GPU, &mut alloc)?;
@@ -144,14 +144,14 @@ impl Gpu {
         Ok((export[1] >> 32) as i32)
     }
 
-    /// Imports a buffer. Returns its handle in amdkfd.
+    /// Imports a dma-buf. Returns the buffer's handle in amdkfd.
     pub fn import(self, descriptor: i32) -> Result<u64> {
         let mut import = [0, 0, self.id | (descriptor as u64) << 32];
         call(self.kfd, calls::IMPORT_DMABUF, &mut import)?;
         Ok(import[1])
     }
 
-    /// Maps memory at its address.
+    /// Maps memory for the GPU at the address of the allocation.
     pub fn map_memory(self, handle: u64) -> Result<()> {
         let gpus = [self.id as u32];
         call(self.kfd, calls::MAP_MEMORY_TO_GPU, &mut [handle, gpus.as_ptr() as u64, 1])
@@ -162,7 +162,7 @@ impl Gpu {
         call(self.kfd, calls::UNMAP_MEMORY_FROM_GPU, &mut [handle, gpus.as_ptr() as u64, 1])
     }
 
-    /// Imports a buffer. Returns its handle in DRM.
+    /// Imports a dma-buf. Returns the buffer's handle in DRM.
     pub fn prime(self, descriptor: i32) -> Result<u64> {
         let mut prime = [0u32, 0, descriptor as u32];
         call(self.drm, calls::PRIME_FD_TO_HANDLE, &mut prime)?;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// The environment variable with the configuration, as text.
 pub const VARIABLE: &str = "HSA_SIM";
 
-/// Exports functions that return a status, each with a closure that implements it.
+/// Exports functions that return a status, each with a closure that implements the function.
 macro_rules! exports {
     ($(
         $name:ident($($argument:ident: $type:ty),* $(,)?) => $body:expr;

@@ -39,7 +39,7 @@ macro_rules! indices {
             }
         )*
         $(
-            /// Adds to the write index of a queue, and returns the previous one.
+            /// Adds to the write index of a queue, and returns the previous index.
             ///
             /// # Safety
             /// As documented by HSA.
@@ -51,7 +51,8 @@ macro_rules! indices {
             }
         )*
         $(
-            /// Sets the write index of a queue if it has the expected value, and returns the previous one.
+            /// Sets the write index of a queue if it has the expected value, and returns the
+            /// previous index.
             ///
             /// # Safety
             /// As documented by HSA.

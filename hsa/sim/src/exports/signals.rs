@@ -1,4 +1,4 @@
-//! The functions of signals. Every memory order is performed as the strongest one.
+//! The functions of signals. Every memory order is performed as the strongest order.
 
 use super::call;
 use crate::ipc::{self, SharedObject};
@@ -24,7 +24,7 @@ fn find(signal: hsa_signal_t) -> Option<Arc<Signal>> {
     slots::instance(0).ok()?.signals.get(signal)
 }
 
-/// Changes a signal's value and returns the previous one; 0 for an invalid signal.
+/// Changes a signal's value. Returns the previous value, or 0 for an invalid signal.
 fn update(
     signal: hsa_signal_t,
     change: impl FnMut(hsa_signal_value_t) -> hsa_signal_value_t,
@@ -101,7 +101,7 @@ macro_rules! operations {
             }
         )*
         $($(
-            /// Adds a value to a signal, subtracts it, or combines both bit by bit.
+            /// Adds a value to a signal, subtracts the value, or applies a bitwise operation.
             #[unsafe(no_mangle)]
             pub extern "C" fn $changed(signal: hsa_signal_t, value: hsa_signal_value_t) {
                 update(signal, |previous| $change(previous, value));
@@ -287,7 +287,8 @@ impl WaitArguments {
         Self { signals: (0..count as usize).map(element).collect(), deadline }
     }
 
-    /// Returns, for each signal, the value if its condition holds; `None` if not, or if the signal is invalid.
+    /// Returns an element for each signal: the value if the condition holds, and `None` if not or
+    /// if the signal is invalid.
     fn satisfied(&self) -> impl Iterator<Item = Option<hsa_signal_value_t>> {
         self.signals.iter().map(|(signal, condition, compare)| {
             let value = signal.as_ref()?.peek();

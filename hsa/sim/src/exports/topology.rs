@@ -25,7 +25,7 @@ fn caches(instance: &Instance, agent: Agent) -> Vec<u32> {
     }
 }
 
-/// Finds the agent of a cache, its level and its size.
+/// Returns the agent, the level and the size of a cache.
 fn cache(instance: &Instance, cache: hsa_cache_t) -> HsaResult<(Agent, u8, u32)> {
     let found = || {
         let index = instance.identity.index(Kind::Cache, cache.handle)?;
@@ -46,7 +46,7 @@ fn cache_name(instance: &Instance, agent: Agent, level: u8) -> String {
 }
 
 /// Returns a C string that lives until the process ends. Equal texts share one string.
-fn permanent(text: &str) -> *const c_char {
+fn permanent_string(text: &str) -> *const c_char {
     static TEXTS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = texts.iter().find(|known| known.to_bytes() == text.as_bytes()) {
@@ -130,7 +130,7 @@ super::exports! {
         let name = cache_name(instance, agent, level);
         let found: Value = match attribute {
             HSA_CACHE_INFO_NAME_LENGTH => (name.len() as u32).into(),
-            HSA_CACHE_INFO_NAME => permanent(&name).expose_provenance().into(),
+            HSA_CACHE_INFO_NAME => permanent_string(&name).expose_provenance().into(),
             HSA_CACHE_INFO_LEVEL => level.into(),
             HSA_CACHE_INFO_SIZE => size.into(),
             _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),

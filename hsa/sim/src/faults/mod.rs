@@ -128,6 +128,7 @@ impl DelayedCall {
     }
 }
 
+/// Performs a call with its planned fault.
 pub(crate) fn perform(fault: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
     match fault {
         FaultKind::Lost => Ok(()),
@@ -175,7 +176,8 @@ impl Instance {
         if self.has_fault(FaultKind::WrongMemory) { memory.substitute() } else { memory }
     }
 
-    /// Returns the permission that the call applies: the requested one, changed by the faults `wide` and `narrow`.
+    /// Returns the permission that the call applies: the requested permission, changed by the
+    /// faults `wide` and `narrow`.
     pub(crate) fn applied_permission(
         &self,
         permission: hsa_access_permission_t,

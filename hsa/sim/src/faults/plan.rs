@@ -40,15 +40,15 @@ impl FaultPlan {
         self.with_failure(Some(function), Calls::single(call), status)
     }
 
-    /// Adds a failure of one call of any function. `call` is its number among the calls of all functions; the first
-    /// has the number 1.
+    /// Adds a failure of one call of any function. `call` is the call's number among the calls of
+    /// all functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
         self.with_failure(None, Calls::single(call), status)
     }
 
-    /// Adds failures of a call and all later calls of any function. `call` is its number among the calls of all
-    /// functions; the first has the number 1.
+    /// Adds failures of a call and all later calls of any function. `call` is the call's number among the calls of all
+    /// functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
         self.with_failure(None, Calls::starting_at(call), status)
@@ -78,9 +78,9 @@ impl FaultPlan {
 }
 
 /// The simulation as the target of a plan.
-struct Runtime;
+struct SimulationTarget;
 
-impl Target for Runtime {
+impl Target for SimulationTarget {
     type Code = Status;
 
     fn code(&self, word: &str) -> Option<Status> {
@@ -96,20 +96,20 @@ impl Target for Runtime {
     }
 
     fn supports(&self, call: &str, fault: FaultKind) -> bool {
-        const COPIES: [&str; 3] =
+        const COPYING_CALLS: [&str; 3] =
             ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
-        const RELEASES: [&str; 4] = [
+        const FREEING_CALLS: [&str; 4] = [
             "hsa_amd_vmem_address_free",
             "hsa_amd_vmem_handle_release",
             "hsa_amd_vmem_unmap",
             "hsa_amd_memory_pool_free",
         ];
-        const EXPORTS: [&str; 3] = [
+        const EXPORTING_CALLS: [&str; 3] = [
             "hsa_amd_vmem_export_shareable_handle",
             "hsa_amd_portable_export_dmabuf",
             "hsa_amd_portable_export_dmabuf_v2",
         ];
-        let (copies, exports) = (COPIES.contains(&call), EXPORTS.contains(&call));
+        let (copies, exports) = (COPYING_CALLS.contains(&call), EXPORTING_CALLS.contains(&call));
         let reports_sizes = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
         let sets_access = call == "hsa_amd_vmem_set_access";
         match fault {
@@ -117,7 +117,7 @@ impl Target for Runtime {
             FaultKind::Late(_) => super::supports_late(call),
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => sets_access,
             FaultKind::WrongMemory => sets_access || exports,
-            FaultKind::Leak => RELEASES.contains(&call) || exports,
+            FaultKind::Leak => FREEING_CALLS.contains(&call) || exports,
             FaultKind::Garbled => copies,
             FaultKind::Half => {
                 copies || reports_sizes || sets_access || call == "hsa_amd_vmem_unmap"
@@ -136,7 +136,7 @@ impl FromStr for FaultPlan {
     type Err = FaultPlanError;
 
     fn from_str(text: &str) -> Result<Self, FaultPlanError> {
-        Ok(Self { plan: Plan::parse(text, &Runtime)? })
+        Ok(Self { plan: Plan::parse(text, &SimulationTarget)? })
     }
 }
 

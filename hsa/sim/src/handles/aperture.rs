@@ -8,8 +8,9 @@ const GUARD_SIZE: u64 = 0x1000;
 /// Allocations of at least this size are aligned to it.
 const LARGE_SIZE: u64 = 2 << 20;
 
-/// Allocates addresses that are never mapped: the lowest freed address of the same size, else the address after
-/// the last allocation. AMD's runtime instead searches a list of all ranges from its start.
+/// Allocates addresses that are never mapped: the lowest freed address of the same size, or else
+/// the address after the last allocation. AMD's runtime instead searches a list of all ranges from
+/// its start.
 #[derive(Debug)]
 pub(super) struct Aperture {
     next: u64,

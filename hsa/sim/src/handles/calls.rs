@@ -52,7 +52,7 @@ pub(crate) unsafe fn create(
         if !behaviour.supports_cpu_memory() {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // AMD's runtime needs a GPU, because it maps such memory in the GPU's page table.
+        // AMD's runtime needs a GPU, because it maps the CPU's memory in the GPU's page table.
         if instance.config.gpus.is_empty() {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }

@@ -69,8 +69,8 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Creates an empty table. Handle values are addresses in the aperture with `use_aperture`, and addresses of heap
-    /// objects without.
+    /// Creates an empty table. If `use_aperture`, handle values are addresses in the aperture.
+    /// Otherwise, they are addresses of heap objects.
     pub(crate) fn new(use_aperture: bool) -> Self {
         Self { handles: HashMap::new(), aperture: use_aperture.then(Aperture::default) }
     }
@@ -103,7 +103,8 @@ impl Handles {
         value
     }
 
-    /// Stores a handle without memory. All such handles have the value 0; only the first is stored.
+    /// Stores a handle without memory. All such handles have the value 0. Only the first of them is
+    /// stored.
     pub(crate) fn insert_without_memory(&mut self, handle: Handle) -> u64 {
         self.handles.entry(0).or_insert_with(|| Box::new(handle));
         0

@@ -1,5 +1,5 @@
-//! Compares all attributes of agents, instruction sets and the system with those of AMD's runtimes on the emulated
-//! driver: which ones exist, and their values.
+//! Compares the attributes of agents, instruction sets and the system with those of AMD's runtimes
+//! on the emulated driver. Compares which attributes exist, and their values.
 // The unsafe blocks call functions of a runtime's table. A query passes an array with room for the attribute. A
 // callback gets the pointer that was passed to `iterate`.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -13,7 +13,7 @@ use hsa_sys::*;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-/// The size of the buffer for an attribute; the longest attribute has 128 bytes.
+/// The size of the buffer for an attribute. The longest attribute has 128 bytes.
 const BUFFER_SIZE: usize = 256;
 
 /// Ranges that contain the numbers of AMD's attributes of agents, and numbers that no header defines.
@@ -34,7 +34,8 @@ const ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_AMD_AGENT_INFO_UUID,
     HSA_AMD_AGENT_INFO_BDFID,
     HSA_AMD_AGENT_INFO_PRODUCT_NAME,
-    // The emulation has one cache, and other versions of firmware and chip.
+    // The emulated GPU has one cache. Its versions of firmware and chip differ from those of the
+    // simulated GPU.
     HSA_AGENT_INFO_CACHE_SIZE,
     HSA_AMD_AGENT_INFO_UCODE_VERSION,
     HSA_AMD_AGENT_INFO_SDMA_UCODE_VERSION,
@@ -64,7 +65,7 @@ type AttributeResult = Result<Vec<u8>, hsa_status_t>;
 
 /// Reads an attribute. Returns the bytes that the call writes.
 fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> AttributeResult {
-    // Two different fillings show which bytes are written.
+    // Two different fillings show which bytes the call writes.
     let [one, other] = [0x55, 0xAA].map(|filling| {
         let mut bytes = [filling; BUFFER_SIZE];
         (query(bytes.as_mut_ptr().cast()), bytes)
@@ -100,11 +101,11 @@ fn difference(
 #[test]
 fn attributes_agree_with_amds_releases() {
     let emulation = Emulation::with_gpus(2).with_vram("1GiB");
-    test::on_each_release("attributes::attributes_agree_with_amds_releases", &emulation, compare);
+    test::run_on_releases("attributes::attributes_agree_with_amds_releases", &emulation, compare);
 }
 
 fn compare(fixture: &Fixture) {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the library is AMD's runtime.
     let library =
         unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
     let simulation = simulation(fixture.release());
@@ -146,7 +147,8 @@ fn compare(fixture: &Fixture) {
                 let query = hsa.hsa_isa_get_info_alt.expect("the function");
                 read(|value| unsafe { query(isa, attribute, value) })
             };
-            // The name ends in a flag for memory error correction (`:sramecc+`); the emulated GPU has none.
+            // The name of the simulated GPU ends in a flag for memory error correction
+            // (`:sramecc+`). The emulated GPU has no such flag.
             let same = attribute != HSA_ISA_INFO_NAME;
             let found = difference(&read(amd, first), &read(simulated, second), same);
             note(format!("instruction set of agent {index} {attribute:#x}"), found);

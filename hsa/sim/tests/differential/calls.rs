@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The number of the call that created an object. The number stays the same when other calls are removed.
+/// The number of the call that created an object. The number stays the same when `shrink` removes
+/// other calls.
 pub type Name = u32;
 
 /// One call of a sequence. `id` names the created object.
@@ -80,21 +81,21 @@ pub enum Call {
     PoolFree {
         at: Location,
     },
-    /// The CPU writes a word, if it has access.
+    /// The CPU writes a word without a call of the runtime. Has no effect if the CPU has no access.
     Write {
         at: Location,
         value: u64,
     },
-    /// A GPU writes a word, if all GPUs have access.
+    /// Writes a word with `hsa_memory_copy`. A GPU performs the copy, or up to 6.4 the CPU.
     Poke {
         at: Location,
         value: u64,
     },
-    /// A GPU reads a word, if all GPUs have access.
+    /// Reads a word with `hsa_memory_copy`.
     Peek {
         at: Location,
     },
-    /// A GPU copies, if all GPUs have access.
+    /// Copies with `hsa_memory_copy`.
     Copy {
         to: Location,
         from: Location,
@@ -107,7 +108,7 @@ pub enum Call {
         size: u64,
         gpu: usize,
     },
-    /// A GPU fills words, if all GPUs have access.
+    /// A GPU fills words.
     Fill {
         at: Location,
         value: u32,
@@ -117,7 +118,7 @@ pub enum Call {
 
 impl Call {
     /// Returns the name under which the call is counted.
-    pub fn function(&self) -> String {
+    pub fn kind(&self) -> String {
         let call = serde_json::to_value(self).expect("a call is plain data");
         call["call"].as_str().unwrap_or_default().to_owned()
     }
@@ -163,7 +164,7 @@ impl Call {
         }
     }
 
-    /// Returns the ranges that a GPU copies or fills.
+    /// Returns the ranges that the call copies or fills.
     pub fn copied_ranges(&self) -> Vec<(Location, u64)> {
         match *self {
             Self::Poke { at, .. } | Self::Peek { at } => vec![(at, 8)],
@@ -176,7 +177,8 @@ impl Call {
     }
 }
 
-/// An address. The area is the range of addresses that a runtime uses during one sequence (`side::AREA_SIZE`).
+/// An address. Each runtime uses only addresses of its area during one sequence
+/// (`side::AREA_SIZE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Location {
@@ -231,12 +233,12 @@ pub enum Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agent {
-    /// The index among all agents; the CPU is 0.
+    /// The index among all agents. The CPU's index is 0.
     Number(usize),
     Zero,
 }
 
-/// Agent and permission.
+/// An agent and its requested permission.
 pub type AccessRequest = (Agent, u32);
 
 /// Formats a sequence as text, one call per line.

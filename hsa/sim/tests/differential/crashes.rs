@@ -17,7 +17,7 @@ const R7_2_4: Release = Release::R7_2_4;
 
 const PAGE: u64 = 4096;
 const AREA_START: u64 = 0x0800_0000_0000;
-/// An address without any memory.
+/// An invalid handle: an address at which no memory is mapped.
 const GARBAGE: u64 = 0xdead_beef_0000;
 const CPU: Agent = Agent::Number(0);
 const GPU: Agent = Agent::Number(1);
@@ -75,7 +75,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             let garbage = hsa_agent_t { handle: GARBAGE };
             let request = hsa_amd_memory_access_desc_t { permissions: RW, agent_handle: garbage };
             let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
@@ -88,7 +88,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             side.get_access(side.address(Location::In(0, 0)), hsa_agent_t { handle: GARBAGE });
         },
     },
@@ -98,14 +98,14 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = mapped(&table, &[]);
+            let side = start_with_mapping(&table, &[]);
             let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
             unsafe { (side.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
         },
     },
     Crash {
         call: "vmem_import_shareable_handle before hsa_init",
-        cause: "it does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
+        cause: "the call does not check whether the runtime is initialised; 6.x fails earlier, without a driver",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -117,7 +117,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         call: "vmem_import_shareable_handle after the last hsa_shut_down",
-        cause: "it does not check whether the runtime is initialised",
+        cause: "the call does not check whether the runtime is initialised",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -134,7 +134,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            mapped(&table, &[(GPU, RW)]).shut_down();
+            start_with_mapping(&table, &[(GPU, RW)]).shut_down();
         },
     },
     Crash {
@@ -143,11 +143,11 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
-            set(&mut side, 0, PAGE, &[(GPU, RW)]);
+            set_access(&mut side, 0, PAGE, &[(GPU, RW)]);
         },
     },
     Crash {
@@ -156,41 +156,41 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = reserved(&table);
+            let mut side = start_with_handle(&table);
             map(&mut side, 16);
-            set(&mut side, 16, PAGE, &[(CPU, RW)]);
+            set_access(&mut side, 16, PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
         call: "vmem_set_access for the CPU to two mappings at once",
-        cause: "each mapping is mapped with the total size of both; the same assertion fails",
+        cause: "each mapping is mapped with the total size of both mappings; assertion `ret_cpu_addr == va` fails",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
+            set_access(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
         call: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
-        cause: "assertion `agentPermsIt->second.va == va`: va is that of the first mapping",
+        cause: "assertion `agentPermsIt->second.va == va`: va is the address of the first mapping",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             map(&mut side, PAGE as i64);
-            set(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
-            set(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
+            set_access(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
+            set_access(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
         },
     },
     Crash {
         call: "memory_fill of virtual memory that the CPU cannot write",
-        cause: "it treats the memory as the CPU's (runtime.cpp, FillMemory)",
+        cause: "the runtime treats the memory as the CPU's (runtime.cpp, FillMemory)",
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(CPU, RO), (GPU, RW)]);
+            let mut side = start_with_mapping(&table, &[(CPU, RO), (GPU, RW)]);
             side.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
         },
     },
@@ -200,7 +200,7 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = mapped(&table, &[(CPU, NONE), (GPU, RW)]);
+            let mut side = start_with_mapping(&table, &[(CPU, NONE), (GPU, RW)]);
             side.perform(&Call::Peek { at: Location::In(0, 0) });
         },
     },
@@ -228,14 +228,15 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = mapped(&table, &[]);
+            let mut side = start_with_mapping(&table, &[]);
             let (to, from) = (Location::In(0, 0), Location::In(0, 8));
             side.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
         },
     },
 ];
 
-fn reserved(table: &Table) -> Side {
+/// Starts a runtime, reserves 16 pages (object 0) and creates a handle of one page (object 1).
+fn start_with_handle(table: &Table) -> Side {
     let mut side = Side::start(table, AREA_START);
     let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
     let reserve = Call::Reserve { id: 0, size: 16 * PAGE, hint, alignment, flags };
@@ -249,32 +250,33 @@ fn reserved(table: &Table) -> Side {
 fn map(side: &mut Side, offset: i64) {
     let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
-    // Some releases reject an unaligned address.
+    // Do not check the status: some releases reject an unaligned address.
     side.perform(&map);
 }
 
-fn set(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
+fn set_access(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
     let (at, requests) = (Location::In(0, offset), requests.to_vec());
     side.perform(&Call::SetAccess { at, size, requests });
 }
 
-/// Maps a page at the start of a reservation, with this access.
-fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
-    let mut side = reserved(table);
+/// Starts a runtime, and maps a page at the start of a reservation with the requested access.
+fn start_with_mapping(table: &Table, requests: &[AccessRequest]) -> Side {
+    let mut side = start_with_handle(table);
     map(&mut side, 0);
     if !requests.is_empty() {
-        set(&mut side, 0, PAGE, requests);
+        set_access(&mut side, 0, PAGE, requests);
     }
     side
 }
 
-/// Makes each call of the table in a separate process, and checks that it crashes where listed.
+/// Makes each call of the table in a separate process. Checks that the process crashes on the
+/// listed releases, and on no others.
 pub fn check_all(fixture: &Fixture) {
     let mut failures = Vec::new();
     for Crash { call, cause, releases, signal, act } in TABLE {
         let ended = in_child(|| {
             let search = Search::only(fixture.runtime());
-            // SAFETY: AMD's runtime.
+            // SAFETY: the library is AMD's runtime.
             let library = unsafe { Library::load(&search) }.expect("AMD's runtime");
             act(*library.table());
             // Skip the cleanup.

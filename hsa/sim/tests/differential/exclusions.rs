@@ -1,22 +1,22 @@
-//! Calls that sequences exclude, because they crash AMD's runtime or because their result is
-//! random. `crashes` shows the crashes.
+//! Calls that sequences exclude, because the calls crash AMD's runtime or their results are random.
+//! The module `crashes` tests the crashes.
 
 use crate::calls::*;
+use crate::objects::Objects;
 use crate::observe::{self, MappedRange};
 use crate::side::{AREA_SIZE, Side, Value};
-use crate::state::State;
 use hsa_rocr::Release;
-use hsa_rocr::test::uses_own_driver;
+use hsa_rocr::test::uses_machine_driver;
 use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_AMD_VMEM_ADDRESS_NO_REGISTER, HSA_STATUS_SUCCESS};
 
-/// Why a call is excluded, as in the table below.
+/// Why a call is excluded: the `reason` of an [`Exclusion`].
 pub type Reason = &'static str;
 
-/// The state in which a call would be made.
+/// The situation in which a call would be made.
 struct Scenario<'a> {
     release: Release,
     side: &'a Side,
-    state: &'a State,
+    objects: &'a Objects,
     /// The mappings in AMD's area.
     ranges: Vec<MappedRange>,
 }
@@ -52,14 +52,14 @@ const TABLE: &[Exclusion] = &[
     },
     Exclusion {
         // Up to 6.4, revoking the CPU's access leaves a hole. An address in a hole can belong to
-        // two reservations; AMD's runtime finds an arbitrary one.
+        // two reservations. AMD's runtime then finds an arbitrary reservation of the two.
         reason: "a reservation in the hole of another",
         applies: |scenario, call| {
             let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
             let end = start.saturating_add(size);
             let overlaps = |from: u64, to: u64| from < end && start < to;
             let reserved = |&(from, size): &(u64, u64)| overlaps(from, from + size);
-            scenario.state.reservations.values().any(reserved)
+            scenario.objects.reservations.values().any(reserved)
                 && !scenario.ranges.iter().any(|range| overlaps(range.start, range.end))
         },
     },
@@ -67,7 +67,7 @@ const TABLE: &[Exclusion] = &[
         // The GPU performs copies to or from virtual memory, and faults at an address without a page.
         reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
-            let mapped = |&(at, size): &(Location, u64)| scenario.state.is_mapped(at, size);
+            let mapped = |&(at, size): &(Location, u64)| scenario.objects.is_mapped(at, size);
             !call.copied_ranges().iter().all(mapped)
         },
     },
@@ -80,14 +80,15 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // The result depends on the engine. The emulated driver's engine copies as the simulation does.
+        // The result depends on the copy engine. The emulated driver's engine copies as the
+        // simulation does.
         reason: "a GPU that copies between ranges that overlap, on AMD's kernel driver",
         applies: |scenario, call| {
             let (Call::Copy { to, from, size } | Call::CopyAsync { to, from, size, .. }) = *call
             else {
                 return false;
             };
-            uses_own_driver() && scenario.state.share_memory(to, from, size)
+            uses_machine_driver() && scenario.objects.ranges_share_memory(to, from, size)
         },
     },
     Exclusion {
@@ -95,7 +96,7 @@ const TABLE: &[Exclusion] = &[
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
             let accessible = |(at, size): (Location, u64)| {
-                let at = scenario.state.in_area(at).unwrap_or(u64::MAX);
+                let at = scenario.objects.area_offset(at).unwrap_or(u64::MAX);
                 let contains = |range: &MappedRange| range.start <= at && at + size <= range.end;
                 scenario.ranges.iter().any(|range| range.access == "rw-s" && contains(range))
             };
@@ -109,18 +110,18 @@ const TABLE: &[Exclusion] = &[
         reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
             let Call::SetAccess { at, ref requests, .. } = *call else { return false };
-            let aligned = scenario.state.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
+            let aligned = scenario.objects.area_offset(at).is_none_or(|at| at.is_multiple_of(4096));
             scenario.release == Release::R6_1_2 && names_cpu(requests) && !aligned
         },
     },
     Exclusion {
-        // The same assertion fails, because each mapping is mapped with the total size. Or the
-        // assertion `agentPermsIt->second.va == va` fails, because the access of unnamed agents is
-        // revoked at the address of the first mapping.
+        // The assertion `ret_cpu_addr == va` fails, because each mapping is mapped with the total
+        // size. Or the assertion `agentPermsIt->second.va == va` fails, because the access of
+        // unnamed agents is revoked at the address of the first mapping.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {
             let Call::SetAccess { at, size, .. } = *call else { return false };
-            scenario.release == Release::R6_1_2 && scenario.state.mappings_in(at, size) > 1
+            scenario.release == Release::R6_1_2 && scenario.objects.mappings_in(at, size) > 1
         },
     },
     Exclusion {
@@ -135,9 +136,10 @@ fn names_cpu(requests: &[AccessRequest]) -> bool {
     requests.iter().any(|(agent, _)| *agent == Agent::Number(0))
 }
 
-/// Returns why a call must not be made; `None` if it may. All names in the call must be valid.
-pub fn reason(release: Release, side: &Side, state: &State, call: &Call) -> Option<Reason> {
+/// Returns why a call must not be made, or `None` if the call is allowed. All names in the call
+/// must be valid.
+pub fn reason(release: Release, side: &Side, objects: &Objects, call: &Call) -> Option<Reason> {
     let ranges = observe::ranges(side.area, side.area + AREA_SIZE);
-    let scenario = Scenario { release, side, state, ranges };
+    let scenario = Scenario { release, side, objects, ranges };
     TABLE.iter().find(|entry| (entry.applies)(&scenario, call)).map(|entry| entry.reason)
 }

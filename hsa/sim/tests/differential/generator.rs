@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 pub struct Random(u64);
 
 impl Random {
-    /// Creates the generator of one sequence of a seed.
+    /// Creates the random generator for the sequence with the number `sequence`.
     pub fn new(seed: u64, sequence: u64) -> Self {
         let mut random = Self(seed);
         random.0 ^= random.next().wrapping_add(sequence.wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -42,23 +42,24 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// Returns one of the elements; `None` if there are none.
+    /// Returns one of the elements, or `None` if the list is empty.
     fn pick_any<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| self.pick(from))
     }
 }
 
-/// The requests so far, whether or not they succeeded.
+/// Generates the calls of one sequence. Records the requests so far, but does not know whether the
+/// calls succeed.
 #[derive(Debug)]
 struct Generator {
     random: Random,
-    /// Names and sizes.
+    /// The name and the size of each requested reservation.
     reservations: Vec<(Name, u64)>,
-    /// The requested ends of reservations in the area.
+    /// The ends of requested reservations, as offsets in the area.
     ends: Vec<u64>,
-    /// Names and sizes.
+    /// The name and the size of each requested handle.
     handles: Vec<(Name, u64)>,
-    /// Reservation, offset and size of each mapping.
+    /// The reservation, the offset in it and the size of each requested mapping.
     mappings: Vec<(Name, u64, u64)>,
     exports: Vec<Name>,
 }
@@ -127,7 +128,7 @@ impl Generator {
         let hint = match self.random.below(100) {
             // A size that exceeds the area gets no hint.
             _ if (1 << 27..u64::MAX).contains(&size) => Hint::Nowhere,
-            // Directly after another reservation, so that ranges can cross the boundary.
+            // A hint directly after another reservation, so that ranges can cross the boundary.
             0..25 if !self.ends.is_empty() => Hint::Area(self.random.pick(&self.ends)),
             0..90 => Hint::Area(self.random.below(16) * 2 * MIB),
             90..94 => Hint::Area(self.random.below(16) * 2 * MIB + PAGE * self.random.below(8)),
@@ -141,7 +142,8 @@ impl Generator {
         };
         let flags = match self.random.below(100) {
             0..85 => 0,
-            // The flag NO_REGISTER. With a larger alignment the reservation would exceed the area.
+            // 1 is the flag NO_REGISTER. With a larger alignment, the reservation would exceed the
+            // area.
             85..93 if alignment < 1 << 30 => 1,
             93..96 if alignment < 1 << 30 => 0xff,
             _ => self.random.pick(&[2, 0xfe]),
@@ -161,8 +163,8 @@ impl Generator {
         };
         match self.random.below(100) {
             0..80 => Call::Free { at: Location::In(name, 0), size },
-            80..90 => Call::Free { at: Location::In(name, 0), size: self.size(size) },
-            _ => Call::Free { at: self.location(), size: self.size(size) },
+            80..90 => Call::Free { at: Location::In(name, 0), size: self.unusual_size(size) },
+            _ => Call::Free { at: self.location(), size: self.unusual_size(size) },
         }
     }
 
@@ -179,7 +181,7 @@ impl Generator {
             80..98 => Pool::Number(self.random.below(12) as usize),
             _ => Pool::Zero,
         };
-        // Pinned, without a type, and an unknown type.
+        // 1 is pinned memory, 0 is memory without a type, and 7 is unknown.
         let memory_type = self.random.pick(&[1, 1, 1, 1, 0, 0, 0, 7]);
         let flags = self.random.pick(&[0, 0, 0, 0xff]);
         self.handles.push((id, size));
@@ -204,7 +206,7 @@ impl Generator {
         let size = match self.random.below(100) {
             0..70 => handle_size,
             70..85 => (handle_size / 2).next_multiple_of(PAGE).max(PAGE),
-            _ => self.size(handle_size),
+            _ => self.unusual_size(handle_size),
         };
         let last = self.mappings.iter().rev().find(|(other, ..)| *other == name).copied();
         let offset = match (self.random.below(100), last) {
@@ -216,12 +218,12 @@ impl Generator {
         };
         self.mappings.push((name, offset, size));
         let at = Location::In(name, offset as i64);
-        let in_offset = match self.random.below(10) {
+        let memory_offset = match self.random.below(10) {
             0 => self.random.pick(&[3, PAGE, size / 2, 100 << 30]),
             _ => 0,
         };
         let flags = self.random.pick(&[0, 0, 0, 0xff]);
-        Call::Map { at, size, offset: in_offset, handle, flags }
+        Call::Map { at, size, offset: memory_offset, handle, flags }
     }
 
     fn unmap(&mut self) -> Call {
@@ -293,18 +295,18 @@ impl Generator {
     }
 
     fn permission(&mut self) -> u32 {
-        // Mostly read and write; 9 is unknown.
+        // Mostly 3, which is read and write. 9 is unknown.
         self.random.pick(&[3, 3, 3, 3, 3, 1, 2, 0, 0, 9])
     }
 
     /// Returns an invalid or extreme size, or a size derived from `size`.
-    fn size(&mut self, size: u64) -> u64 {
+    fn unusual_size(&mut self, size: u64) -> u64 {
         let other =
             [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];
         self.random.pick(&other)
     }
 
-    /// Returns a range, mostly that of an earlier mapping.
+    /// Returns a range, mostly the range of an earlier mapping.
     fn range(&mut self) -> (Location, u64) {
         let Some((name, offset, size)) = self.random.pick_any(&self.mappings) else {
             return (self.location(), PAGE);
@@ -312,19 +314,19 @@ impl Generator {
         let at = Location::In(name, offset as i64);
         match self.random.below(100) {
             0..70 => (at, size),
-            // Extends over the next mapping too.
+            // The range extends over the next mapping too.
             70..80 => {
                 let next =
                     self.mappings.iter().find(|m| m.0 == name && m.1 == offset.wrapping_add(size));
                 (at, size.wrapping_add(next.map_or(PAGE, |(_, _, more)| *more)))
             }
-            80..88 => (at, self.size(size)),
+            80..88 => (at, self.unusual_size(size)),
             88..94 => (Location::In(name, 0), 1024 * PAGE),
-            _ => (self.location(), self.size(size)),
+            _ => (self.location(), self.unusual_size(size)),
         }
     }
 
-    /// Mostly returns the start of an earlier mapping.
+    /// Returns an address, mostly the start of an earlier mapping.
     fn mapping_start(&mut self) -> Location {
         match (self.random.below(10), self.random.pick_any(&self.mappings)) {
             (0..8, Some((name, offset, _))) => Location::In(name, offset as i64),

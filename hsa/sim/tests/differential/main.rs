@@ -1,9 +1,10 @@
 //! Compares the simulation with AMD's own runtime. Both run in one process with the emulated driver, and receive the
 //! same random calls. The test compares their states after each call.
 //!
-//! `HSA_SIM_SEQUENCES` sets the number of sequences per release and `HSA_SIM_SEED` the seed
-//! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk
-//! sequence. If the sequence is saved as a file in `regressions`, every later run repeats it.
+//! `HSA_SIM_SEQUENCES` sets the number of sequences per release. `HSA_SIM_SEED` sets the seed: a
+//! number, or `fresh` for a new seed. The default seed is fixed. The test prints each difference
+//! with a shrunk sequence. If a sequence is saved as a file in `regressions`, `regressions_agree`
+//! repeats it.
 
 #[path = "../setup/mod.rs"]
 mod setup;
@@ -13,11 +14,11 @@ mod calls;
 mod crashes;
 mod exclusions;
 mod generator;
+mod objects;
 mod observe;
 mod pair;
 mod shrink;
 mod side;
-mod state;
 mod stress;
 mod trace;
 mod worker;
@@ -32,7 +33,7 @@ use worker::Work;
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
 const LONG_SEQUENCE_COUNT: usize = 1000;
 const DEFAULT_SEED: u64 = 0x6873_6173_696d;
-/// The number of sequences per process. The runtime's leaks end with the process.
+/// The number of sequences per process. The end of the process frees what AMD's runtime has leaked.
 const BATCH_SIZE: u64 = 100;
 /// The number of differences after which the test stops.
 const MAX_DIFFERENCES: usize = 5;
@@ -65,12 +66,12 @@ fn agrees_with_7_2_4() {
 /// Compares the simulation with one release, in the test `name`.
 fn check_release(release: Release, name: &str) {
     let time_limit = Duration::from_secs(600 + sequence_count());
-    test::on_with_timeout(&[release], name, &emulation(), time_limit, check_agreement);
+    test::run_on_with_timeout(&[release], name, &emulation(), time_limit, check_agreement);
 }
 
 fn sequence_count() -> u64 {
     environment_number("HSA_SIM_SEQUENCES")
-        .unwrap_or(test::part_by_default(LONG_SEQUENCE_COUNT) as u64)
+        .unwrap_or(test::count_to_run(LONG_SEQUENCE_COUNT) as u64)
 }
 
 fn check_agreement(fixture: &Fixture) {
@@ -98,7 +99,7 @@ fn check_agreement(fixture: &Fixture) {
             first += BATCH_SIZE;
             continue;
         }
-        let (Some(number), calls) = trace::last(&trace) else {
+        let (Some(number), calls) = trace::read_last(&trace) else {
             panic!("no sequence was started: {output:?}");
         };
         let shrunk = shrink::shrink(calls.clone(), |calls| !replay(fixture, calls).0);
@@ -135,7 +136,7 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
         return (output.status.success(), text);
     }
     let trace = std::fs::read_to_string(trace).unwrap_or_default();
-    // The first line names the last call that began.
+    // The first line contains the number of the last call that began.
     let last_call = trace.lines().next().unwrap_or_default().to_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     (output.status.success(), format!("{}: {last_call}\n{errors}", output.status))
@@ -150,7 +151,7 @@ fn temporary_path(name: &str) -> PathBuf {
 /// Runs every sequence that once showed a difference, on every release.
 #[test]
 fn regressions_agree() {
-    test::on_each_release("regressions_agree", &emulation(), |fixture| {
+    test::run_on_releases("regressions_agree", &emulation(), |fixture| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential/regressions");
         let entries = std::fs::read_dir(folder).expect("the folder");
         let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -166,13 +167,13 @@ fn regressions_agree() {
 
 #[test]
 fn known_crashes_happen() {
-    test::on_each_release("known_crashes_happen", &emulation(), crashes::check_all);
+    test::run_on_releases("known_crashes_happen", &emulation(), crashes::check_all);
 }
 
 #[test]
 fn four_threads_leak_nothing() {
     let releases = [Release::R6_4_3, Release::R7_2_4];
-    test::on(&releases, "four_threads_leak_nothing", &emulation(), stress::leaks_nothing);
+    test::run_on(&releases, "four_threads_leak_nothing", &emulation(), stress::check_for_leaks);
 }
 
 #[test]

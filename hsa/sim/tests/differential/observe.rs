@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 const PAGE: u64 = 4096;
-/// The number of pages to read from the start of a range. If a range is longer, its last page is also
-/// read.
+/// The number of pages to read from the start of a range. If a range is longer, [`words`] also
+/// reads its last page.
 const PAGES_READ: u64 = 32;
 
 /// A mapped range with the same access everywhere.
@@ -17,12 +17,12 @@ const PAGES_READ: u64 = 32;
 pub struct MappedRange {
     pub start: u64,
     pub end: u64,
-    /// As in `/proc/self/maps`.
+    /// The permissions, as in `/proc/self/maps`.
     pub access: String,
 }
 
-/// Returns the mappings in a range, relative to its start. Adjacent ranges with equal access are
-/// merged, however the kernel splits them.
+/// Returns the mappings in a range, relative to its start. The function merges adjacent ranges with
+/// equal access, because the kernel can split them differently for each runtime.
 pub fn ranges(start: u64, end: u64) -> Vec<MappedRange> {
     let mut ranges: Vec<MappedRange> = Vec::new();
     for line in lines_until(end).lines() {
@@ -42,7 +42,8 @@ pub fn ranges(start: u64, end: u64) -> Vec<MappedRange> {
     ranges
 }
 
-/// Returns the lines of `/proc/self/maps`, which are sorted, up to an address.
+/// Returns the lines of `/proc/self/maps` at least up to an address. The lines are sorted by
+/// address.
 fn lines_until(end: u64) -> String {
     let mut file = File::open("/proc/self/maps").expect("/proc/self/maps");
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
@@ -58,8 +59,8 @@ fn lines_until(end: u64) -> String {
     }
 }
 
-/// Returns two words of each readable page, with their offsets in the area. Of a long range, only some pages are read
-/// (see [`PAGES_READ`]).
+/// Returns two words of each readable page, with their offsets in the area. Reads only some pages
+/// of a long range (see [`PAGES_READ`]).
 pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
     let readable = ranges.iter().filter(|range| range.access.starts_with('r'));
     let mut words = Vec::new();
@@ -74,7 +75,7 @@ pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
     words
 }
 
-/// Returns the word at an address, if it is readable.
+/// Returns the word at an address, or `None` if the address is not readable.
 fn read(address: u64) -> Option<u64> {
     let file = word_file();
     let mut bytes = [0; 8];
@@ -102,10 +103,10 @@ pub fn write(address: u64, word: u64) -> bool {
 fn word_file() -> &'static File {
     static FILE: OnceLock<File> = OnceLock::new();
     FILE.get_or_init(|| {
-        // SAFETY: the name is a string; the new descriptor is owned by the file.
+        // SAFETY: the name is a string that ends in NUL.
         let descriptor = unsafe { libc::memfd_create(c"word".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(descriptor >= 0, "memfd_create");
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open, and only the returned file owns it.
         unsafe { File::from_raw_fd(descriptor) }
     })
 }

@@ -1,13 +1,13 @@
-//! Makes the same calls on both runtimes and compares them after each.
+//! Makes the same calls on AMD's runtime and on the simulation, and compares both after each call.
 
 use crate::calls::*;
 use crate::exclusions;
+use crate::objects::Objects;
 use crate::observe::{self, MappedRange};
 use crate::side::{AREA_SIZE, Outcome, Side};
-use crate::state::State;
 use core::fmt;
 use hsa_rocr::Release;
-use hsa_rocr::test::uses_own_driver;
+use hsa_rocr::test::uses_machine_driver;
 use hsa_sim::{Simulation, Usage};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
 
 /// The time within which AMD's kernel driver must free memory that nothing uses.
-const FREE_LIMIT: Duration = Duration::from_secs(2);
+const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The maximum number of differing values in a message.
 const MAX_VALUES: usize = 12;
-/// Allocations that are larger may fail while memory lingers.
+/// The size in bytes above which an allocation may fail while memory lingers ([`Pair::lingered`]).
 const LARGE_SIZE: u64 = 64 << 20;
 
 /// AMD's runtime and the simulation, both started.
@@ -36,22 +36,24 @@ pub struct Pair {
     simulation: Simulation,
     amd: Side,
     simulated: Side,
-    /// The available memory of the GPUs before the sequence.
+    /// The available memory of the GPUs before the sequence, in AMD's runtime and in the
+    /// simulation.
     memory_before: [Vec<u64>; 2],
-    /// Whether memory in this sequence has stayed claimed after it was unmapped and released
-    /// ([`Usage::vram_lingering`]). The emulated driver does not count that memory, so the used memory is no longer
-    /// compared.
+    /// Whether memory in this sequence has stayed in use after it was unmapped and released
+    /// ([`Usage::vram_lingering`]). The emulated driver does not count that memory, so the used
+    /// memory is no longer compared.
     lingered: bool,
-    /// The number of calls, by function and result, and of excluded calls, by reason.
+    /// The number of calls by function and result, and the number of excluded calls by reason.
     pub counts: BTreeMap<String, u64>,
 }
 
 /// A difference between the runtimes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The last call before the difference, cleanup included.
+    /// The last call before the difference, with its number. The calls of the cleanup also have
+    /// numbers.
     pub after: Option<(usize, Call)>,
-    /// The differing values, of AMD's runtime and of the simulation.
+    /// Pairs of differing values: the first of AMD's runtime, the second of the simulation.
     pub values: Vec<(String, String)>,
 }
 
@@ -92,7 +94,7 @@ pub fn simulation(release: Release) -> Simulation {
 
 impl Pair {
     pub fn start(release: Release, runtime: &Path) -> Self {
-        // SAFETY: the caller promises an HSA runtime.
+        // SAFETY: the library is AMD's runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
@@ -129,27 +131,27 @@ impl Pair {
         self.simulation = simulation;
     }
 
-    /// Makes the calls of a sequence, and cleans up. Calls `before` with the number of each call
-    /// first. Returns the first difference.
+    /// Makes the calls of a sequence, and cleans up. Before each call, calls `before` with the
+    /// call's number. Returns the first difference.
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
-        if self.lingered && uses_own_driver() {
+        if self.lingered && uses_machine_driver() {
             // The end of the last sequence did not wait until all memory was freed.
-            thread::sleep(FREE_LIMIT / 4);
+            thread::sleep(FREE_TIMEOUT / 4);
         }
         self.memory_before = [self.amd.available_memory(), self.simulated.available_memory()];
         self.lingered = false;
-        let mut state = State::default();
+        let mut objects = Objects::default();
         let mut difference = None;
         for (number, call) in calls.iter().enumerate() {
             before(number);
-            difference = difference.or_else(|| self.step(number, call, &mut state));
+            difference = difference.or_else(|| self.step(number, call, &mut objects));
         }
-        // Clean up after a difference too, as far as possible.
-        for (number, call) in (calls.len()..).zip(state.clean_up()) {
+        // Clean up as far as possible, even after a difference.
+        for (number, call) in (calls.len()..).zip(objects.cleanup_calls()) {
             before(number);
-            let later = self.step(number, &call, &mut state);
+            let later = self.step(number, &call, &mut objects);
             difference = difference.or(later);
         }
         self.amd.close_descriptors();
@@ -157,14 +159,14 @@ impl Pair {
         difference.or_else(|| self.difference_after_cleanup())
     }
 
-    fn step(&mut self, number: usize, call: &Call, state: &mut State) -> Option<Difference> {
-        if !self.can_be_made(call, state) {
+    fn step(&mut self, number: usize, call: &Call, objects: &mut Objects) -> Option<Difference> {
+        if !self.can_be_made(call, objects) {
             return None;
         }
         let amd = self.amd.perform(call);
         let simulated = self.simulated.perform(call);
         let kind = if amd.status == HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        *self.counts.entry(format!("{} {kind}", call.kind())).or_default() += 1;
         let after = Some((number, call.clone()));
         if amd != simulated {
             return Some(Difference {
@@ -173,29 +175,30 @@ impl Pair {
             });
         }
         let current_name = |name| self.amd.current_name(name).unwrap_or(name);
-        state.record(call, &amd, current_name);
+        objects.record(call, &amd, current_name);
         self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
-        let values = self.differing_values(state);
+        let values = self.differing_values(objects);
         (!values.is_empty()).then_some(Difference { after, values })
     }
 
-    /// Returns the values that differ. AMD's kernel driver may free memory later than it unmaps it. With that driver,
-    /// observes both states again until they agree, for at most [`FREE_LIMIT`].
-    fn differing_values(&self, state: &State) -> Vec<(String, String)> {
+    /// Returns the values that differ. AMD's kernel driver may free memory some time after
+    /// unmapping it. With that driver, observes both states again until they agree, for at most
+    /// [`FREE_TIMEOUT`].
+    fn differing_values(&self, objects: &Objects) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
-            let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
+            let [amd, simulated] = [0, 1].map(|side| self.observe(side, objects));
             let values = differences(&amd, &simulated);
-            if values.is_empty() || !uses_own_driver() || started.elapsed() > FREE_LIMIT {
+            if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_TIMEOUT {
                 return values;
             }
-            thread::sleep(FREE_LIMIT / 100);
+            thread::sleep(FREE_TIMEOUT / 100);
         }
     }
 
     /// Returns whether a call can be made: its names refer to the same objects in both runtimes,
-    /// and the call is not excluded. Counts an excluded call.
-    fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
+    /// and the call is not excluded. If the call is excluded, counts it.
+    fn can_be_made(&mut self, call: &Call, objects: &Objects) -> bool {
         if !self.amd.has_all_names(call) {
             return false;
         }
@@ -207,11 +210,9 @@ impl Pair {
         let reason = if stale {
             Some("a stale handle that refers to new memory in one runtime only")
         } else if self.lingered && is_large {
-            Some(
-                "a large allocation while claimed memory lingers, which only the simulation counts",
-            )
+            Some("a large allocation while memory lingers that only the simulation counts")
         } else {
-            exclusions::reason(self.release, &self.amd, state, call)
+            exclusions::reason(self.release, &self.amd, objects, call)
         };
         if let Some(reason) = reason {
             *self.counts.entry(format!("excluded: {reason}")).or_default() += 1;
@@ -219,7 +220,7 @@ impl Pair {
         reason.is_none()
     }
 
-    fn observe(&self, index: usize, state: &State) -> ObservedState {
+    fn observe(&self, index: usize, objects: &Objects) -> ObservedState {
         let side = if index == 0 { &self.amd } else { &self.simulated };
         let area = side.area;
         let access = |&point: &u64| {
@@ -236,10 +237,10 @@ impl Pair {
         // With AMD's kernel driver, an open or imported dma-buf keeps its memory in use after the exported handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
         // closed. They count the memory until the exported handle is released.
-        let is_kept = self.lingered || (uses_own_driver() && side.has_shared_memory());
+        let is_kept = self.lingered || (uses_machine_driver() && side.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
-            access: state.points.iter().map(access).collect(),
+            access: objects.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &ranges),
             ranges,
@@ -247,8 +248,8 @@ impl Pair {
         }
     }
 
-    /// Removes a harmless difference: from 7.2 on, a mapping without access is listed as shared; in
-    /// the simulation it is still the reservation's private mapping.
+    /// Removes a harmless difference. From 7.2 on, AMD's runtime creates a shared mapping for
+    /// memory without access. The simulation keeps the reservation's private mapping.
     fn without_known_difference(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
             return ranges;
@@ -269,8 +270,8 @@ impl Pair {
         ranges
     }
 
-    /// Returns a difference after cleanup: the simulation must use no resources, and the states of
-    /// both must be equal.
+    /// Returns a difference after cleanup, if any. The simulation must use no resources, and the
+    /// states of both runtimes must be equal.
     fn difference_after_cleanup(&mut self) -> Option<Difference> {
         let mut values = Vec::new();
         let mut usage = self.simulation.usage();
@@ -282,8 +283,8 @@ impl Pair {
         if usage != empty {
             values.push((format!("{empty:?}"), format!("{usage:?}")));
         }
-        let state = State::default();
-        values.extend(self.differing_values(&state));
+        let objects = Objects::default();
+        values.extend(self.differing_values(&objects));
         for side in [&self.amd, &self.simulated] {
             if !observe::ranges(side.area, side.area + AREA_SIZE).is_empty() {
                 observe::clear(side.area, side.area + AREA_SIZE);

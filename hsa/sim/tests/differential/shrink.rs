@@ -2,7 +2,8 @@
 
 use crate::calls::Call;
 
-/// Removes calls, first in long runs and then in shorter ones, while `differs` returns `true`.
+/// Removes calls that are not necessary for a difference. `differs` returns whether a shorter
+/// sequence still shows it. First removes many adjacent calls at once, and then fewer.
 pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
     let mut length = calls.len() / 2;
     while length > 0 {

@@ -1,7 +1,7 @@
-//! One of the two compared runtimes: its agents and pools, and its values for the names in
-//! sequences.
-// Every unsafe block here calls a function of the runtime's table. Its pointers refer to locals of
-// the right type, and its addresses are limited to an area that no other code uses.
+//! One of the two sides of a comparison: a runtime, its agents and pools, and its values for the
+//! names in sequences.
+// Every unsafe block here calls a function of the runtime's table. The pointers refer to locals of
+// the right type. All other addresses are in an area that no other code uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
@@ -14,19 +14,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
-/// The size of the area of a sequence.
+/// The size of an area. A sequence on one runtime uses only the addresses of one area.
 pub const AREA_SIZE: u64 = 1 << 28;
 /// A handle that no runtime returns.
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
-const COPY_LIMIT: Duration = Duration::from_secs(60);
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of one wait, in ticks of the runtime's clock. A tick is at least a nanosecond long, so the wait lasts at
 /// least 0.1 seconds.
 const WAIT_TICKS: u64 = 100_000_000;
 /// A descriptor number that no process has.
 const CLOSED_DESCRIPTOR: i32 = 0x7fff_fff0;
 
-/// The result of a call, in a form that is comparable between runtimes.
+/// The result of a call, in a form that can be compared between runtimes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub status: hsa_status_t,
@@ -38,13 +38,14 @@ pub enum Value {
     Number(u64),
     /// An offset from the start of the area.
     InArea(u64),
-    /// An address outside of the area, which was freed at once with this status.
+    /// An address outside of the area. The test has freed the reservation at once, and `freed` is
+    /// the status.
     Elsewhere {
         aligned: bool,
         freed: hsa_status_t,
     },
     Handle(Name),
-    /// The index of an agent or a pool, if visible to callers.
+    /// The index of an agent or a pool. `None` if the runtime does not list it.
     Index(Option<usize>),
 }
 
@@ -54,7 +55,7 @@ impl From<hsa_status_t> for Outcome {
     }
 }
 
-/// A started runtime.
+/// A started runtime, and its objects in the current sequence.
 #[derive(Debug)]
 pub struct Side {
     core: Core,
@@ -105,7 +106,7 @@ impl Side {
         unsafe { (self.core.hsa_shut_down)() }
     }
 
-    /// Drops the state of the last sequence. The next sequence gets another area.
+    /// Forgets the objects of the last sequence. The next sequence gets another area.
     pub fn next_sequence(&mut self) {
         self.area += AREA_SIZE;
         self.reservations.clear();
@@ -113,8 +114,8 @@ impl Side {
         self.close_descriptors();
     }
 
-    /// Returns whether each name in a call has a value: the call that should have created the
-    /// object succeeded.
+    /// Returns whether each name in a call has a value. A name has a value if the call that creates
+    /// its object has succeeded.
     pub fn has_all_names(&self, call: &Call) -> bool {
         let location = |location| match location {
             Location::In(name, _) => self.reservations.contains_key(&name),
@@ -138,13 +139,14 @@ impl Side {
         self.has_imported || !self.descriptors.is_empty()
     }
 
-    /// Closes all exported descriptors. The caller has released all handles.
+    /// Closes all exported descriptors. The caller must have released all handles.
     pub fn close_descriptors(&mut self) {
         self.descriptors.clear();
         self.has_imported = false;
     }
 
-    /// Returns the name of the latest object with the value of this handle. Runtimes reuse values.
+    /// Returns the name of the latest object that has the same value as this handle. Runtimes reuse
+    /// the values of handles.
     pub fn current_name(&self, name: Name) -> Option<Name> {
         let value = self.handles.get(&name)?;
         self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)
@@ -188,14 +190,14 @@ impl Side {
         }
     }
 
-    fn in_area(&self, address: *const c_void) -> Value {
+    fn address_value(&self, address: *const c_void) -> Value {
         match (address.addr() as u64).checked_sub(self.area) {
             Some(offset) if offset < AREA_SIZE => Value::InArea(offset),
             _ => Value::Number(address.addr() as u64),
         }
     }
 
-    /// Performs a call. All of its names must have values.
+    /// Performs a call. All names in the call must have values.
     pub fn perform(&mut self, call: &Call) -> Outcome {
         let vmem = self.vmem;
         match *call {
@@ -302,12 +304,13 @@ impl Side {
         if status != OK {
             return status.into();
         }
-        let value = self.in_area(address);
+        let value = self.address_value(address);
         if let Value::InArea(_) = value {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
         }
-        // Other code may use this address, so that the results of later calls on it could differ.
+        // Free an address outside of the area: other code may use it, so that the results of later
+        // calls could differ.
         let natural_alignment = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
         let is_registered = flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) == 0;
         let alignment = if is_registered { natural_alignment } else { PAGE };
@@ -378,8 +381,8 @@ impl Side {
         let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
         let values = vec![
             Value::Number(info.type_.into()),
-            self.in_area(info.agentBaseAddress),
-            self.in_area(info.hostBaseAddress),
+            self.address_value(info.agentBaseAddress),
+            self.address_value(info.hostBaseAddress),
             Value::Number(info.sizeInBytes as u64),
             Value::Index(owner),
         ];
@@ -410,7 +413,7 @@ impl Side {
                 if value < 1 {
                     break value;
                 }
-                assert!(started.elapsed() < COPY_LIMIT, "hsa_amd_memory_async_copy hangs");
+                assert!(started.elapsed() < COPY_TIMEOUT, "hsa_amd_memory_async_copy hangs");
             }
         } else {
             1

@@ -1,10 +1,10 @@
-//! Four threads make random calls on AMD's runtime with the emulated driver, each with its own
-//! reservations and handles. The calls must not leak anything.
+//! Four threads make random calls on AMD's runtime with the emulated driver. Each thread has its
+//! own reservations and handles. The calls must not leak resources.
 
 use crate::calls::{Call, Handle};
+use crate::objects::Objects;
 use crate::observe;
 use crate::side::{AREA_SIZE, Side};
-use crate::state::State;
 use crate::{environment_number, exclusions, generator};
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::RwLock;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-const THREADS: u64 = 4;
+const THREAD_COUNT: u64 = 4;
 /// The start of the areas of the first thread.
 const FIRST_AREA: u64 = 0x0800_0000_0000;
-/// The distance between the areas of two threads.
+/// The distance between the areas of consecutive threads.
 const DISTANCE: u64 = 0x0800_0000_0000;
 
 /// The number of memory ranges that the runtime may keep for reuse.
@@ -29,25 +29,26 @@ const GTT: u32 = 1 << 1;
 /// The resources of a process, according to the kernel.
 #[derive(Debug)]
 struct ProcessResources {
-    /// All descriptors but those of machine memory, including descriptors that the emulated driver
-    /// hides.
+    /// The targets of all descriptors except the descriptors of machine memory. Includes
+    /// descriptors that the emulated driver hides.
     descriptors: Vec<String>,
-    /// The number of descriptors of machine memory, which the runtime reuses.
+    /// The number of descriptors of machine memory. The runtime keeps this memory and reuses it.
     machine_memory: usize,
-    /// The number of shared ranges in the address space. Buffers are shared memory.
+    /// The number of shared ranges in the address space. The emulated driver's buffers are shared
+    /// memory.
     shared: usize,
     available_memory: Vec<u64>,
 }
 
 /// Checks that the calls leak no resources. `HSA_KFD_STRESS_SECONDS` sets the duration in seconds: by default three, or
 /// ten with `HSA_VMM_LONG=1`.
-pub fn leaks_nothing(fixture: &Fixture) {
+pub fn check_for_leaks(fixture: &Fixture) {
     let default = if hsa_rocr::test::is_long() { 10 } else { 3 };
     let time = Duration::from_secs(environment_number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = environment_number("HSA_SIM_SEED").unwrap_or_else(fresh);
-    println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());
-    // SAFETY: AMD's runtime.
+    println!("\n{}: {THREAD_COUNT} threads for {time:?}, seed {seed}", fixture.release());
+    // SAFETY: the library is AMD's runtime.
     let library =
         unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
     let table = *library.table();
@@ -67,7 +68,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
     let mut side = Side::start(&table, FIRST_AREA - DISTANCE / 2);
     let run_threads = |time| {
         std::thread::scope(|scope| {
-            let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
+            let threads = (0..THREAD_COUNT).map(|thread| scope.spawn(move || run(thread, time)));
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
         })
@@ -91,7 +92,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
         "{before:?} {after:?}, seed {seed}"
     );
     assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
-    let areas = FIRST_AREA..FIRST_AREA + THREADS * DISTANCE;
+    let areas = FIRST_AREA..FIRST_AREA + THREAD_COUNT * DISTANCE;
     assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
     side.shut_down();
 }
@@ -100,8 +101,8 @@ pub fn leaks_nothing(fixture: &Fixture) {
 struct Runner<'a> {
     side: Side,
     release: Release,
-    /// Locked for writing during a call that the runtime does not lock, and for reading during
-    /// others.
+    /// Locked for writing during a call that is not safe beside other calls, because the runtime
+    /// takes no lock. Locked for reading during all other calls.
     unlocked_calls: &'a RwLock<()>,
     /// The start of the thread's areas.
     start: u64,
@@ -120,12 +121,12 @@ impl<'a> Runner<'a> {
             self.side.area = self.start;
         }
         self.side.next_sequence();
-        let mut state = State::default();
+        let mut objects = Objects::default();
         for call in calls {
-            self.step(call, &mut state);
+            self.step(call, &mut objects);
         }
-        for call in state.clean_up() {
-            self.step(&call, &mut state);
+        for call in objects.cleanup_calls() {
+            self.step(&call, &mut objects);
         }
         self.side.close_descriptors();
         // NO_REGISTER reservations leak a part of their range.
@@ -134,23 +135,23 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn step(&mut self, call: &Call, state: &mut State) {
-        // A huge reservation could be in the holes of other threads.
+    fn step(&mut self, call: &Call, objects: &mut Objects) {
+        // A huge reservation could overlap the address-space holes of other threads.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
         // From 7.2 on, mapping at an unaligned address leaks the memory, a known defect.
         let leaks = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
-                if state.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
+                if objects.area_offset(*at).is_some_and(|at| !at.is_multiple_of(4096)));
         // The value of a released handle may now refer to another thread's memory.
-        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
+        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !objects.is_alive(name));
         if huge || leaks || stale || !self.side.has_all_names(call) {
             return;
         }
         let guard = self.unlocked_calls.read().expect("no panic");
-        if exclusions::reason(self.release, &self.side, state, call).is_some() {
+        if exclusions::reason(self.release, &self.side, objects, call).is_some() {
             return;
         }
-        // The runtime does not lock these calls, so no other call may run at the same time.
+        // The runtime takes no lock during these calls, so no other call may run at the same time.
         let unlocked = matches!(
             call,
             Call::Export { .. }
@@ -169,8 +170,8 @@ impl<'a> Runner<'a> {
         };
         let kind =
             if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
-        state.record(call, &outcome, |name| name);
+        *self.counts.entry(format!("{} {kind}", call.kind())).or_default() += 1;
+        objects.record(call, &outcome, |name| name);
     }
 
     fn end(mut self) -> BTreeMap<String, u64> {
@@ -202,7 +203,7 @@ fn is_machine_memory(target: &str) -> bool {
 }
 
 /// Returns the sorted targets of the process's descriptors. `ls` lists them, because the emulated
-/// driver hides its own descriptors from this process. The pipes to `ls` are ignored.
+/// driver hides its own descriptors from this process. Ignores the pipes to `ls`.
 fn descriptors() -> Vec<String> {
     let folder = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
     let mut command = std::process::Command::new("ls");

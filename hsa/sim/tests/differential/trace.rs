@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file that always contains the current sequence.
+/// A file that always contains the current sequence, and the number of its current call.
 #[derive(Debug)]
 pub struct Trace(File);
 
@@ -32,8 +32,8 @@ impl Trace {
     }
 }
 
-/// Returns the number of the last sequence, and its calls.
-pub fn last(path: &Path) -> (Option<u64>, Vec<Call>) {
+/// Returns the number of the last sequence, and its calls. A sequence from a file has no number.
+pub fn read_last(path: &Path) -> (Option<u64>, Vec<Call>) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let title = text.lines().next().and_then(|line| line.split(" of sequence ").nth(1));
     let number = title.and_then(|title| title.split(' ').next()?.parse().ok());

@@ -1,5 +1,5 @@
-//! The process that runs sequences. If AMD's runtime crashes it, the parent finds the sequence in
-//! the trace.
+//! The process that runs sequences. If AMD's runtime crashes the process, the parent finds the
+//! sequence in the trace.
 
 use crate::pair::Pair;
 use crate::trace::Trace;
@@ -69,7 +69,7 @@ pub fn counts(output: &Output) -> BTreeMap<String, u64> {
     serde_json::from_str(line).expect("numbers")
 }
 
-/// Performs the work that the environment variables specify, if set.
+/// Performs the work that the environment variables specify. Does nothing if they are not set.
 pub fn run() {
     let Ok(work) = std::env::var(WORK) else { return };
     let variable = |name| std::env::var(name).expect("set by the parent");
@@ -80,7 +80,7 @@ pub fn run() {
         trace.begin_sequence(title, calls);
         if let Some(difference) = pair.run(calls, |call| trace.begin_call(call)) {
             print!("\n{difference}");
-            // Do not shut the runtime down: with leaked state, this could fail.
+            // Do not shut the runtime down: `hsa_shut_down` could fail because of leaked objects.
             std::process::exit(1);
         }
     };

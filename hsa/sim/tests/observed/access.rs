@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut, without_provenance_mut};
 
 #[test]
 fn set_access_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         version.check(
@@ -24,7 +24,7 @@ fn set_access_matches_amd() {
         version.check("size 0", setup.set(base, 0, &version.gpu(0, RW)), empty);
         let agent = |handle| [(hsa_agent_t { handle }, RW)];
         version.check("agent 0", setup.set(base, SIZE, &agent(0)), INVALID_AGENT);
-        // The next call crashed AMD's runtime.
+        // The next call crashes AMD's runtime.
         version.check(
             "an invalid agent handle",
             setup.set(base, SIZE, &agent(GARBAGE)),
@@ -90,7 +90,8 @@ fn set_access_matches_amd() {
         assert_eq!(setup.get(base, setup.gpus[1]), Ok(RO), "the last one counts");
         version.check("GPU0 only", setup.set(base + SIZE, SIZE, &version.gpu(0, RW)), OK);
         if version.index > 0 {
-            // According to the source, extensions before 1.7 drop agents that are not listed.
+            // According to the source, extensions before 1.7 revoke the access of agents that are
+            // not listed.
             assert_eq!(setup.get(base + SIZE, setup.gpus[1]), Ok(RW), "GPU1 keeps its access");
         }
     });
@@ -98,7 +99,7 @@ fn set_access_matches_amd() {
 
 #[test]
 fn get_access_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let gpu = setup.gpus[0];

@@ -5,7 +5,7 @@ use crate::setup::*;
 
 #[test]
 fn reserve_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let reserve =
             |size, hint, align, flags| status(setup.try_reserve(size, hint, align, flags));
@@ -16,7 +16,8 @@ fn reserve_matches_amd() {
             setup.reserve(3 * MIB).is_multiple_of(2 * MIB),
             "reserve aligns to 2 MiB without a requested alignment"
         );
-        // 6.1.2 has no hsa_amd_vmem_address_reserve_align: `try_reserve` then ignores the alignment.
+        // 6.1.2 has no hsa_amd_vmem_address_reserve_align. Without that function, `try_reserve`
+        // ignores the alignment.
         let invalid_alignment = [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES];
         version.check("align 3000", reserve(SIZE, 0, 3000, 0), invalid_alignment);
         version.check("align 12288", reserve(SIZE, 0, 12288, 0), invalid_alignment);
@@ -53,7 +54,7 @@ fn reserve_matches_amd() {
 
 #[test]
 fn address_free_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(2 * SIZE);
         version.check("a null address", setup.free(0, SIZE), INVALID_ARGUMENT);
@@ -72,7 +73,7 @@ fn address_free_matches_amd() {
 
 #[test]
 fn calls_across_reservations_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let first =
             setup.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("a reservation at the hint");

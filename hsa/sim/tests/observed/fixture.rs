@@ -58,7 +58,7 @@ impl Version {
 
 /// Runs the calls for each version, each in a separate process.
 #[track_caller]
-pub fn on_each_version(calls: impl Fn(&Version)) {
+pub fn run_on_versions(calls: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
         let work = || {
             let setup = start(&format!("mi300x,gpus=2,vram=64g,{version}"));

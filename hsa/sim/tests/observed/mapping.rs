@@ -6,7 +6,7 @@ use core::ptr::without_provenance_mut;
 
 #[test]
 fn map_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let (first, second) = (setup.create(SIZE), setup.create(SIZE));
@@ -61,7 +61,7 @@ fn map_matches_amd() {
 
 #[test]
 fn map_ignores_offset() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = (setup.reserve(4 * SIZE), setup.create(SIZE));
         version.check("the first half", setup.map(base, SIZE / 2, handle), OK);
@@ -85,7 +85,7 @@ fn map_ignores_offset() {
 
 #[test]
 fn unmap_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let base = setup.reserve(4 * SIZE);
         let map = |address| {
@@ -115,8 +115,8 @@ fn unmap_matches_amd() {
         assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");
         version.check("a mapping that the CPU can access, too", setup.unmap(base + SIZE, SIZE), OK);
         version.check("the same range again", setup.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
-        // 7.2.4 keeps the addresses; earlier versions leave a hole, in which other code can create a
-        // mapping.
+        // 7.2.4 keeps the addresses reserved. Earlier versions leave a hole, in which other code
+        // can create a mapping.
         let mapped = [0, 0, SIZE / KIB][version.index];
         assert_eq!(mapped_kib(base + SIZE, SIZE), mapped);
         if mapped == 0 {
@@ -125,7 +125,8 @@ fn unmap_matches_amd() {
     });
 }
 
-/// Shows that `set_access` overwrites a mapping that other code created in a hole, and that `address_free` unmaps it.
+/// Shows that other code loses a mapping that it creates in a hole: `set_access` overwrites the
+/// mapping, and `address_free` unmaps it.
 fn foreign_mapping_is_lost(version: &Version, base: usize) {
     let setup = &version.setup;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -152,7 +153,7 @@ fn foreign_mapping_is_lost(version: &Version, base: usize) {
 
 #[test]
 fn remapped_memory_keeps_contents() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, first) = setup.mapped(SIZE, &version.all());
         write(base, 1);

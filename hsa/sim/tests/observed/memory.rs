@@ -7,7 +7,7 @@ use core::ptr::{null_mut, without_provenance_mut};
 
 #[test]
 fn create_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let vram = setup.vram[0];
         let create = |pool, size, kind, flags| status(setup.try_create(pool, size, kind, flags));
@@ -20,7 +20,7 @@ fn create_matches_amd() {
         version.check("2 MiB + 4 KiB", pinned(2 * MIB + 4 * KIB), OK);
         version.check("65 GiB on a 64 GiB GPU", pinned(65 * GIB), INVALID_ALLOCATION);
         let large = setup.create(63 * GIB);
-        // 6.1.2 returned SUCCESS although its kernel call failed.
+        // 6.1.2 returns SUCCESS although its kernel call fails.
         version.check("2 GiB more", pinned(2 * GIB), [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES]);
         assert_eq!(setup.release(large), OK);
         version.check("type 7", create(vram, SIZE, 7, 0), INVALID_ARGUMENT);
@@ -33,7 +33,7 @@ fn create_matches_amd() {
         );
         let pool = |handle| hsa_amd_memory_pool_t { handle };
         version.check("on pool 0", create(pool(0), SIZE, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
-        // The next two calls crashed AMD's runtime.
+        // The next two calls crash AMD's runtime.
         version.check(
             "an invalid pool handle",
             create(pool(GARBAGE), SIZE, MEMORY_TYPE_PINNED, 0),
@@ -47,7 +47,7 @@ fn create_matches_amd() {
 
 #[test]
 fn release_matches_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         version.check("handle 0", setup.release(0), INVALID_ALLOCATION);
         version.check("garbage handle", setup.release(GARBAGE), INVALID_ALLOCATION);
@@ -83,7 +83,7 @@ fn release_matches_amd() {
 
 #[test]
 fn retain_and_properties_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = setup.mapped(SIZE, &[]);
         let reserved = setup.reserve(SIZE);
@@ -117,7 +117,7 @@ fn pointer_info_matches_amd() {
     const UNKNOWN: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_UNKNOWN;
     const RESERVED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_RESERVED_ADDR;
     const MAPPED: hsa_amd_pointer_type_t = HSA_EXT_POINTER_TYPE_HSA_VMEM;
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let (base, handle) = (setup.reserve(2 * SIZE), setup.create(SIZE));
         assert_eq!(setup.map(base, SIZE, handle), OK);
@@ -157,7 +157,7 @@ fn pointer_info_matches_amd() {
 
 #[test]
 fn lock_and_unlock_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         let lock = setup.hsa.hsa_amd_memory_lock.expect("in the table");
         let unlock = setup.hsa.hsa_amd_memory_unlock.expect("in the table");
@@ -172,7 +172,7 @@ fn lock_and_unlock_match_amd() {
             version.check("unlock it twice", unsafe { unlock(at) }, OK);
             assert_eq!(pointer_type(), locked);
         }
-        // 7.2.4 aborted the process.
+        // 7.2.4 aborts the process.
         version.check("unlock it once more", unsafe { unlock(at) }, [OK, OK, INVALID_ARGUMENT]);
     });
 }

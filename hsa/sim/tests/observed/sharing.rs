@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 #[test]
 fn export_and_import_match_amd() {
-    on_each_version(|version| {
+    run_on_versions(|version| {
         let setup = &version.setup;
         version.check("export handle 0", status(setup.export(0)), INVALID_ALLOCATION);
         let original = setup.create(SIZE);

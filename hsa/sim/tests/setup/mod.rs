@@ -1,5 +1,5 @@
-//! A started simulation with its agents and pools, and wrappers of its functions that take and
-//! return plain values.
+//! A started simulation with its agents and pools. The methods call the functions of the
+//! simulation's table. They take and return plain values.
 // Every test program uses only a part of this module.
 #![allow(dead_code)]
 // Each unsafe block below calls a function of the simulation's table with pointers to locals of the
@@ -249,7 +249,7 @@ impl Setup {
         unsafe { fill(without_provenance_mut(address), value, count) }
     }
 
-    /// Locks memory of this process for all agents. Returns its address for agents.
+    /// Locks memory of this process for all agents. Returns the memory's address for agents.
     pub fn lock(&self, address: usize, size: usize) -> Result<usize, hsa_status_t> {
         let lock = self.hsa.hsa_amd_memory_lock.expect("in the table");
         let mut agent_address = null_mut();
@@ -410,7 +410,8 @@ pub fn write(address: usize, value: u64) {
     word(address).store(value, core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Returns whether the CPU can read an address, without accessing it in this process.
+/// Returns whether the CPU can read an address. A child process reads the address, because a fault
+/// ends the process.
 pub fn readable(address: usize) -> bool {
     in_child(|| {
         core::hint::black_box(read(address));
@@ -424,7 +425,8 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// Runs a function in a forked child. After a panic, which is printed, the exit status is 101.
+/// Runs a function in a forked child. If the function panics, the child prints the panic and exits
+/// with status 101.
 pub fn in_child(work: impl FnOnce()) -> Ended {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     show_panics_of_children();
@@ -443,9 +445,9 @@ pub fn in_child(work: impl FnOnce()) -> Ended {
     }
 }
 
-/// Makes children print panics to standard error instead of the harness's capture. Sets the hook
-/// before forking, because a child could wait forever for a lock that another thread of the parent
-/// held.
+/// Makes children print panics to standard error, because the test harness would capture the
+/// output. The parent sets the hook before it forks. A child that set the hook could wait forever
+/// for a lock that another thread of the parent held during the fork.
 fn show_panics_of_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -460,8 +462,8 @@ fn show_panics_of_children() {
     });
 }
 
-/// Runs a function in a forked child, and checks that it does not panic. For functions whose
-/// changes to the address space or to descriptors would disturb other tests.
+/// Runs a function in a forked child, and checks that it does not panic. Tests use this for
+/// functions whose changes to the address space or to descriptors would disturb other tests.
 #[track_caller]
 pub fn succeeds_in_child(work: impl FnOnce()) {
     assert_eq!(in_child(work), Ended::Exit(0), "see standard error");

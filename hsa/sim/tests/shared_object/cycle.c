@@ -71,7 +71,7 @@ int main(void) {
   OK(hsa_amd_vmem_get_access(base, &permission, agents.gpu[1]));
   TRUE(permission == HSA_ACCESS_PERMISSION_RW);
 
-  /* The CPU writes a page, and a GPU the next one. A second handle of the memory shows both. */
+  /* The CPU writes a page, and a GPU writes the next page. A second handle of the memory shows both pages. */
   memset(base, 0x5a, 4096);
   uint32_t pattern[1024];
   for (int word = 0; word < 1024; word++) pattern[word] = 0x01020304;
@@ -84,7 +84,7 @@ int main(void) {
   char *alias = (char *)base + SIZE;
   OK(hsa_amd_vmem_map(alias, SIZE, 0, imported, 0));
   OK(hsa_amd_vmem_set_access(alias, SIZE, all, 3));
-  /* Closed only now, because ROCm 7.14 first uses the descriptor when access is set. */
+  /* The program closes the descriptor only now, because ROCm 7.14 does not use it before access is set. */
   TRUE(close(descriptor) == 0);
   TRUE(alias[0] == 0x5a && alias[4095] == 0x5a);
   uint32_t filled[2];

@@ -1,4 +1,4 @@
-//! The exported symbols.
+//! The symbols that the shared library exports.
 
 use crate::{headers, library, run};
 use std::collections::BTreeSet;
@@ -59,10 +59,11 @@ fn exports_are_c_functions_of_version_rocr_1() {
 fn exports_include_those_of_amds_releases() {
     let own = exports(&library().join("libhsa-runtime64.so.1"));
     let name = "exports::exports_include_those_of_amds_releases";
-    for fetched in hsa_rocr::test::fetched_releases(name).unwrap_or_default() {
+    for fetched in hsa_rocr::test::fetch_releases(name).unwrap_or_default() {
         let amds = exports(&fetched.runtime());
         assert!(amds.len() > 200, "{}: only {}", fetched.release(), amds.len());
-        // The one symbol that is not a function: the structure for debuggers, which lists code objects.
+        // `_amdgpu_r_debug` is the only symbol that is not a function. In this structure, debuggers
+        // find the code objects.
         let amds = amds.iter().filter(|name| *name != "_amdgpu_r_debug@@ROCR_1");
         let missing: Vec<_> = amds.filter(|name| !own.contains(*name)).collect();
         assert!(missing.is_empty(), "{} also exports {missing:?}", fetched.release());

@@ -1,6 +1,6 @@
-/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. Compiled with AMD's
- * headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use signals, queues
- * with barriers, copies on engines, and callbacks. */
+/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. The test compiles this
+ * program with AMD's headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use
+ * signals, queues with barriers, copies on engines, and callbacks. */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
 #include <hsa/hsa_ext_image.h>
@@ -18,9 +18,9 @@
   } while (0)
 #define OK(call) CHECK((call) == HSA_STATUS_SUCCESS)
 
-/* Ten seconds, in nanoseconds: the unit of the simulation's timeouts. */
+/* The timeout of waits that must end: ten seconds. The unit of the simulation's timeouts is a nanosecond. */
 static const uint64_t LIMIT = 10000000000u;
-/* 20 milliseconds: the timeout of waits that must expire. */
+/* The timeout of waits that must expire: 20 milliseconds. */
 static const uint64_t SHORT_TIMEOUT = 20000000;
 
 enum { ROUNDS = 30, PACKETS_PER_ROUND = 3 };
@@ -76,7 +76,7 @@ static void agent_attributes(struct agents agents) {
   size_t counters = attribute_length(agents.gpu, HSA_AMD_AGENT_INFO_CLOCK_COUNTERS, HSA_STATUS_SUCCESS);
   CHECK(counters == sizeof(hsa_amd_clock_counters_t));
 #endif
-  /* An unknown attribute, and one that a CPU lacks. */
+  /* An unknown attribute, and an attribute that a CPU does not have. */
   CHECK(attribute_length(agents.gpu, 0xA0FF, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
   CHECK(attribute_length(agents.cpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
 
@@ -221,7 +221,7 @@ static void report_error(hsa_status_t status, hsa_queue_t *queue, void *data) {
   hsa_signal_store_screlease(*(hsa_signal_t *)data, status);
 }
 
-/* Writes a packet to the ring, its header last, and rings the doorbell. */
+/* Writes a packet to the ring, with its header last. Then rings the doorbell. */
 static void submit(hsa_queue_t *queue, const void *packet, uint16_t header) {
   uint64_t index = hsa_queue_add_write_index_screlease(queue, 1);
   char *slot = (char *)queue->base_address + index % queue->size * 64;
@@ -254,8 +254,8 @@ static void queues(struct agents agents) {
 #endif
   OK(hsa_amd_queue_set_priority(queue, HSA_AMD_QUEUE_PRIORITY_HIGH));
 
-  /* Barriers that wait for both signals, for either of them, and for a value. The loop submits more packets than
-   * the ring has slots, but waits for each one. */
+  /* The first barrier waits for both signals, the second for either signal, and the third for a value. The loop
+   * submits more packets than the ring has slots, but waits for each packet. */
   for (int round = 0; round < ROUNDS; ++round) {
     hsa_signal_store_relaxed(first, 1);
     hsa_signal_store_relaxed(second, 1);

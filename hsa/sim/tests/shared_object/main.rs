@@ -1,5 +1,5 @@
-//! Builds the shared library with its script, links C programs to it that include only AMD's headers, and runs AMD's
-//! own programs on it.
+//! Builds the shared library with its script. Links the library to C programs that include only
+//! AMD's headers, and runs them. Also runs AMD's own programs on the library.
 
 mod exports;
 mod programs;
@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Returns the directories of AMD's headers that declare virtual memory. If there is none, reports that the test is
-/// skipped; fails if `HSA_VMM_REQUIRE` requires headers.
+/// Returns the directories of AMD's headers that declare virtual memory. If there is no such
+/// directory, reports that the test is skipped. Fails in this case if `HSA_VMM_REQUIRE` requires
+/// headers.
 fn headers(test: &str) -> Vec<PathBuf> {
     let variable = |name| std::env::var_os(name).unwrap_or_default();
     let mut folders: Vec<PathBuf> =
@@ -50,7 +51,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// Compiles a C program of this folder that uses the library, with AMD's headers.
+/// Compiles a C program of this folder with AMD's headers, and links it to the library.
 fn compile(source: &str, headers: &Path, program: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shared_object").join(source);
     let library = library();
@@ -70,7 +71,7 @@ fn compile(source: &str, headers: &Path, program: &Path) {
 fn build(folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("shared/build");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
-    // Run the script from a directory outside the workspace.
+    // The script must also work from a directory outside the workspace.
     run(Command::new(script)
         .arg(folder)
         .current_dir("/")
@@ -120,7 +121,8 @@ fn c_program_uses_the_interface_of_each_header() {
     }
 }
 
-/// Checks that the program requires the symbol version ROCR_1, as with AMD's library.
+/// Checks that the program `cycle` requires the symbol version ROCR_1, as it does when it is linked
+/// to AMD's library.
 fn check_references(folder: &Path) {
     let output = run(Command::new("nm").arg("-D").arg(folder.join("cycle")));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -134,7 +136,7 @@ fn loader_accepts_the_shared_object() {
     let library = unsafe { hsa_sys::Library::load(&hsa_sys::Search::only(&path)) };
     let library = library.expect("every function exists");
     assert!(library.table().vmem.is_ok());
-    // SAFETY: no arguments; the library is never unloaded.
+    // SAFETY: the functions have no arguments, and the library is never unloaded.
     unsafe {
         assert_eq!((library.table().core.hsa_init)(), hsa_sys::HSA_STATUS_SUCCESS);
         assert_eq!((library.table().core.hsa_shut_down)(), hsa_sys::HSA_STATUS_SUCCESS);

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The tests of rocrtst that run no kernel, short ones first. The simulation passes them.
+/// The tests of rocrtst that run no kernel. The short tests come first. The simulation passes them.
 ///
-/// Left out: `Reference_Count`, which passes but leaves a reference to the runtime for the next test;
-/// `Max_Reference_Count` (2^31 calls); the write index tests (40 million calls each); and the copies of `rocrtstPerf`,
-/// which look for the GPU among the machine's PCI devices.
+/// The list does not contain these tests:
+/// - `Reference_Count` passes, but leaves a reference to the runtime for the next test.
+/// - `Max_Reference_Count` makes 2^31 calls, and each test of the write index makes 40 million calls.
+/// - The copies of `rocrtstPerf` look for the GPU among the machine's PCI devices.
 const WITHOUT_KERNELS: [&str; 21] = [
     "rocrtstFunc.VirtMemory_Basic_Test",
     "rocrtstFunc.VirtMemory_Interprocess_Test",
@@ -35,7 +36,7 @@ const WITHOUT_KERNELS: [&str; 21] = [
     "rocrtstStress.Memory_Concurrent_Free_Test",
     "rocrtstStress.Memory_Concurrent_Pool_Info_Test",
 ];
-/// The number of tests at the start of this list that run by default.
+/// The number of tests at the start of [`WITHOUT_KERNELS`] that run by default.
 const DEFAULT_COUNT: usize = 6;
 
 /// Tests of rocrtst that run kernels. They fail, and must not hang.
@@ -49,11 +50,11 @@ const WITH_KERNELS: [&str; 7] = [
     "rocrtstPerf.ENQUEUE_LATENCY",
 ];
 
-/// The time limit of rocrtst. All of its tests here take 40 s on two busy processors.
+/// The time limit of rocrtst. All tests of both lists take 40 s on two busy processors.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Makes a program load the simulation instead of the AMD runtime of its installation. Also preloads the libraries
-/// `others`.
+/// Makes a program load the simulation instead of AMD's runtime, which is installed with the
+/// program. Also preloads the libraries `others`.
 fn use_simulation(command: &mut Command, others: &[PathBuf]) {
     let simulation = library().join("libhsa-runtime64.so.1");
     let libraries = [&simulation].into_iter().chain(others);
@@ -70,9 +71,10 @@ fn preloaded(command: &Command) -> Vec<PathBuf> {
 
 #[test]
 fn rocminfo_prints_two_gpus() {
-    for fetched in test::selected_releases("programs::rocminfo_prints_two_gpus") {
+    for fetched in test::fetch_selected_releases("programs::rocminfo_prints_two_gpus") {
         let mut command = fetched.command("rocminfo");
-        // rocminfo first looks for amdgpu in /sys/module, which only the emulated driver provides here.
+        // rocminfo first looks for amdgpu in /sys/module. On a machine without amdgpu, only the
+        // emulated driver provides it.
         Emulation::with_gpus(1).apply(&mut command).expect("the emulated driver was built");
         let driver = preloaded(&command);
         use_simulation(&mut command, &driver);
@@ -108,8 +110,9 @@ enum Runtime {
     Amd,
 }
 
-/// Runs tests of rocrtst in one process. Returns whether all passed, and the output; `None` if rocrtst cannot be
-/// fetched, which is reported. Fails if `HSA_VMM_REQUIRE` requires AMD's runtime.
+/// Runs tests of rocrtst in one process. Returns whether all passed, and the output. If rocrtst
+/// cannot be fetched, reports this and returns `None`, or panics if `HSA_VMM_REQUIRE` requires
+/// AMD's runtime.
 fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, String)> {
     let Rocrtst { fetched, program } =
         match hsa_rocr::fetch_rocrtst(&hsa_rocr::folder().unwrap(), &mut |_| ()) {
@@ -171,15 +174,15 @@ fn rocrtst_with_kernels_fails_without_hanging() {
     }
 }
 
-/// Runs in the virtual machine: cli/tests/vm starts it there.
+/// `cli/tests/vm` starts this test in the virtual machine.
 #[test]
 #[ignore = "needs GPUs"]
-fn rocrtst_passes_on_own_driver() {
+fn rocrtst_passes_on_machine_driver() {
     assert!(
-        test::uses_own_driver(),
+        test::uses_machine_driver(),
         "HSA_VMM_TEST_DRIVER=own allows the use of this machine's GPUs"
     );
-    let name = "programs::rocrtst_passes_on_own_driver";
+    let name = "programs::rocrtst_passes_on_machine_driver";
     let cases = &WITHOUT_KERNELS[..2];
     let Some((passed, output)) = run_rocrtst(name, Runtime::Amd, cases) else { return };
     assert!(passed && output.contains("[  PASSED  ] 2 tests."), "{output}");

@@ -7,15 +7,15 @@
 use super::token::Token;
 
 /// Removes one Rust type from the start of `tokens`, and returns the C type.
-pub fn read(tokens: &mut &[Token<'_>]) -> String {
+pub fn read_type(tokens: &mut &[Token<'_>]) -> String {
     if skip(tokens, "*") {
         let constant = if skip(tokens, "const") { "const " } else { "" };
         skip(tokens, "mut");
-        let target = read(tokens);
+        let target = read_type(tokens);
         return format!("{constant}__typeof__({target}) *");
     }
     if skip(tokens, "[") {
-        let element = read(tokens);
+        let element = read_type(tokens);
         expect(tokens, ";");
         let length = next(tokens).trim_end_matches("usize");
         expect(tokens, "]");
@@ -31,7 +31,7 @@ pub fn read(tokens: &mut &[Token<'_>]) -> String {
     }
     if name == "Option" {
         expect(tokens, "<");
-        let inner = read(tokens);
+        let inner = read_type(tokens);
         skip(tokens, ",");
         expect(tokens, ">");
         return inner;
@@ -47,13 +47,13 @@ fn function(tokens: &mut &[Token<'_>]) -> String {
     while !skip(tokens, ")") {
         next(tokens);
         expect(tokens, ":");
-        parameters.push(format!("__typeof__({})", read(tokens)));
+        parameters.push(format!("__typeof__({})", read_type(tokens)));
         skip(tokens, ",");
     }
     if parameters.is_empty() {
         parameters.push("void".to_owned());
     }
-    let result = if skip(tokens, "->") { read(tokens) } else { "void".to_owned() };
+    let result = if skip(tokens, "->") { read_type(tokens) } else { "void".to_owned() };
     format!("__typeof__({result}) (*)({})", parameters.join(", "))
 }
 
@@ -72,7 +72,7 @@ pub fn c_name(name: &str) -> String {
         "u64" => "uint64_t",
         "i64" => "int64_t",
         _ if name.starts_with("hsa_") => {
-            // Bindgen uses the struct tag (`…_s`); both headers also define the typedef (`…_t`).
+            // Bindgen uses the struct tag (`…_s`). Both headers also define the typedef (`…_t`).
             return name
                 .strip_suffix("_s")
                 .map_or_else(|| name.to_owned(), |stem| format!("{stem}_t"));
@@ -89,7 +89,7 @@ pub fn next<'a>(tokens: &mut &[Token<'a>]) -> Token<'a> {
     first
 }
 
-/// Removes the first token if it is `token`; returns whether it was.
+/// Removes the first token if it is `token`. Returns whether it was `token`.
 pub fn skip(tokens: &mut &[Token<'_>], token: &str) -> bool {
     let matches = tokens.first() == Some(&token);
     if matches {

@@ -4,11 +4,11 @@
 pub mod c_type;
 pub mod token;
 
-use c_type::{c_name, expect, next, read, skip};
+use c_type::{c_name, expect, next, read_type, skip};
 use core::mem::offset_of;
 use token::Token;
 
-/// The checked-in bindings, even if this test was compiled with generated ones.
+/// The checked-in bindings, even if this test was compiled with generated bindings.
 pub const BINDINGS: &str = include_str!("../../src/bindings.rs");
 
 /// A claim about a C header.
@@ -55,7 +55,7 @@ pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim>
 fn constant(rest: &mut &[Token<'_>]) -> Claim {
     let name = next(rest);
     expect(rest, ":");
-    read(rest);
+    read_type(rest);
     expect(rest, "=");
     let sign = if skip(rest, "-") { "-" } else { "" };
     let value = next(rest);
@@ -69,14 +69,14 @@ fn constant(rest: &mut &[Token<'_>]) -> Claim {
 fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<Claim> {
     let name = next(rest);
     expect(rest, "=");
-    let target = read(rest);
+    let target = read_type(rest);
     // For a typedef of a structure, only its size and fields are claimed.
     if name == target {
         return None;
     }
     if target == "unsigned int" {
         // An enumeration. Its signedness depends on the compiler and on values that the bindings
-        // omit; only its size is part of the ABI.
+        // omit. Only its size is part of the ABI.
         return Some(Claim {
             subject: name.to_owned(),
             description: "is as large as an unsigned int".to_owned(),
@@ -106,7 +106,7 @@ fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
             next(rest);
         } else {
             let field = c_field(field);
-            let target = read(rest);
+            let target = read_type(rest);
             claims.push(Claim {
                 subject: format!("{owner}.{field}"),
                 description: format!("has the type {}", without_typeof(&target)),
@@ -138,7 +138,8 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
     }
     let (description, name) = text.split_once(" of ").expect("`Size of TYPE`");
     if name.contains("__bindgen_ty_") {
-        // C cannot query the size of an anonymous union. The claim about its owner's size covers it.
+        // C cannot query the size of an anonymous union. The claim about the owner's size covers
+        // the union.
         return None;
     }
     let name = c_name(name);

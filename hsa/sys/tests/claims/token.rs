@@ -1,6 +1,6 @@
 //! Splits Rust or C source text into words, numbers, strings and punctuation.
 
-/// A token, as written; a string includes its quotes.
+/// A token, as written. A string includes its quotes.
 pub type Token<'a> = &'a str;
 
 pub fn tokens(text: &str) -> Vec<Token<'_>> {

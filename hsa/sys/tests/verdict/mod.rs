@@ -18,7 +18,8 @@ pub enum Verdict {
     Absent,
 }
 
-/// The compiler's result for a line. If a line has several messages, the greatest result counts.
+/// The compiler's result for a line. If a line has several messages, the last of these variants
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LineResult {
     Accepted,

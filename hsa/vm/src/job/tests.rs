@@ -148,7 +148,7 @@ fn copy_ignores_the_mode_of_the_file() {
 }
 
 #[test]
-fn left_folders_do_not_prevent_a_boot() {
+fn leftover_folders_do_not_prevent_booting() {
     let job = booted_job();
     let inner = job.guest_folder().join("folder/inner");
     fs::create_dir_all(&inner).unwrap();

@@ -88,8 +88,8 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor to the lowest free number that is at least `floor`, if there is one, and marks it as the
-/// emulation's. Returns the descriptor's number.
+/// Moves a descriptor to the lowest free number that is at least `floor`, if there is such a
+/// number. Marks the descriptor as the emulation's, and returns its number.
 pub(crate) fn move_above_floor(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: the call accesses no memory; the emulation has just opened the descriptor.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
@@ -112,10 +112,4 @@ pub(crate) fn move_file_above_floor(file: File) -> File {
 /// Unmarks the descriptor of a file that [`move_file_above_floor`] has marked, which the caller then drops.
 pub(crate) fn unmark_file(file: &File) {
     mark(std::os::fd::AsRawFd::as_raw_fd(file), false);
-}
-
-/// Returns the user that owns the files shared between processes.
-pub(crate) fn user() -> libc::uid_t {
-    // SAFETY: the call accesses no memory.
-    unsafe { libc::geteuid() }
 }

@@ -1,5 +1,6 @@
-//! The objects of a sequence, recorded from its successful calls. Used to clean up, and to find the
-//! addresses to compare and the memory that a GPU can access without a fault.
+//! The objects of a sequence, recorded from its successful calls. The tests use them to clean up,
+//! to select the addresses to compare, and to find the memory that a GPU can access without a
+//! fault.
 
 use crate::calls::*;
 use crate::side::{Outcome, Value};
@@ -17,21 +18,22 @@ pub struct Mapping {
 
 /// The objects of a sequence.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct Objects {
     /// Each reservation's start, as an offset in the area, and its size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
-    /// The start of each reservation, including freed ones.
+    /// The start of each reservation, including freed reservations.
     starts: BTreeMap<Name, u64>,
-    /// The number of references of each handle. Handles without references are removed.
+    /// The number of references of each handle. The map does not contain handles without
+    /// references.
     pub references: BTreeMap<Name, u64>,
     pub mappings: Vec<Mapping>,
     /// Addresses to compare, as offsets from the start of the area.
     pub points: BTreeSet<u64>,
 }
 
-impl State {
-    /// Returns the offset of a location in the area.
-    pub fn in_area(&self, location: Location) -> Option<u64> {
+impl Objects {
+    /// Returns a location as an offset in the area, if the location is known.
+    pub fn area_offset(&self, location: Location) -> Option<u64> {
         match location {
             Location::Null => None,
             Location::Area(offset) => Some(offset),
@@ -40,13 +42,13 @@ impl State {
     }
 
     fn start_of(&self, mapping: &Mapping) -> u64 {
-        let start = self.in_area(Location::In(mapping.reservation, mapping.offset));
+        let start = self.area_offset(Location::In(mapping.reservation, mapping.offset));
         start.unwrap_or(u64::MAX)
     }
 
     /// Returns whether one mapping contains a range.
     pub fn is_mapped(&self, location: Location, size: u64) -> bool {
-        let Some(at) = self.in_area(location) else { return false };
+        let Some(at) = self.area_offset(location) else { return false };
         self.mappings.iter().any(|mapping| {
             let start = self.start_of(mapping);
             start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
@@ -54,9 +56,9 @@ impl State {
     }
 
     /// Returns whether two ranges of the same size share memory, through one mapping or through two.
-    pub fn share_memory(&self, first: Location, second: Location, size: u64) -> bool {
+    pub fn ranges_share_memory(&self, first: Location, second: Location, size: u64) -> bool {
         let memory_at = |location| {
-            let at = self.in_area(location)?;
+            let at = self.area_offset(location)?;
             let contains = |mapping: &&Mapping| {
                 (self.start_of(mapping)..self.start_of(mapping).saturating_add(mapping.size))
                     .contains(&at)
@@ -79,7 +81,7 @@ impl State {
 
     /// Returns the number of mappings that intersect a range.
     pub fn mappings_in(&self, location: Location, size: u64) -> usize {
-        let Some(at) = self.in_area(location) else { return 0 };
+        let Some(at) = self.area_offset(location) else { return 0 };
         let overlaps = |mapping: &&Mapping| {
             let start = self.start_of(mapping);
             start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
@@ -87,8 +89,8 @@ impl State {
         self.mappings.iter().filter(overlaps).count()
     }
 
-    /// Records the effect of a call. `current_name` returns the name to which a handle's value
-    /// refers now.
+    /// Records the effect of a call. `current_name` returns the name of the object to which a
+    /// handle's value now refers.
     pub fn record(&mut self, call: &Call, outcome: &Outcome, current_name: impl Fn(Name) -> Name) {
         if outcome.status != hsa_sys::HSA_STATUS_SUCCESS {
             return;
@@ -102,7 +104,7 @@ impl State {
                 }
             }
             Call::Free { at, .. } => {
-                let start = self.in_area(at);
+                let start = self.area_offset(at);
                 self.reservations.retain(|_, (other, _)| Some(*other) != start);
             }
             Call::Create { id, .. } | Call::Import { id, .. } => {
@@ -130,7 +132,7 @@ impl State {
                 self.record_mapping(at, size, handle);
             }
             Call::Unmap { at, size } => {
-                let Some(start) = self.in_area(at) else { return };
+                let Some(start) = self.area_offset(at) else { return };
                 let end = start.saturating_add(size);
                 let mappings = core::mem::take(&mut self.mappings);
                 let outside = |mapping: &Mapping| !(start..end).contains(&self.start_of(mapping));
@@ -143,7 +145,7 @@ impl State {
 
     /// Records a mapping, with its location relative to its reservation.
     fn record_mapping(&mut self, at: Location, size: u64, handle: Option<Name>) {
-        let Some(at) = self.in_area(at) else { return };
+        let Some(at) = self.area_offset(at) else { return };
         let containing = self.reservations.iter().find(|(_, (start, reserved))| {
             *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
         });
@@ -153,7 +155,7 @@ impl State {
     }
 
     /// Returns the calls that unmap, free and release all objects.
-    pub fn clean_up(&self) -> Vec<Call> {
+    pub fn cleanup_calls(&self) -> Vec<Call> {
         let unmap = |mapping: &Mapping| Call::Unmap {
             at: Location::In(mapping.reservation, mapping.offset),
             size: mapping.size,
