@@ -192,7 +192,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
 }
 
 /// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
-/// `stress`, also record each native call in the page of the last call.
+/// `stress`, also record each native call in a page that they share with their parent.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.

@@ -60,7 +60,7 @@ impl Output {
         Ok(Screen::plain(Synced { file, path: path.clone() }))
     }
 
-    /// Opens the output like [`stream`](Self::stream), and cleans each text that is written.
+    /// Opens the output like [`stream`](Self::stream). Removes private data from each text that is written.
     pub fn private_stream(&self, privacy: &Privacy) -> anyhow::Result<Screen<'static>> {
         let mut screen = self.stream()?;
         screen.clean_with(privacy);
@@ -89,12 +89,12 @@ impl Output {
 /// Whether a result could not be written.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether a result could not be written. The exit status is then that of invalid usage, and not a verdict.
+/// Returns whether a result could not be written. The exit status is then the status of invalid usage.
 pub fn has_failed() -> bool {
     HAS_FAILED.load(Ordering::Relaxed)
 }
 
-/// Records that a result could not be written. Returns an error that names its destination: a path, or `to …`.
+/// Records that a result could not be written. Returns an error that names the result's destination: a path, or `to …`.
 pub fn failed(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
     HAS_FAILED.store(true, Ordering::Relaxed);
     io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}"))

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether standard output was closed when this process began (`hsa-vmm info >&-`).
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The C library calls this before Rust's runtime, which opens `/dev/null` in place of a closed standard output.
+/// The C library calls `check` before Rust's runtime starts. Rust's runtime opens `/dev/null` in place of a closed
+/// standard output.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CHECK: extern "C" fn() = check;
@@ -42,7 +43,7 @@ pub fn keep_closed(command: &mut Command) {
 /// Writes to standard output, without a buffer. Unlike [`io::Stdout`], returns an error if standard output is closed.
 ///
 /// If the reader has closed the pipe (`hsa-vmm conform | head -1`), discards the text. The command continues, so that
-/// its exit status is that of the complete run.
+/// its exit status is the status of the complete run.
 #[derive(Clone, Copy, Debug)]
 pub struct StandardOutput;
 

@@ -29,8 +29,8 @@ impl<'a> Executor<'a> {
         Self { common, time_limit, runtime_description: None, worker: None, interrupt }
     }
 
-    /// Runs sequences one after another in one process until one fails. Returns the index of that
-    /// sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
+    /// Runs sequences one after another in one process until a sequence fails. Returns the index of the
+    /// failed sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
     pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Failure)>> {
         // A loaded library may keep state from earlier sequences, so each run needs a new worker. Each sequence on a
         // simulation has a simulation of its own.

@@ -28,7 +28,7 @@ pub enum Task {
         first: u64,
         /// The difference between the numbers of consecutive sequences.
         step: u64,
-        /// The exclusive end of the numbers.
+        /// The exclusive end of the sequences' numbers. `None`: no end.
         end: Option<u64>,
     },
     /// Run these sequences one after another until one fails.

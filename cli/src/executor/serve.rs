@@ -29,7 +29,8 @@ pub fn serve(common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Runs sequences until one fails. With `reports_operations`, sends a message before each operation.
+/// Runs sequences until one fails, and sends each result. With `reports_operations`, also sends a message before each
+/// operation.
 fn run(
     messages: &Messages,
     selected: &SelectedRuntime,

@@ -123,7 +123,8 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     crate::program::become_program(command, program)
 }
 
-/// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
+/// Returns the chosen release. Without `--rocr`, returns the newest fetched release if it contains the program, and
+/// `PATH` does not find the program.
 fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<FetchedRelease>> {
     if let Some(release) = args.rocr {
         return Ok(Some(

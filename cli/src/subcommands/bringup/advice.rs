@@ -85,7 +85,7 @@ pub fn advise(
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
     }
-    // The first error usually causes the later ones.
+    // The first error usually causes the later errors.
     let is_error = |line: &&String| is_failed_request(line);
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
     let repeated = errors.first().map_or(0, |first| {

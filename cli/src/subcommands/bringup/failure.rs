@@ -112,8 +112,8 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns `None` if the run has not
-    /// failed.
+    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns
+    /// `None` if the run has not failed.
     pub fn of(run: &LevelRun, command: &str) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
@@ -374,8 +374,8 @@ impl LevelRun {
     }
 
     /// Returns the calls up to the call that shows the failure, without queries of agents and pools. If a thread other
-    /// than the main thread failed, returns the first calls of the main thread, then the last round of that thread. If
-    /// no call failed, returns all calls of the main thread, with queries.
+    /// than the main thread failed, returns the first calls of the main thread, then the last round of the failed
+    /// thread. If no call failed, returns all calls of the main thread, with queries.
     fn listed_calls(&self) -> Vec<String> {
         let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);

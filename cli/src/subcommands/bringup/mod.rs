@@ -63,8 +63,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut kernel = KernelLog::open_at_end();
     args.output.check()?;
     let interrupt = Interrupt::new()?;
-    // The table is written level by level.
-    // The reader of a table copies its commands, so that names stay without --redact.
+    // The table is written level by level. Without --redact, the table keeps the names of the user and of the home
+    // folder, because its readers copy commands.
     let open_table = || match args.privacy.removes_folders() {
         true => args.output.private_stream(&args.privacy),
         false => args.output.stream(),
@@ -213,12 +213,12 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults
 }
 
-/// Runs a level, or the part of the level's other process, in a process that `bringup` has started.
+/// Runs a level's main process or another process of the level. `bringup` has started this process as a worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, messages) = begin()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
     if args.other_process.is_some() {
-        return run_level::run_in_second_process(args, level, &recorder, &requests);
+        return run_level::run_in_other_process(args, level, &recorder, &requests);
     }
     run_level::run_level(args, level, &recorder)?;
     Ok(Exit::Success)
@@ -268,7 +268,7 @@ struct Report<'a> {
     interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
-    /// The quirks that the library looked for after the last level; `null` if it did not look for any.
+    /// The quirks that the library looked for after the last level; `null` if the library did not look for quirks.
     probes: Option<Vec<ProbeDescription>>,
 }
 

@@ -165,7 +165,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// Runs the other process of "killed": holds memory until it is killed.
+/// Runs the other process of "killed": holds memory until the process is killed.
 pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let size = large_size(resources, hsa.available_memory(gpu).unwrap_or_default());

@@ -22,6 +22,7 @@ thread_local! {
 pub struct Recorder {
     messages: Messages,
     process: u8,
+    /// The number of calls so far.
     calls: AtomicU64,
     driver_log: Option<PathBuf>,
 }
@@ -31,7 +32,7 @@ pub struct Recorder {
 pub struct AlreadyReported;
 
 impl Recorder {
-    /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first.
+    /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first process.
     pub fn new(messages: Messages, process: u8) -> Self {
         let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
         Self { messages, process, calls: AtomicU64::new(0), driver_log }

@@ -96,8 +96,8 @@ fn write_body(text: &mut String, calls: &[&Call]) {
     write_statements(text, calls, "  ");
 }
 
-/// Returns the calls of one thread up to the end of its first round. Chooses the thread that failed, if one did. All
-/// rounds and threads make the same calls.
+/// Returns the calls of one thread up to the end of its first round. Chooses the thread of the failed call, if a call
+/// failed. All rounds and threads make the same calls.
 fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     let thread = failed.map_or(1, |call| call.begin.thread.max(1));
     let by_thread: Vec<_> =
@@ -150,8 +150,9 @@ fn write_statements(text: &mut String, calls: &[&Call], indent: &str) {
     }
 }
 
-/// Writes releases of the resources that the calls have not released: a failed round stops early, and some memory
-/// is allocated once for all rounds. AMD's runtime crashes in `hsa_shut_down` if a GPU's mapping still exists.
+/// Writes calls that release the resources that `calls` do not release. A failed round stops before its releases, and
+/// some memory is allocated once for all rounds. AMD's runtime crashes in `hsa_shut_down` if a GPU's mapping still
+/// exists.
 fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
     let was_called = |name: &str| calls.iter().any(|call| call.begin.call == name);
     for (allocate, release, arguments) in RELEASES {

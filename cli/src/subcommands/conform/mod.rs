@@ -118,8 +118,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the last lines of a run for people: what a table omits, the reason for an early end, and the counts by
-/// status.
+/// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
+/// for an early end, and the counts by status.
 fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
@@ -209,7 +209,7 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
-    /// Writes how KTAP results are produced. `runtime` describes the runtime.
+    /// Writes a description of the run to KTAP output. `runtime` describes the runtime.
     fn describe(&mut self, args: &Conform, runtime: &str, driver: Option<Driver>) {
         let Some(stream) = &mut self.stream else { return };
         let config = args.common.runtime.config_text();
@@ -219,8 +219,9 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
-    /// Adds the result of a case from the interrupted run that this run continues.
-    fn add_finished(&mut self, case: &CaseReport) {
+    /// Writes a result to KTAP output, but not to the partial file. The partial file already contains the results of the
+    /// interrupted run that this run continues.
+    fn add_to_stream(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
@@ -228,7 +229,7 @@ impl ResultWriter {
     fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
-        self.add_finished(case);
+        self.add_to_stream(case);
     }
 }
 
@@ -331,7 +332,7 @@ fn run_all(
         return Ok(report);
     }
     let add_finished = |writer: &mut ResultWriter| {
-        options.finished.iter().for_each(|case| writer.add_finished(case))
+        options.finished.iter().for_each(|case| writer.add_to_stream(case))
     };
     let log = RefCell::new(DriverLog::open());
     let mut command = || {

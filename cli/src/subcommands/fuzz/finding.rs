@@ -131,8 +131,8 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
     }
 }
 
-/// Repeats a sequence: first alone, then after the sequences that its process ran before. Returns the
-/// sequences and the failure if it occurs again.
+/// Repeats the sequence `number`: first alone, then after the sequences that its process ran before. The process ran
+/// every `step`-th sequence. If a failure occurs again, returns the sequences and the failure.
 fn repeat(
     executor: &mut Executor,
     generator: &Generator,

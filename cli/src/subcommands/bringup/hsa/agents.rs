@@ -74,7 +74,7 @@ impl Hsa<'_> {
         Ok(value)
     }
 
-    /// Returns the number of available bytes of an agent's memory; `None` if the runtime does not report it.
+    /// Returns the number of available bytes of an agent's memory; `None` if the runtime does not report this number.
     pub fn available_memory(&self, agent: &Agent) -> Option<u64> {
         let mut value = 0_u64;
         let arguments = [
