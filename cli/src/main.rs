@@ -82,13 +82,13 @@ fn main() -> ExitCode {
                 .write_styled(red, "error")
                 .and_then(|()| writeln!(screen, ": {}", error_message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
-            if error.is::<subcommands::vm::Failed>() {
+            if error.is::<subcommands::vm::VmError>() {
                 return ExitCode::from(subcommands::vm::FAILED);
             }
-            if error.is::<subcommands::emulate::Failed>() {
+            if error.is::<subcommands::emulate::EmulationError>() {
                 return ExitCode::from(subcommands::emulate::FAILED);
             }
-            if error.is::<subcommands::record::Failed>() {
+            if error.is::<subcommands::record::RecordError>() {
                 return ExitCode::from(subcommands::record::FAILED);
             }
             let status = match not_started {

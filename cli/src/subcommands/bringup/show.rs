@@ -112,7 +112,8 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
                 Some(DriverResult::NoRequest) => (DIM, "·"),
                 None => (Style::new(), " "),
             };
-            let (file, request) = (without_prefix(interface.file), without_prefix(interface.request));
+            let (file, request) =
+                (without_prefix(interface.file), without_prefix(interface.request));
             let line = format!("{file:9} {request:29} {}", interface.function);
             out.write_styled(style, mark)?;
             writeln!(out, " {}", line.trim_end())?;
