@@ -10,15 +10,15 @@ mod setup;
 
 mod attributes;
 mod calls;
+mod comparison;
 mod crashes;
 mod exclusions;
 mod generator;
 mod observe;
-mod pair;
 mod shrink;
-mod side;
 mod state;
 mod stress;
+mod tested_runtime;
 mod trace;
 mod worker;
 

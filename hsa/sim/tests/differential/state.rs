@@ -2,7 +2,7 @@
 //! addresses to compare and the memory that a GPU can access without a fault.
 
 use crate::calls::*;
-use crate::side::{Outcome, Value};
+use crate::tested_runtime::{Outcome, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A handle mapped at an address.

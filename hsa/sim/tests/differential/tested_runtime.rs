@@ -56,7 +56,7 @@ impl From<hsa_status_t> for Outcome {
 
 /// A started runtime.
 #[derive(Debug)]
-pub struct Side {
+pub struct TestedRuntime {
     core: Core,
     pub vmem: Vmem,
     pub agents: Vec<hsa_agent_t>,
@@ -72,7 +72,7 @@ pub struct Side {
     dev_null: std::fs::File,
 }
 
-impl Side {
+impl TestedRuntime {
     /// Starts a runtime. The area of its first sequence begins at `area`.
     pub fn start(table: &Table, area: u64) -> Self {
         let (core, vmem) = (table.core, table.vmem.expect("virtual memory"));

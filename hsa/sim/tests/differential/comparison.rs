@@ -3,8 +3,8 @@
 use crate::calls::*;
 use crate::exclusions;
 use crate::observe::{self, MappedRange};
-use crate::side::{AREA_SIZE, Outcome, Side};
 use crate::state::State;
+use crate::tested_runtime::{AREA_SIZE, Outcome, TestedRuntime};
 use core::fmt;
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_own_driver;
@@ -34,8 +34,8 @@ pub struct Pair {
     release: Release,
     library: Library,
     simulation: Simulation,
-    amd: Side,
-    simulated: Side,
+    amd: TestedRuntime,
+    simulated: TestedRuntime,
     /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
     /// Whether memory in this sequence has stayed claimed after it was unmapped and released
@@ -95,8 +95,8 @@ impl Pair {
         // SAFETY: the caller promises an HSA runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
-        let amd = Side::start(library.table(), AMD_AREAS);
-        let simulated = Side::start(simulation.table(), SIMULATED_AREAS);
+        let amd = TestedRuntime::start(library.table(), AMD_AREAS);
+        let simulated = TestedRuntime::start(simulation.table(), SIMULATED_AREAS);
         assert_eq!(
             amd.pool_attributes(),
             simulated.pool_attributes(),
@@ -120,9 +120,9 @@ impl Pair {
     pub fn restart(&mut self) {
         let simulation = simulation(self.release);
         let (amd_area, simulated_area) = (self.amd.area, self.simulated.area);
-        let start = |side: &mut Side, table: &Table, area| {
-            assert_eq!(side.shut_down(), HSA_STATUS_SUCCESS, "hsa_shut_down");
-            *side = Side::start(table, area);
+        let start = |runtime: &mut TestedRuntime, table: &Table, area| {
+            assert_eq!(runtime.shut_down(), HSA_STATUS_SUCCESS, "hsa_shut_down");
+            *runtime = TestedRuntime::start(table, area);
         };
         start(&mut self.amd, self.library.table(), amd_area);
         start(&mut self.simulated, simulation.table(), simulated_area);
@@ -184,7 +184,7 @@ impl Pair {
     fn differing_values(&self, state: &State) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
-            let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
+            let [amd, simulated] = [0, 1].map(|index| self.observe(index, state));
             let values = differences(&amd, &simulated);
             if values.is_empty() || !uses_own_driver() || started.elapsed() > FREE_LIMIT {
                 return values;
@@ -220,27 +220,27 @@ impl Pair {
     }
 
     fn observe(&self, index: usize, state: &State) -> ObservedState {
-        let side = if index == 0 { &self.amd } else { &self.simulated };
-        let area = side.area;
+        let runtime = if index == 0 { &self.amd } else { &self.simulated };
+        let area = runtime.area;
         let access = |&point: &u64| {
-            let agents = side.agents.iter();
-            (point, agents.map(|agent| side.get_access(area + point, *agent)).collect())
+            let agents = runtime.agents.iter();
+            (point, agents.map(|agent| runtime.get_access(area + point, *agent)).collect())
         };
         let same_name =
             |name: &&Name| self.amd.current_name(**name) == self.simulated.current_name(**name);
-        let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
+        let properties = |name: &Name| (*name, runtime.properties(Handle::Of(*name)));
         let ranges = self.without_known_difference(observe::ranges(area, area + AREA_SIZE));
-        let available = side.available_memory();
+        let available = runtime.available_memory();
         let used = self.memory_before[index].iter().zip(available);
         let used = used.map(|(before, now)| *before as i64 - now as i64);
         // With AMD's kernel driver, an open or imported dma-buf keeps its memory in use after the exported handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
         // closed. They count the memory until the exported handle is released.
-        let is_kept = self.lingered || (uses_own_driver() && side.has_shared_memory());
+        let is_kept = self.lingered || (uses_own_driver() && runtime.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
             access: state.points.iter().map(access).collect(),
-            properties: side.handle_names().filter(same_name).map(properties).collect(),
+            properties: runtime.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &ranges),
             ranges,
             memory_used,
@@ -284,9 +284,9 @@ impl Pair {
         }
         let state = State::default();
         values.extend(self.differing_values(&state));
-        for side in [&self.amd, &self.simulated] {
-            if !observe::ranges(side.area, side.area + AREA_SIZE).is_empty() {
-                observe::clear(side.area, side.area + AREA_SIZE);
+        for runtime in [&self.amd, &self.simulated] {
+            if !observe::ranges(runtime.area, runtime.area + AREA_SIZE).is_empty() {
+                observe::clear(runtime.area, runtime.area + AREA_SIZE);
             }
         }
         (!values.is_empty()).then_some(Difference { after: None, values })
