@@ -30,7 +30,7 @@ const LARGE_SIZE: u64 = 64 << 20;
 
 /// AMD's runtime and the simulation, both started.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Comparison {
     release: Release,
     library: Library,
     simulation: Simulation,
@@ -90,7 +90,7 @@ pub fn simulation(release: Release) -> Simulation {
     Simulation::start(config).expect("a free slot")
 }
 
-impl Pair {
+impl Comparison {
     pub fn start(release: Release, runtime: &Path) -> Self {
         // SAFETY: the caller promises an HSA runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
