@@ -184,9 +184,9 @@ impl Replayer {
             vmem,
             cpus,
             gpus,
-            blocks: none(plan.blocks),
-            memories: none(plan.memory_handles),
-            descriptors: (0..plan.descriptors).map(|_| None).collect(),
+            blocks: none(plan.block_count),
+            memories: none(plan.handle_count),
+            descriptors: (0..plan.descriptor_count).map(|_| None).collect(),
             mapped: Vec::new(),
         })
     }
