@@ -50,7 +50,7 @@ pub enum Skipped {
     NotReturned,
     /// A copy or a fill: recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
-    Contents,
+    MovesData,
     /// An address that no recorded call has returned.
     #[error("uses an address that no recorded call has returned")]
     UnknownAddress,
@@ -341,7 +341,7 @@ impl<'a> Values<'a> {
                 return Err(Skipped::Dmabuf);
             }
             Call::CloseDmabuf { .. } => return Err(Skipped::Dmabuf),
-            Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::Contents),
+            Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::MovesData),
         })
     }
 }
