@@ -129,7 +129,7 @@ fn steps_refer_to_the_newest_result() {
     let map_import = MAP.replace("0x5", "0x6");
     let calls = [RESERVE, CREATE, RELEASE, CREATE, MAP, RETAIN, import, &map_import, UNMAP, COPY];
     let plan = plan(&recording(&calls));
-    assert_eq!((plan.blocks, plan.memory_handles, plan.descriptors), (1, 3, 0));
+    assert_eq!((plan.block_count, plan.handle_count, plan.descriptor_count), (1, 3, 0));
     assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
     let start = AddressRef::Block { block: 0, offset: 0 };
@@ -140,7 +140,7 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
     // The descriptor comes from another process. The import, the mapping of the imported memory and its unmap are skipped.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
-    assert_eq!(actions[9], Err(Skipped::Contents));
+    assert_eq!(actions[9], Err(Skipped::MovesData));
     assert_eq!(plan.steps[9].line, 11);
 }
 
