@@ -83,7 +83,8 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     Ok(())
 }
 
-/// Returns a row for each GPU that says whether the library can control its page table; one row if all GPUs are equal.
+/// Returns a row for each GPU, or one row if the rows of all GPUs are equal. A row says whether the library can control
+/// the GPU's page table.
 fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
     let sentence = |reason: &str| match reason {
         "" => "can be controlled, which enforces permissions (conform --page-tables)".to_owned(),
@@ -135,7 +136,8 @@ fn print_agents(
     Ok(())
 }
 
-/// Describes whether an agent's permissions are enforced: for a GPU only by a `Vmm` that controls page tables.
+/// Describes whether an agent's permissions are enforced. Only a `Vmm` that controls page tables enforces the
+/// permissions of a GPU.
 fn permissions(agent: &AgentDescription) -> String {
     match (agent.page_table_failure.as_deref(), agent.enforcement.as_str()) {
         (Some(""), "enforced") => "enforced with page tables".to_owned(),

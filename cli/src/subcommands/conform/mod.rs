@@ -219,8 +219,8 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
-    /// Writes a result to KTAP output, but not to the partial file. The partial file already contains the results of the
-    /// interrupted run that this run continues.
+    /// Writes a result to KTAP output, but not to the partial file. The partial file already contains the results of
+    /// the interrupted run that this run continues.
     fn add_to_stream(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
         self.error = self.error.take().or(streamed.context("cannot write the results").err());

@@ -95,12 +95,14 @@ struct Replayer {
     /// The agents, each with its pools.
     cpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
     gpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
-    /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until the
-    /// call has succeeded here.
+    /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until this
+    /// process has reserved or allocated the block.
     blocks: Vec<Option<u64>>,
-    /// The runtime's handles of physical memory, by the number of the handle in the plan; `None` as for `blocks`.
+    /// The runtime's handles of physical memory, by the number of the handle in the plan; `None` until a call in this
+    /// process has returned the handle.
     memories: Vec<Option<u64>>,
-    /// The exported descriptors, by the number of the descriptor in the plan; `None` as for `blocks`.
+    /// The exported descriptors, by the number of the descriptor in the plan; `None` until a call in this process has
+    /// returned the descriptor.
     descriptors: Vec<Option<OwnedFd>>,
     /// The address and the size of each mapping that still exists.
     mapped: Vec<(u64, u64)>,
@@ -121,13 +123,13 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 extern "C" fn add_pool(pool: sys::hsa_amd_memory_pool_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
+    // SAFETY: `Replayer::new` passes a pointer to a vector of pools, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
     sys::HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_agent(agent: sys::hsa_agent_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
+    // SAFETY: `Replayer::new` passes a pointer to a vector of agents, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
     sys::HSA_STATUS_SUCCESS
 }
