@@ -184,7 +184,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     })
 }
 
-/// Writes the runtime and how the results are produced.
+/// Writes a description of the runtime and of the run.
 fn write_notes(ktap: &mut Ktap<Screen<'_>>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
     let runtime = match &run.runtime {
         Some(Some(path)) => path,

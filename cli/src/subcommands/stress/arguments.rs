@@ -71,7 +71,7 @@ fn parse_part(text: &str) -> Result<Part, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// A resource that `stress` leaks on purpose. `OpenedOnce` is kept only once, which is not a leak.
+/// A resource that `stress` leaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeliberateLeak {
     /// A `Vmm` with a mapping

@@ -129,7 +129,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
 }
 
-/// Writes the runtime and how the results are produced.
+/// Writes a description of the runtime and of the run.
 fn write_notes(
     ktap: &mut Ktap<Screen<'_>>,
     args: &Stress,
