@@ -50,8 +50,8 @@ pub struct Stress {
     #[command(flatten)]
     pub privacy: Privacy,
     /// Run one process of a scenario; used by `stress` itself
-    #[arg(long, value_name = "PART", value_parser = parse_part, hide = true)]
-    pub worker: Option<Part>,
+    #[arg(long, value_name = "TASK", value_parser = parse_task, hide = true)]
+    pub worker: Option<WorkerTask>,
     /// Leak a resource on purpose, for tests
     #[arg(long, value_enum, hide = true)]
     pub leak: Option<DeliberateLeak>,
@@ -59,7 +59,7 @@ pub struct Stress {
 
 /// The work of one worker process; passed as JSON.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Part {
+pub struct WorkerTask {
     /// The number of the process, from 1.
     pub number: u32,
     pub scenario: Scenario,
@@ -67,7 +67,7 @@ pub struct Part {
     pub seed: u64,
 }
 
-fn parse_part(text: &str) -> Result<Part, String> {
+fn parse_task(text: &str) -> Result<WorkerTask, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
