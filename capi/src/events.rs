@@ -21,7 +21,7 @@ pub struct Event {
 
 const DISABLE_TIMING: c_uint = 0x2;
 const INTERPROCESS: c_uint = 0x4;
-/// The valid flags: blocking, no timing, interprocess, no fence, and the two kinds of release.
+/// The valid flags: blocking, no timing, interprocess, no fence, and the release fences for the device and the system.
 const FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {

@@ -91,7 +91,7 @@ impl Allocations {
     }
 
     /// Grants `user` access to all present and future memory of `owner`.
-    pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
+    pub fn enable_peer(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         if peers.contains(&(owner, user)) {
             let message = "peer access is already enabled";
@@ -102,8 +102,8 @@ impl Allocations {
         self.send_peers(owner, &mut peers, before)
     }
 
-    /// Revokes access that `enable` has granted.
-    pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
+    /// Revokes access that `enable_peer` has granted.
+    pub fn disable_peer(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
             let message = "peer access is not enabled";
@@ -433,13 +433,13 @@ mod tests {
         let other_owner = allocate(&runtime, &allocations, gpus[1]);
         let accessible = |at| accessibility(&allocations, at, &gpus);
         assert_eq!(accessible(before), [true, false, false]);
-        allocations.enable(gpus[0], gpus[1]).unwrap();
-        allocations.enable(gpus[0], gpus[2]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[1]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap();
         let after = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after] {
             assert_eq!(accessible(at), [true, true, true]);
         }
-        allocations.disable(gpus[0], gpus[1]).unwrap();
+        allocations.disable_peer(gpus[0], gpus[1]).unwrap();
         let last = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after, last] {
             assert_eq!(accessible(at), [true, false, true]);
@@ -449,9 +449,9 @@ mod tests {
             [false, true, false],
             "memory of another owner is not affected"
         );
-        let second_disable_error = allocations.disable(gpus[0], gpus[1]).unwrap_err();
+        let second_disable_error = allocations.disable_peer(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(second_disable_error.code, errors::PEER_ACCESS_NOT_ENABLED);
-        let second_enable_error = allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        let second_enable_error = allocations.enable_peer(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(second_enable_error.code, errors::PEER_ACCESS_ALREADY_ENABLED);
     }
 
@@ -460,10 +460,10 @@ mod tests {
         // The runtime's second call, which grants access to both peers, fails.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
         let (_runtime, gpus, allocations, at) = fixture(faults);
-        allocations.enable(gpus[0], gpus[1]).unwrap();
-        allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        allocations.enable_peer(gpus[0], gpus[1]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, false]);
-        allocations.enable(gpus[0], gpus[2]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, true]);
     }
 }

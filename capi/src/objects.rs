@@ -25,7 +25,7 @@ pub struct OpenArea {
 #[derive(Debug, Default)]
 pub struct MappedByArea {
     pub memory: BTreeMap<usize, AreaMemory<'static>>,
-    /// Set by `hsavmm_area_destroy`: an `mmap` that looked the area up before must fail.
+    /// Set by `hsavmm_area_destroy`: a call of `hsavmm_area_mmap` that has already looked up the area must then fail.
     pub destroyed: bool,
 }
 

@@ -57,7 +57,7 @@ pub unsafe fn read_each<T: Copy>(
             format_args!("({count}) is more than 65536"),
         ));
     }
-    // SAFETY: not null, so the caller guarantees that all are readable.
+    // SAFETY: not null, so the caller guarantees that all `count` values are readable.
     Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
 }
 
@@ -106,7 +106,7 @@ pub unsafe fn write_text(
         return Err(Failure::invalid_argument("length", "leaves no room for a text"));
     };
     let bytes = truncate(text, room).as_bytes();
-    // SAFETY: the caller guarantees room for `length` bytes, at least one more than these.
+    // SAFETY: the caller guarantees room for `length` bytes, which is at least one more than `bytes.len()`.
     unsafe {
         core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), pointer, bytes.len());
         pointer.add(bytes.len()).write(0);

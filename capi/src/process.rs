@@ -104,7 +104,8 @@ pub fn process() -> Result<Arc<Process>, Failure> {
     if let Some(process) = current_process() {
         return Ok(process);
     }
-    // `OWNER` is set before the lock is taken. It is set again afterwards, because a shut-down may have reset it.
+    // Set `OWNER` before taking the lock, so that a child that is forked meanwhile fails. Set it again afterwards,
+    // because a shut-down in another thread may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);

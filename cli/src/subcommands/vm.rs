@@ -301,8 +301,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             Some(FetchedRelease::open(&folder, release).map_err(VmError::from)?)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => None,
-        // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
-        // and use the simulation. In both cases, use the newest fetched release, if there is one.
+        // Use the newest fetched release in two cases: the release contains the program, which is not in PATH; or the
+        // program is `hsa-vmm`, which would otherwise use the simulation, because it finds no runtime.
         None => rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
             .inspect(|newest| {
