@@ -34,8 +34,8 @@ hipError_t hsavmm_use_profile(int profile);
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * and hipMemMap accepts an offset. Calls then return only after they have taken effect on the GPUs.
- * hsavmm_enforcement() returns whether the library controls a GPU's page table. If not, HSA_VMM_LOG=warn prints
- * the reason. */
+ * hsavmm_enforcement() returns whether the library controls a GPU's page table. If the library cannot control it,
+ * HSA_VMM_LOG=warn prints the reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ typedef struct hsavmm_runtime_info {
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
 /* Returns the message of this thread's last failed call: the function, the argument, its value and a
- * remedy. Returns "" before the first failure, and never null. The thread's next failed call overwrites it. */
+ * remedy. Returns "" before the first failure, and never null. The thread's next failed call overwrites the message. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
@@ -84,8 +84,8 @@ hipError_t hsavmm_check(void);
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
 /* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
- * `*enforced` to 0 if the library only records the agent's permissions. This applies to GPUs whose page tables
- * the library does not control, because AMD's driver maps all memory readable and writable. */
+ * `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions of
+ * a GPU whose page table it does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
@@ -102,9 +102,9 @@ typedef struct hsavmm_segment {
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
  * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
  * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The descriptor gives access to
- * the whole dma-buf: to the allocation outside the segment, and to small allocations of hipMalloc that share the
- * dma-buf. */
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. A descriptor gives access to the
+ * whole dma-buf, also outside the segment: to the other parts of the allocation, and to small allocations of
+ * hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
@@ -112,7 +112,7 @@ hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *s
 /* Each function performs all operations of a list, or none. The ranges may be in several reservations
  * and in any order, and must not overlap. Where possible, the library makes one call of the runtime for
  * adjacent ranges. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
- * access only if `desc` names it. */
+ * access only if `desc` names the host. */
 
 typedef struct hsavmm_mapping {
   void *ptr;
@@ -132,7 +132,7 @@ typedef struct hsavmm_range {
   size_t size;
 } hsavmm_range;
 
-/* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
+/* Creates each mapping, and sets the access to all mappings. If `desc_count` is 0, no agent has access. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
 /* Does the same as hsavmm_map_many, for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1)
@@ -204,11 +204,11 @@ hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, u
  * as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards, the program
  * must not unmap the range. It may release the handles at once. It may destroy the signals and free the addresses only
  * after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and hipErrorInvalidValue if the range
- * has more mappings than the queue's capacity. In both cases nothing was submitted. */
+ * has more mappings than the queue's capacity. After either error, nothing was submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
- * be unmapped: `report` describes the first of them. hsavmm_quarantine() lists those that stay mapped. */
+ * be unmapped: `report` describes the first of these mappings. hsavmm_quarantine() lists the mappings that stay mapped. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
 /* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
  * milliseconds. */

@@ -132,8 +132,8 @@ fn build_library(nodes: &Nodes, folder: &Path) {
     expect_success(&link.output().unwrap(), "the library of the baseline");
 }
 
-/// Writes the source of a program that refers to every function of some nodes, so that the loader must find all of
-/// them. The program calls none of them.
+/// Writes the source of a program that refers to every function of some nodes, so that the loader must find every
+/// function. The program does not call the functions.
 fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {

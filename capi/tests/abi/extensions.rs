@@ -176,7 +176,7 @@ fn missing_runtime_error_lists_attempts() {
     assert_eq!(expect_success(&output, "no runtime"), "hipErrorNoDevice 0:\n");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("HSA_VMM_RUNTIME"), "{errors}");
-    // The first line is printed in any case, the second is that of `hsavmm_last_message`.
+    // The library prints the first line. The program prints the second line, the result of `hsavmm_last_message`.
     for prefix in ["libhsavmm: no runtime: ", "hipGetDeviceCount: "] {
         let lines: Vec<_> = errors.split(prefix).collect();
         assert!(lines.len() == 2 && lines[1].contains("/nowhere/libhsa.so: "), "{errors}");

@@ -82,8 +82,8 @@ hipError_t hipFreeHost(void *ptr);
 /* Allocates memory of the host that all devices can access. The memory never migrates. */
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
-/* Allocates the same memory as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
- * For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
+/* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
+ * memory. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns.
  * Memory pools are not supported. */
