@@ -208,7 +208,8 @@ hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, u
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
- * be unmapped: `report` describes the first of these mappings. hsavmm_quarantine() lists the mappings that stay mapped. */
+ * be unmapped. `report` describes the first mapping that could not be unmapped. hsavmm_quarantine() lists the mappings
+ * that stay mapped. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
 /* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
  * milliseconds. */

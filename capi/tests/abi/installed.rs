@@ -60,7 +60,7 @@ fn pkg_config_finds_the_installation() {
     }
 }
 
-/// Configures and builds a CMake project. Returns CMake's errors if that fails.
+/// Configures and builds a CMake project. Returns CMake's errors if either step fails.
 fn build(folder: &Path, project: &str, prefix: &Path) -> Result<(), String> {
     std::fs::write(folder.join("CMakeLists.txt"), project).unwrap();
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());

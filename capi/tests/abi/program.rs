@@ -40,7 +40,7 @@ pub fn library_folder() -> PathBuf {
     found.expect("Cargo builds the library before its tests").to_owned()
 }
 
-/// A compiled program. Dropping this value deletes it.
+/// A compiled program. Dropping this value deletes the program's file.
 #[derive(Debug)]
 pub struct Program {
     file: PathBuf,
