@@ -37,7 +37,8 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Ends the case as failed. In a child process of a case, ends only the child; the parent then fails in wait_for() of process.h. */
+/* Ends the case as failed. In a child process of a case, ends only the child process. The parent process then fails in
+ * wait_for() of process.h. */
 static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,
