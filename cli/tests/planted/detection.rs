@@ -9,12 +9,13 @@ use std::sync::Mutex;
 
 /// The number of rows that a seed chooses.
 const SAMPLE_SIZE: usize = 1;
-/// The number of rows that are tested at once. Faults that hang leave the processors idle.
+/// The number of rows that are tested at once. This can be more than the number of processors, because faults that hang
+/// leave the processors idle.
 const THREADS: usize = 4;
 /// The number of rows that are tested at once while the page is written.
 const WRITING_THREADS: usize = 3;
 
-/// Returns whether the release of the page is fetched.
+/// Returns whether the release that docs/detection.md describes is fetched.
 fn is_release_fetched(name: &str) -> bool {
     let fetched_releases = test::fetched_releases(name).unwrap_or_default();
     let Target::Release(version) = pairs::TARGETS[0] else { return false };
@@ -50,7 +51,8 @@ fn detection_page_lists_each_effect_of_each_call() {
 enum Comparison {
     /// A tool must detect each fault that the page lists as detected.
     Detected,
-    /// A tool must detect exactly the faults that the page lists as detected; `bringup` at the same level.
+    /// A tool must detect exactly the faults that the page lists as detected. `bringup` must detect each fault at the
+    /// level that the page lists.
     Full,
 }
 
@@ -62,7 +64,7 @@ fn compare_with_page(
     comparison: Comparison,
 ) -> Result<(), String> {
     let filter = |cell: &Cell| match cell {
-        // `runtime.library.*` are results of the run, which no filter selects.
+        // `runtime.library.*` are results of the whole run. No filter selects these results.
         Cell::Detected(by, _)
             if !by.starts_with("exit") && by != "no end" && !by.starts_with("runtime.library.") =>
         {
@@ -93,18 +95,19 @@ fn compare_with_page(
         false => row.bringup.clone(),
     };
     // A late release is detected only if the tool counts memory during the delay. A lost WAIT_EVENTS is detected only
-    // if a thread sleeps.
+    // if a thread sleeps. Therefore, `bringup` may detect or miss these faults.
     let is_late_release = row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free");
     if is_late_release || row.pair.plan() == "WAIT_EVENTS=lost" {
         bringup = row.bringup.clone();
     }
-    // The fault is detected only in some runs: those in which the GPU reads the queue's freed memory.
+    // This fault is detected only in runs in which the GPU reads the queue's freed memory. Therefore, both tools may
+    // detect or miss it.
     if row.pair.plan() == "DESTROY_QUEUE=lost" {
         (conform, bringup) = (row.conform.clone(), row.bringup.clone());
     }
     for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
-        // Only the full comparison compares which check detects a fault. Threads of the runtime race with the
-        // tools, so different checks can detect a fault.
+        // Threads of the runtime race with the tools, so different cases or levels can detect a fault. Therefore, only
+        // the full comparison compares the case or level.
         let (found_by, expected_by) = (detected_by(found), detected_by(expected));
         let matches = match comparison {
             Comparison::Full => found_by == expected_by,
@@ -137,7 +140,7 @@ fn chosen_rows() -> Vec<(Target, Row)> {
     }
 }
 
-/// Returns whether the plan of a fault contains one of the texts in `texts`, a list separated by commas.
+/// Returns whether the plan of a fault contains one of the texts in `texts`. Commas separate the texts.
 fn contains_any(pair: &Pair, texts: &str) -> bool {
     let plan = pair.plan();
     texts.split(',').any(|text| plan.contains(text))
@@ -166,7 +169,7 @@ fn detection_page_is_up_to_date() {
         _ => Comparison::Detected,
     };
     let check_row = |target: Target, row: &Row| {
-        // On a busy machine a case may take longer than the short limit.
+        // If the computer is busy, a case may take longer than the short limit.
         compare_with_page(target, row, page::SHORT_LIMIT, comparison)
             .or_else(|_| compare_with_page(target, row, page::LONG_LIMIT, comparison))
     };
@@ -178,7 +181,8 @@ fn detection_page_is_up_to_date() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `fuzz` and `stress` with a fault. The cells of missed faults contain `reasons`, or `NOT DETECTED`.
+/// Runs `fuzz` and `stress` with a fault. If a tool misses the fault, its cell contains its reason from `reasons`, or
+/// `NOT DETECTED` if this reason is empty.
 fn measure_fuzz_and_stress(
     target: Target,
     pair: &Pair,
@@ -239,7 +243,7 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
     let rows = in_parallel(&chosen, |(plan, by_fuzz, by_stress)| {
         let (pair, reasons) = (Pair::parse(plan).unwrap(), [*by_fuzz, *by_stress]);
         let row = measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "20s");
-        // On a busy machine, fuzz may run too few sequences.
+        // If the computer is busy, `fuzz` may run too few sequences in the shorter time.
         let row = match is_as_expected(&row, reasons) {
             true => row,
             false => measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "90s"),
@@ -343,7 +347,7 @@ fn write_page() {
         let mut rows = rows.into_inner().unwrap();
         rows.sort_by(|a, b| a.pair.cmp(&b.pair));
         sections.push((target, rows));
-        // Write after each target, so that an interrupted test keeps results.
+        // Write the page after each target, so that an interrupted test keeps the results of complete targets.
         let unmeasured =
             before.iter().filter(|it| !sections.iter().any(|done| done.0 == it.0)).cloned();
         page::write(&sections.iter().cloned().chain(unmeasured).collect::<Vec<_>>());

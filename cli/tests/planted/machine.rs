@@ -1,7 +1,7 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which faults `conform` and `bringup` detect.
 //!
-//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
-//! with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault. `HSA_VMM_VM_TESTS=FILL` runs the tools with the faults whose
+//! plan starts with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the test writes the results to the page.
 
 use crate::page::{self, Cell, Row};
 use crate::pairs::Pair;
@@ -46,10 +46,11 @@ const ONLY_A_DELAY: &str = "a late interrupt only delays a wait";
 const LAST_LEVEL_BY_SDMA: &str = "unmapped";
 /// The last level of `bringup` that passes without faults if the CPU writes page tables and there is no TLB.
 const LAST_LEVEL_WITHOUT_TLB: &str = "shared";
-/// The time limit of a case or level. Without KVM, QEMU emulates the processor.
+/// The time limit of a case or level. The limit is long because QEMU emulates the processor if KVM is not available.
 const TIME_LIMIT: &str = "1min";
 
-/// Returns the selected faults. Reports the test as skipped if there are none or no virtual machine is available.
+/// Returns the selected faults. If no fault is selected or no virtual machine is available, reports the test as
+/// skipped, and returns no faults.
 fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     let selection = std::env::var("HSA_VMM_VM_TESTS").unwrap_or_default();
     let is_selected = |plan: &str| {
@@ -128,8 +129,8 @@ fn detection_page_lists_faults_of_software_gpus() {
 
 /// Returns whether the GPUs have a TLB when `bringup` runs with this fault.
 ///
-/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails.
-/// If the SDMA engine writes page tables, it writes them late, and the level "used at once" always fails.
+/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`. With a TLB, the level "unmapped" then
+/// always fails. If the SDMA engine writes page tables, it writes them late, and the level "used at once" always fails.
 fn bringup_has_tlb(plan: &str) -> bool {
     !["KERNEL", "INTERRUPT"].iter().any(|operation| plan.starts_with(operation))
 }
