@@ -5,10 +5,10 @@
 //! seed chooses. `HSA_VMM_PLANTED=TEXT` tests the faults whose name or plan contains the text. The test prints how long
 //! the tool took to find each fault.
 
+mod call_faults;
 mod detection;
 mod machine;
 mod page;
-mod pairs;
 mod reasons;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;

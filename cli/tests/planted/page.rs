@@ -1,6 +1,6 @@
 //! docs/detection.md: which tool detects which fault, and its message.
 
-use crate::pairs::{Pair, TARGETS};
+use crate::call_faults::{CallFault, TARGETS};
 use crate::reasons;
 use crate::table::Target;
 use crate::{RunResult, run, run_within};
@@ -75,7 +75,7 @@ pub const MACHINE: Target = Target::Machine("6.4.3");
 /// A fault and the results of `fuzz` and `stress`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Representative {
-    pub pair: Pair,
+    pub call_fault: CallFault,
     pub fuzz: Cell,
     pub stress: Cell,
 }
@@ -92,7 +92,7 @@ pub const LONG_LIMIT: &str = "30s";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    pub pair: Pair,
+    pub call_fault: CallFault,
     pub conform: Cell,
     pub bringup: Cell,
 }
@@ -146,15 +146,15 @@ fn shorten(text: &str) -> String {
 }
 
 /// Runs `conform` with a fault.
-pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -> Cell {
+pub fn conform(target: Target, call_fault: &CallFault, filter: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["conform", "--format", "json", "--time-limit", limit];
     // With these effects, each case takes its time limit or restarts its process.
     let effects = ["hang", "crash", "EIO", "ERROR"];
-    if effects.contains(&pair.effect.as_str()) || target.is_machine() {
+    if effects.contains(&call_fault.effect.as_str()) || target.is_machine() {
         arguments.push("--fail-fast");
     }
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
-    let plan = pair.plan();
+    let plan = call_fault.plan();
     let result = run_within(run_limit(target), target, &plan, &arguments).or_else(|_| {
         // The run took too long, because many cases crash or hang. Only the first failure is needed.
         if !arguments.contains(&"--fail-fast") {
@@ -182,11 +182,11 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
 }
 
 /// Runs `bringup` with a fault.
-pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) -> Cell {
+pub fn bringup(target: Target, call_fault: &CallFault, until: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["bringup", "--format", "json", "--time-limit", limit];
     let until = until.map(|level| level.replace('_', "-"));
     arguments.extend(until.iter().flat_map(|level| ["--until", level.as_str()]));
-    let result = match run_within(run_limit(target), target, &pair.plan(), &arguments) {
+    let result = match run_within(run_limit(target), target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -205,14 +205,14 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
 }
 
 /// Runs `fuzz` with a fault. The cell contains the kind of the finding.
-pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
+pub fn fuzz(target: Target, call_fault: &CallFault, time: &str) -> Cell {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let save = ["--shrink", "1s", "--save", file.to_str().expect("text")];
     let fuzz =
         ["fuzz", "--format", "json", "--seed", "1", "--processes", "2", "--time-limit", "3s"];
     let arguments = [&fuzz[..], &["--time", time], &save].concat();
-    let result = match run(target, &pair.plan(), &arguments) {
+    let result = match run(target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -228,9 +228,9 @@ pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
 }
 
 /// Runs `stress` with a fault. The cell contains the scenario with an unexpected error or a leak.
-pub fn stress(target: Target, pair: &Pair) -> Cell {
+pub fn stress(target: Target, call_fault: &CallFault) -> Cell {
     let arguments = ["stress", "--format", "json", "--time", "1s", "--time-limit", "10s"];
-    let result = match run(target, &pair.plan(), &arguments) {
+    let result = match run(target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -258,20 +258,22 @@ fn cell_without_report(result: &RunResult) -> Cell {
 }
 
 /// Adds the reason to a missed fault.
-pub fn with_reason(tool: &str, pair: &Pair, cell: Cell) -> Cell {
+pub fn with_reason(tool: &str, call_fault: &CallFault, cell: Cell) -> Cell {
     match cell {
         Cell::Missed(_) => {
-            Cell::Missed(reasons::find(tool, pair).unwrap_or("NOT DETECTED").to_owned())
+            Cell::Missed(reasons::find(tool, call_fault).unwrap_or("NOT DETECTED").to_owned())
         }
         cell => cell,
     }
 }
 
 /// Runs `conform` and `bringup` with a fault.
-pub fn measure(target: Target, pair: &Pair) -> Row {
-    let conform = with_reason("conform", pair, conform(target, pair, None, SHORT_LIMIT));
-    let bringup = with_reason("bringup", pair, bringup(target, pair, None, SHORT_LIMIT));
-    Row { pair: pair.clone(), conform, bringup }
+pub fn measure(target: Target, call_fault: &CallFault) -> Row {
+    let conform =
+        with_reason("conform", call_fault, conform(target, call_fault, None, SHORT_LIMIT));
+    let bringup =
+        with_reason("bringup", call_fault, bringup(target, call_fault, None, SHORT_LIMIT));
+    Row { call_fault: call_fault.clone(), conform, bringup }
 }
 
 fn title(target: Target) -> String {
@@ -300,8 +302,8 @@ pub fn write_representatives(rows: &[Representative]) {
 fn beginning(rows: &[Representative]) -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| fault | `fuzz` | `stress` |\n|---|---|---|\n");
-    for Representative { pair, fuzz, stress } in rows {
-        let _ = writeln!(page, "| `{}` | {} | {} |", pair.plan(), fuzz.text(), stress.text());
+    for Representative { call_fault, fuzz, stress } in rows {
+        let _ = writeln!(page, "| `{}` | {} | {} |", call_fault.plan(), fuzz.text(), stress.text());
     }
     page
 }
@@ -310,9 +312,10 @@ fn beginning(rows: &[Representative]) -> String {
 pub fn write_table(file: &str, rows: &[(Target, Row, Representative)]) {
     let head = "| target | fault | `conform` | `bringup` | `fuzz` | `stress` |\n|---|---|---|---|---|---|\n";
     let mut table = head.to_owned();
-    for (target, Row { pair, conform, bringup }, Representative { fuzz, stress, .. }) in rows {
+    for (target, Row { call_fault, conform, bringup }, Representative { fuzz, stress, .. }) in rows
+    {
         let cells = [conform, bringup, fuzz, stress].map(Cell::text).join(" | ");
-        let _ = writeln!(table, "| {} | `{}` | {cells} |", title(*target), pair.plan());
+        let _ = writeln!(table, "| {} | `{}` | {cells} |", title(*target), call_fault.plan());
     }
     std::fs::write(file, table).expect("a table");
 }
@@ -349,8 +352,8 @@ fn heading(target: Target) -> String {
 
 fn write_rows(page: &mut String, rows: &[Row]) {
     page.push_str("| fault | `conform` | `bringup` |\n|---|---|---|\n");
-    for Row { pair, conform, bringup } in rows {
-        let (plan, conform, bringup) = (pair.plan(), conform.text(), bringup.text());
+    for Row { call_fault, conform, bringup } in rows {
+        let (plan, conform, bringup) = (call_fault.plan(), conform.text(), bringup.text());
         let _ = writeln!(page, "| `{plan}` | {conform} | {bringup} |");
     }
 }
@@ -372,8 +375,8 @@ pub fn read_representatives() -> Vec<Representative> {
     let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let section = page.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter_map(parse_row);
-    rows.map(|Row { pair, conform, bringup }| Representative {
-        pair,
+    rows.map(|Row { call_fault, conform, bringup }| Representative {
+        call_fault,
         fuzz: conform,
         stress: bringup,
     })
@@ -383,7 +386,7 @@ pub fn read_representatives() -> Vec<Representative> {
 /// Reads a row: a fault, and the results of two tools.
 fn parse_row(line: &str) -> Option<Row> {
     let mut cells = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ");
-    let pair = Pair::parse(cells.next()?.trim_end_matches('`'))?;
+    let call_fault = CallFault::parse(cells.next()?.trim_end_matches('`'))?;
     let (conform, bringup) = (Cell::parse(cells.next()?), Cell::parse(cells.next()?));
-    Some(Row { pair, conform, bringup })
+    Some(Row { call_fault, conform, bringup })
 }

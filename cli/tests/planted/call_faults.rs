@@ -5,17 +5,17 @@ use crate::table::Target;
 use crate::{RunResult, run};
 use hsa_faults::FaultKind;
 
-/// The targets for which docs/detection.md lists every pair.
+/// The targets for which docs/detection.md lists every call_fault.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
 /// A call, and an effect that a planned fault has on this call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pair {
+pub struct CallFault {
     pub call: String,
     pub effect: String,
 }
 
-impl Pair {
+impl CallFault {
     /// Parses a fault plan of one call, such as `GEM_VA=EIO`.
     pub fn parse(plan: &str) -> Option<Self> {
         let (call, effect) = plan.split_once('=')?;
@@ -45,13 +45,14 @@ fn error_name(target: Target) -> &'static str {
     }
 }
 
-pub fn all_of(target: Target) -> Vec<Pair> {
+pub fn all_of(target: Target) -> Vec<CallFault> {
     let all_calls = listed_names(target, "?=lost", "the calls are: ");
     assert!(all_calls.len() > 30, "{all_calls:?}");
-    let mut pairs = Vec::new();
+    let mut call_faults = Vec::new();
     let mut add = |calls: &[String], effect: &str| {
-        let pair = |call: &String| Pair { call: call.clone(), effect: effect.to_owned() };
-        pairs.extend(calls.iter().map(pair));
+        let call_fault =
+            |call: &String| CallFault { call: call.clone(), effect: effect.to_owned() };
+        call_faults.extend(calls.iter().map(call_fault));
     };
     add(&all_calls, error_name(target));
     for kind in FaultKind::ALL {
@@ -64,6 +65,6 @@ pub fn all_of(target: Target) -> Vec<Pair> {
             _ => add(&listed_names(target, &format!("*={effect}"), "these calls do:"), &effect),
         }
     }
-    pairs.sort();
-    pairs
+    call_faults.sort();
+    call_faults
 }
