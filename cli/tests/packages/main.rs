@@ -63,8 +63,8 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test in a clean tree must be skipped, because `HSA_VMM_LONG` is not set, the user is not root, or a
-/// tool is missing. Reports the reason.
+/// Returns whether a test in a clean tree must be skipped, because `HSA_VMM_LONG` is not set, the user is not root, or
+/// a tool is missing. Reports the reason.
 #[track_caller]
 fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {

@@ -1,11 +1,11 @@
-//! Every effect of every call that a plan can name. Reads the calls from error messages: the rejection of a plan
-//! with an unknown call or an unsupported effect lists the valid calls.
+//! Every effect of every call that a fault plan can name. The calls are read from error messages: the message about an
+//! unknown call, or about an effect that a call does not support, lists the valid calls.
 
 use crate::table::Target;
 use crate::{RunResult, run};
 use hsa_faults::FaultKind;
 
-/// The targets for which docs/detection.md lists every call_fault.
+/// The targets for which docs/detection.md lists every effect of every call.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
 /// A call, and an effect that a planned fault has on this call.
@@ -28,7 +28,7 @@ impl CallFault {
     }
 }
 
-/// Returns the list of names after `prefix` in the message about an invalid plan.
+/// Runs a subcommand with an invalid plan. Returns the names that follow `prefix` in the error message.
 fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
     let RunResult { stdout, stderr, .. } = run(target, plan, &["info"]).expect("an end");
     let output = format!("{stdout}{stderr}");
@@ -45,6 +45,7 @@ fn error_name(target: Target) -> &'static str {
     }
 }
 
+/// Returns every effect of every call of a target.
 pub fn all_of(target: Target) -> Vec<CallFault> {
     let all_calls = listed_names(target, "?=lost", "the calls are: ");
     assert!(all_calls.len() > 30, "{all_calls:?}");

@@ -13,11 +13,11 @@ use std::time::Duration;
 const HEAD: &str = "\
 # Which fault is detected by which tool
 
-A test generates this page: it plans each fault in a run of each tool. `HSA_VMM_PLANTED=all
+A test generates this page. The test runs each tool with each planned fault. `HSA_VMM_PLANTED=all
 HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted detection` tests all faults again (about an
 hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page. `.ci/run`, and
 any `cargo test` with `HSA_VMM_LONG=1`, checks that `conform` and `bringup` detect every fault for which this page names
-a case or level. By default, `cargo test` checks that each effect of each call has a row, and tests one row, which a
+a case or level. By default, `cargo test` checks that each effect of each call has a row. It then tests one row, which a
 seed chooses.
 
 The column of `conform` names the first case that fails. The column of `bringup` names the level that fails, and the
@@ -28,22 +28,22 @@ no tool reports a fault.
 A cell without a case or level contains the reason why the fault is not detected.
 
 `fuzz` (`--seed 1 --time 20s`) and `stress` (`--time 1s --time-limit 10s`) compare results, resources and contents, too.
-The following table has one fault of each effect, on AMD's 7.2.4. A cell of `fuzz` begins with the kind of the finding, a
-cell of `stress` with the scenario; the message follows.
+The following table has one fault of each effect, on AMD's 7.2.4. A cell of `fuzz` begins with the kind of the finding. A
+cell of `stress` begins with the scenario. The message follows.
 `HSA_VMM_WRITE_PAGES=1 HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted one_fault_of_each_effect` writes
 this table (two minutes). `HSA_VMM_TABLE=all.md HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted full_table`
-runs all four tools with every fault of the tables below and writes the results to `all.md` (several hours);
-`HSA_VMM_PLANTED=GEM_CLOSE` selects the faults that contain this text.
+runs all four tools with every fault of the tables below and writes the results to `all.md` (several hours).
+`HSA_VMM_PLANTED=GEM_CLOSE` selects the faults whose plan contains `GEM_CLOSE`.
 
 ";
 
 const MACHINE_INTRODUCTION: &str = "\
-These faults are those of the software GPUs' engines in the virtual machine (`hsa-vmm vm --fault`), with two GPUs and
-Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level
-`unmapped`; for faults of the kernel's engine and of interrupts, it runs with `hsa_vmm.tlb=0` up to the level `shared`.
-The time limit is one minute. `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted
-software_gpu` writes this table (an hour on a busy machine). Without `HSA_VMM_WRITE_PAGES`, the test compares the results
-with this page.
+The software GPUs' engines in the virtual machine have these faults (`hsa-vmm vm --fault`). The tools run with two GPUs
+and Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level
+`unmapped`. For faults of the kernel's engine and of interrupts, `bringup` runs with `hsa_vmm.tlb=0` up to the level
+`shared`. The time limit is one minute. `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test
+planted software_gpu` writes this table (an hour on a busy computer). Without `HSA_VMM_WRITE_PAGES`, the test compares
+the results with this page.
 
 ";
 
@@ -72,7 +72,7 @@ const NO_QUERY: &str = "this tool does not query the available memory";
 /// The target of the page's last section: the virtual machine.
 pub const MACHINE: Target = Target::Machine("6.4.3");
 
-/// A fault and the results of `fuzz` and `stress`.
+/// A row of the page's first table: a fault, and the results of `fuzz` and `stress`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Representative {
     pub call_fault: CallFault,
@@ -87,9 +87,10 @@ fn run_limit(target: Target) -> Duration {
 
 /// The time limit of a case or level.
 pub const SHORT_LIMIT: &str = "4s";
-/// The time limit for a second try, because the machine may be busy.
+/// The time limit of a case or level in a second try, because the computer may be busy.
 pub const LONG_LIMIT: &str = "30s";
 
+/// A row of the page's other tables: a fault, and the results of `conform` and `bringup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub call_fault: CallFault,
@@ -145,7 +146,7 @@ fn shorten(text: &str) -> String {
     short.replace('|', "/").replace('`', "'")
 }
 
-/// Runs `conform` with a fault.
+/// Runs `conform` with a fault. The cell contains the first failed case.
 pub fn conform(target: Target, call_fault: &CallFault, filter: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["conform", "--format", "json", "--time-limit", limit];
     // With these effects, each case takes its time limit or restarts its process.
@@ -181,7 +182,7 @@ pub fn conform(target: Target, call_fault: &CallFault, filter: Option<&str>, lim
     }
 }
 
-/// Runs `bringup` with a fault.
+/// Runs `bringup` with a fault. The cell contains the failed level.
 pub fn bringup(target: Target, call_fault: &CallFault, until: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["bringup", "--format", "json", "--time-limit", limit];
     let until = until.map(|level| level.replace('_', "-"));
@@ -257,7 +258,7 @@ fn cell_without_report(result: &RunResult) -> Cell {
     Cell::Detected(ended, shorten(last.unwrap_or("nothing ran")))
 }
 
-/// Adds the reason to a missed fault.
+/// If a tool missed a fault, replaces the text of the cell by the reason from [`reasons`].
 pub fn with_reason(tool: &str, call_fault: &CallFault, cell: Cell) -> Cell {
     match cell {
         Cell::Missed(_) => {
