@@ -1,4 +1,4 @@
-//! Copies and fills in a stream, which are complete when the call returns, and copies of rectangles.
+//! HIP's copies and fills in a stream, and its copies of rectangles. Each of them is complete when the call returns.
 
 use crate::process::process;
 use crate::status::{Failure, run};

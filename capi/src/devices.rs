@@ -83,7 +83,7 @@ impl Devices {
         })
     }
 
-    /// Returns the device number of an agent; -1 if the agent is not a visible GPU.
+    /// Returns the device number of an agent. Returns -1 if the agent is not a visible GPU.
     pub fn number(&self, agent: AgentId) -> c_int {
         let index = self.gpus.iter().position(|gpu| *gpu == agent);
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)

@@ -41,7 +41,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     unsafe { write_out("event", result, number) }
 }
 
-/// Finds an event; fails if there is no device.
+/// Finds an event. Fails if there is no device.
 fn event(raw: hipEvent_t) -> Result<Arc<Event>, Failure> {
     let process = process()?;
     process.devices.require()?;

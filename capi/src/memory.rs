@@ -37,7 +37,7 @@ pub enum Kind {
 pub struct OpenedEntry {
     /// The device that opened the memory first.
     pub device: c_int,
-    /// One value for each call that opened the memory; never empty.
+    /// One value for each call that opened the memory. The list is never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Allocations {
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-/// Finds the entry of a map that contains an address; also returns the entry's start.
+/// Finds the entry of a map that contains an address. Also returns the entry's start.
 fn entry_at<T: Clone>(
     map: &BTreeMap<usize, T>,
     at: usize,
@@ -114,7 +114,7 @@ impl Allocations {
         self.send_peers(owner, &mut peers, before)
     }
 
-    /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
+    /// Sends the list of peers to the runtime for each allocation of `owner`. Rolls back on
     /// failure. Each call sends all peers, because the runtime revokes access of agents that are
     /// not in the list.
     fn send_peers(
@@ -203,7 +203,7 @@ impl Allocation {
     }
 }
 
-/// Allocates memory of a device, from a pool with `pool_flags`; writes null for 0 bytes. `flags` are those of the
+/// Allocates memory of a device, from a pool with `pool_flags`. Writes null for 0 bytes. `flags` are those of the
 /// caller, for `hipPointerGetAttributes`.
 fn allocate_on_device(
     ptr: *mut *mut c_void,
@@ -345,7 +345,7 @@ unsafe extern "C" fn hipMallocManaged(
     })
 }
 
-/// Frees memory if `accepts` returns true for its kind; does nothing for null.
+/// Frees memory if `accepts` returns true for its kind. Does nothing for null.
 fn free(ptr: *mut c_void, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;

@@ -25,12 +25,12 @@ pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Fail
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Reads a number through a pointer that may be invalid; `None` if the address is not mapped or not readable.
+/// Reads a number through a pointer that may be invalid. `None` if the address is not mapped or not readable.
 pub fn try_read(pointer: *const c_int) -> Option<c_int> {
     try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
 }
 
-/// Reads bytes through a pointer that may be invalid; `None` if the address is not mapped or not readable. The
+/// Reads bytes through a pointer that may be invalid. `None` if the address is not mapped or not readable. The
 /// kernel copies the bytes, so that no access of this process faults.
 pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
     let (mut value, size) = ([0; SIZE], SIZE);
@@ -91,7 +91,7 @@ pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     room
 }
 
-/// Writes a zero-terminated text into `length` bytes; truncates the text if needed.
+/// Writes a zero-terminated text into `length` bytes. Truncates the text if needed.
 ///
 /// # Safety
 /// `pointer` is null or has room for `length` bytes.

@@ -24,7 +24,7 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream; a default stream belongs to the current device.
+/// Finds a stream. A default stream belongs to the current device.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;

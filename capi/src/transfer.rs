@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The size of the intermediate buffer of a copy.
 const BUFFER_SIZE: usize = 4 << 20;
 
-/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source; `None`
+/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source. `None`
 /// for `hipMemcpyDefault`.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
@@ -52,7 +52,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Finds the memory that contains a range; fails if the memory contains only a part of the range.
+    /// Finds the memory that contains a range. Fails if the memory contains only a part of the range.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
         let exceeds_memory =
             || Failure::invalid_argument(argument, "points to fewer bytes of memory than the size");
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 
     /// Returns an address for comparisons of two ranges of the same memory. Memory of an area may have different
-    /// addresses for the host and the device; this function returns the same address for both.
+    /// addresses for the host and the device. This function returns the same address for both.
     fn comparison_address(&self, at: usize) -> usize {
         match self {
             Self::Area(_, start, offset) => start + offset,

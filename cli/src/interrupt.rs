@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A second signal ends this process at once.
-/// The workers are killed when this process ends.
+/// When this process ends, the kernel kills its workers.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 

@@ -45,7 +45,7 @@ impl Output {
         self.output.is_some()
     }
 
-    /// Returns the path for results of an unfinished run; `None` for standard output, devices and pipes.
+    /// Returns the path for results of an unfinished run. Returns `None` for standard output, devices and pipes.
     pub fn partial_path(&self) -> Option<PathBuf> {
         let path = self.output.as_deref().filter(|path| !is_special(path))?;
         let mut name = path.file_name()?.to_owned();

@@ -79,7 +79,7 @@ fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
     plan.lines().filter_map(fault).collect()
 }
 
-/// Reads the record; returns `None` if it cannot be read.
+/// Reads the record. Returns `None` if it cannot be read.
 fn read_record(file: &File) -> Option<String> {
     let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD_SIZE);
     let mut bytes = vec![0; length];

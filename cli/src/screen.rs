@@ -153,7 +153,7 @@ impl Write for Screen<'_> {
     }
 }
 
-/// Writes a line to standard error; ignores errors.
+/// Writes a line to standard error. Ignores errors.
 pub fn write_note(line: fmt::Arguments<'_>) {
     let _ = Screen::stderr().write_all(format!("{line}\n").as_bytes());
 }

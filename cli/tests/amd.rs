@@ -191,7 +191,7 @@ fn emulate_logs_failing_driver_calls() {
     }
 }
 
-/// The failure comes first; its context and the source of the case have titles.
+/// The failure comes first. The failure's context and the source of the case have titles.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
     for fetched in test::selected_releases("context_of_a_failed_case_has_a_title") {

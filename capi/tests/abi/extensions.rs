@@ -34,6 +34,7 @@ fn permissions_hold_for_parts_on_amds_runtime() {
     let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
     for fetched in test::selected_releases(name) {
         for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            // HIP's flags: 3 allows reads and writes, 1 only reads, 0 nothing.
             for (flags, access, expected) in [
                 ("3", "reads", "copied\n"),
                 ("3", "writes", "copied\n"),
@@ -133,7 +134,7 @@ fn object_numbers_are_not_reused_after_shut_down() {
     assert_eq!(expect_success(&output, "numbers"), "all checks passed\n");
 }
 
-/// Runs `devices.c` on a simulation of four GPUs; returns its output, with the PCI address of each GPU.
+/// Runs `devices.c` on a simulation of four GPUs. Returns its output, with the PCI address of each GPU.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");
     let output = command.envs(variables.iter().copied()).output().unwrap();

@@ -16,7 +16,7 @@ pub fn install(prefix: &Path) {
     expect_success(&installer().arg(prefix).output().unwrap(), "install");
 }
 
-/// Returns whether a tool is installed; if not, prints that a test is skipped.
+/// Returns whether a tool is installed. If not, prints that a test is skipped.
 pub fn is_installed(tool: &str, name: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {

@@ -53,7 +53,7 @@ fn fabric_handles_are_exported_and_imported() {
     }
 }
 
-/// Runs a program that ignores errors, without a runtime; returns its standard error.
+/// Runs a program that ignores errors, without a runtime. Returns its standard error.
 fn without_runtime(log: Option<&str>) -> String {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let mut command = Command::new(program.file());

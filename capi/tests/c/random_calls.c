@@ -119,7 +119,7 @@ static char *some_address(void) {
   return reservation->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
 }
 
-/* Returns a size in bytes: mostly whole granules, often the mapped size at an address; sometimes an invalid size. */
+/* Returns a size in bytes: mostly whole granules, often the mapped size at an address, sometimes an invalid size. */
 static size_t some_size(char *at) {
   size_t size = granule;
   if (once_in(16)) return (size_t)state >> below(64);

@@ -1,5 +1,5 @@
 /* hipMemImportFromShareableHandle: memory of this process, of the parent and of the grandparent.
- * The originals square numbers in a kernel; here the importer squares them between two copies. */
+ * The originals square numbers in a kernel. Here, the importer squares them on the host, between two copies. */
 #include "process.h"
 #include "shareable.h"
 

@@ -54,7 +54,7 @@ fn run(
     Ok(())
 }
 
-/// Opens a new simulation if the sequence names a simulation; otherwise the selected runtime.
+/// Opens a new simulation if the sequence names a simulation. Otherwise, opens the selected runtime.
 fn open_runtime(selected: &SelectedRuntime, sequence: &Sequence) -> anyhow::Result<Runtime> {
     match (sequence.simulation()?, selected) {
         (Some(simulation), _) => Ok(simulation),

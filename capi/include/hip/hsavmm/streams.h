@@ -79,7 +79,7 @@ hipError_t hipDevicePrimaryCtxRetain(hipCtx_t *context, hipDevice_t device);
 hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device);
 /* Returns the context of the current device. */
 hipError_t hipCtxGetCurrent(hipCtx_t *context);
-/* Makes the context's device the current device; null changes nothing. */
+/* Makes the context's device the current device. For null, does nothing. */
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);

@@ -12,8 +12,8 @@ type Result<T> = std::result::Result<T, AlreadyReported>;
 /// The maximum size of a large allocation. An allocation must be large, so that a change by another process is not
 /// mistaken for the allocation.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time limit within which a driver must make freed memory available and close its descriptors, for which it may
-/// wait for fences. The tries of an allocation share this time.
+/// The time within which a driver must make freed memory available and close the memory's descriptors. The driver may
+/// first have to wait for fences. All tries of an allocation together take at most this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
@@ -27,7 +27,7 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
 }
 
 /// Checks that the available memory of a GPU is plausible: not 0, and at most the size of its pool. Returns the number
-/// of available bytes; `None` if the runtime does not report this number.
+/// of available bytes. `None` if the runtime does not report this number.
 pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
     let available = hsa.available_memory(gpu);
     let what = match available {

@@ -67,7 +67,7 @@ pub struct FailedCall {
 pub struct UsedInterface {
     #[serde(flatten)]
     pub interface: Interface,
-    /// The result; `None` if the driver is not emulated, or does not log the requests.
+    /// The result. `None` if the driver is not emulated, or does not log the requests.
     #[serde(rename = "answer")]
     pub result: Option<DriverResult>,
 }
@@ -360,7 +360,7 @@ impl LevelRun {
         }
     }
 
-    /// Returns the copy whose wrong result `last` found; `None` unless `last` is a comparison after a copy.
+    /// Returns the copy whose wrong result `last` found. Returns `None` unless `last` is a comparison after a copy.
     fn copy_before(&self, last: &Call) -> Option<&Call> {
         let (process, thread) = (last.begin.id.process, last.begin.thread);
         let by_thread =

@@ -14,7 +14,7 @@ const KERNEL_LINES: usize = 3;
 /// A page fault of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuFault {
-    /// The address; `None` if no message names it.
+    /// The address. `None` if no message names it.
     pub address: Option<u64>,
 }
 

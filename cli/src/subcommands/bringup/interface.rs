@@ -6,7 +6,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interface {
-    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if the log does not contain
+    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`. Empty if the log does not contain
     /// the requests.
     #[serde(rename = "log")]
     pub logged: &'static str,

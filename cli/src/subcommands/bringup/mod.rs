@@ -261,14 +261,14 @@ fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The library's file; `null` if there is no library or the runtime is the simulation.
+    /// The library's file. `null` if there is no library or the runtime is the simulation.
     runtime: Option<&'a str>,
     simulation: bool,
     /// Whether SIGINT or SIGTERM ended the run early.
     interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
-    /// The quirks that the library looked for after the last level; `null` if the library did not look for quirks.
+    /// The quirks that the library looked for after the last level. `null` if the library did not look for quirks.
     probes: Option<Vec<ProbeDescription>>,
 }
 

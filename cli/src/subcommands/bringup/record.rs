@@ -23,7 +23,7 @@ pub enum Record {
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
     Fact(String),
-    /// The library that was loaded; `None` for the simulation.
+    /// The library that was loaded. `None` for the simulation.
     Runtime(Option<String>),
     /// No library was found. Lists the rejected files.
     NoLibrary(String),
@@ -46,7 +46,7 @@ pub struct CallId {
 pub struct Begin {
     #[serde(rename = "number")]
     pub id: CallId,
-    /// The number of the thread, from 1; 0 for the main thread.
+    /// The number of the thread, from 1. The main thread has the number 0.
     pub thread: u32,
     /// Process and thread ID: `16306:16308`.
     pub task: String,
@@ -63,7 +63,7 @@ pub struct Begin {
 pub struct Return {
     #[serde(rename = "number")]
     pub id: CallId,
-    /// The status; `None` if the step returns no status.
+    /// The status. `None` if the step returns no status.
     pub status: Option<u32>,
     /// The output arguments.
     #[serde(rename = "answered")]

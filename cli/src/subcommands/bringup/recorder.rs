@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 thread_local! {
-    /// The number of this thread, from 1; 0 for the main thread.
+    /// The number of this thread, from 1. The main thread has the number 0.
     static THREAD_NUMBER: Cell<u32> = const { Cell::new(0) };
     static LAST_CALL: Cell<Option<CallId>> = const { Cell::new(None) };
 }
@@ -118,7 +118,8 @@ impl Recorder {
         self.send(&Record::Fact(message.into()));
     }
 
-    /// Returns the end of a message that names this process, ` of process 2`; empty for the level's first process.
+    /// Returns the end of a message that names this process, ` of process 2`. Returns an empty text for the level's
+    /// first process.
     pub fn process_suffix(&self) -> String {
         match self.process {
             0 => String::new(),

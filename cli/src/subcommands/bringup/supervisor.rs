@@ -66,7 +66,7 @@ pub struct LevelRun {
     pub took: Duration,
     /// The time from the last record of the level to the end of the level or to the time limit.
     pub idle: Duration,
-    /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
+    /// The lines of the emulated driver's log with their offsets. `None` if the driver is not emulated.
     pub driver: Option<Vec<(u64, String)>>,
     /// The output of the runtime.
     pub output: String,

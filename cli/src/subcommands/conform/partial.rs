@@ -38,7 +38,7 @@ pub struct PartialFile {
 
 impl PartialFile {
     /// Creates the file, or opens the file of an interrupted run. Returns the file and the results that it
-    /// contains; `None` if the results go to standard output, a device or a pipe.
+    /// contains. `None` if the results go to standard output, a device or a pipe.
     pub fn open(
         output: &Output,
         resume: bool,

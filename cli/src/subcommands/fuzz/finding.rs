@@ -31,10 +31,10 @@ pub struct Finding {
 /// The result of repeating the saved sequences, each time in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// The number of tries in which a failure occurred; 0 if the failure depends on state that the sequences do not
+    /// The number of tries in which a failure occurred. Zero if the failure depends on state that the sequences do not
     /// create.
     failures: u32,
-    /// The number of repetitions; 0 if the run was interrupted before the sequences were repeated.
+    /// The number of repetitions. Zero if the run was interrupted before the sequences were repeated.
     tries: u32,
 }
 

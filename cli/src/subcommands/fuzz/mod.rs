@@ -154,7 +154,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the simulation's configuration; `None` if sequences run on various simulations or on a library.
+/// Returns the simulation's configuration. Returns `None` if sequences run on various simulations or on a library.
 fn simulation_config(runtime: &SequenceRuntime) -> Option<&str> {
     match runtime {
         SequenceRuntime::Simulated(text) => Some(text),

@@ -95,13 +95,13 @@ struct Replayer {
     /// The agents, each with its pools.
     cpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
     gpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
-    /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until
+    /// The start of each block (a reservation or pool memory), by the number of the block in the plan. `None` until
     /// this process has reserved or allocated the block.
     blocks: Vec<Option<u64>>,
-    /// The runtime's handles of physical memory, by the number of the handle in the plan; `None` until a call in this
+    /// The runtime's handles of physical memory, by the number of the handle in the plan. `None` until a call in this
     /// process has returned the handle.
     memories: Vec<Option<u64>>,
-    /// The exported descriptors, by the number of the descriptor in the plan; `None` until a call in this process has
+    /// The exported descriptors, by the number of the descriptor in the plan. `None` until a call in this process has
     /// returned the descriptor.
     descriptors: Vec<Option<OwnedFd>>,
     /// The address and the size of each mapping that still exists.

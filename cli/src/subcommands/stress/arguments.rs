@@ -57,7 +57,7 @@ pub struct Stress {
     pub leak: Option<DeliberateLeak>,
 }
 
-/// The work of one worker process; passed as JSON.
+/// The work of one worker process. It is passed to the process as JSON.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct WorkerTask {
     /// The number of the process, from 1.

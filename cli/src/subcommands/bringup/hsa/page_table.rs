@@ -157,7 +157,7 @@ impl<'a> AddressSpace<'a> {
         }
     }
 
-    /// Returns a function of libdrm; `None` if the library does not have it.
+    /// Returns a function of libdrm. Returns `None` if the library does not have it.
     ///
     /// # Safety
     /// `F` is an `Option` of the function's type.
