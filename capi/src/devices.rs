@@ -139,7 +139,7 @@ pub fn make_current(device: c_int) {
 }
 
 /// Returns the current device of this thread.
-pub fn current() -> c_int {
+pub fn current_device() -> c_int {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }
 
@@ -186,7 +186,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
     run("hipGetDevice", || {
         process()?.devices.require()?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("device", device, current()) }
+        unsafe { write_out("device", device, current_device()) }
     })
 }
 
@@ -380,7 +380,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
 /// current device cannot access the peer's memory.
 fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
-    let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
+    let (user, owner) = (process.devices.agent(current_device())?, process.devices.agent(peer)?);
     if flags != 0 {
         return Err(Failure::invalid_argument("flags", "must be 0"));
     }

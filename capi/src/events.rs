@@ -1,6 +1,6 @@
 //! Events. An event is complete as soon as it is recorded, because every earlier copy is complete.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::objects::{Object, lock};
 use crate::pointers::{not_null, write_out};
@@ -33,7 +33,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
         return Err(Failure::not_supported("sharing events with other processes"));
     }
     let process = process()?;
-    let device = current();
+    let device = current_device();
     process.devices.agent(device)?;
     let event = Event { device, has_time: flags & DISABLE_TIMING == 0, recorded: Mutex::default() };
     let number = process.objects.insert(Object::Event(Arc::new(event)));

@@ -1,6 +1,6 @@
 //! `hipMalloc` and related functions.
 
-use crate::devices::{current, memory_size};
+use crate::devices::{current_device, memory_size};
 use crate::errors;
 use crate::objects::lock;
 use crate::pointers::{address, write_out};
@@ -238,7 +238,7 @@ const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current()), COARSE))
+    run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current_device()), COARSE))
 }
 
 #[unsafe(no_mangle)]
@@ -270,7 +270,7 @@ unsafe extern "C" fn hipExtMallocWithFlags(
                 ));
             }
         };
-        allocate_on_device(ptr, size, || Ok(current()), (flags, pool_flags))
+        allocate_on_device(ptr, size, || Ok(current_device()), (flags, pool_flags))
     })
 }
 
@@ -291,7 +291,7 @@ fn allocate_on_host(
     let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
     let devices: Vec<AgentId> = process.devices.iter().collect();
     memory.allow(&devices)?;
-    let allocation = Allocation { memory, kind, flags, device: current() };
+    let allocation = Allocation { memory, kind, flags, device: current_device() };
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
@@ -383,7 +383,7 @@ extern "C" fn hipFreeHost(ptr: *mut c_void) -> hipError_t {
 unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
     run("hipMemGetInfo", || {
         let process = process()?;
-        let agent = process.devices.agent(current())?;
+        let agent = process.devices.agent(current_device())?;
         let size = process.runtime.agent(agent).map_or(0, memory_size);
         let Some(available) = process.runtime.available_memory(agent) else {
             let message = "this runtime does not report the amount of free memory";

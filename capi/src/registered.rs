@@ -1,6 +1,6 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::memory::Kind;
 use crate::objects::{Object, OpenArea, lock};
@@ -68,7 +68,7 @@ const FLAGS: c_uint = 0xf;
 unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t {
     run("hipHostRegister", || {
         let process = process()?;
-        let device = current();
+        let device = current_device();
         let agent = process.devices.agent(device)?;
         not_null("ptr", ptr)?;
         let start = ptr as usize;
