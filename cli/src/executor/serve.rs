@@ -2,14 +2,14 @@
 
 use super::{Message, Task};
 use crate::Exit;
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::choice::SelectedRuntime;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
 use hsa_vmm_conformance::worker::{Messages, begin};
 
 /// Performs the parent's tasks and sends the results.
-pub fn serve(common: &Common) -> anyhow::Result<Exit> {
+pub fn serve(common: &CommonOptions) -> anyhow::Result<Exit> {
     let (mut tasks, messages) = begin()?;
     let selected = common.runtime.select()?;
     messages.send(&Message::Ready(selected.to_string()))?;

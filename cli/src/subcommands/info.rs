@@ -1,7 +1,7 @@
 //! `hsa-vmm info`: prints agents, pools, granules and features.
 
 use crate::Exit;
-use crate::arguments::{Common, Format};
+use crate::arguments::{CommonOptions, Format};
 use crate::output::Output;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -18,7 +18,7 @@ use std::io::Write;
 #[derive(Args, Debug)]
 pub struct Info {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The format of the output
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,

@@ -3,7 +3,7 @@
 mod plot;
 
 use crate::Exit;
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::choice::RuntimeChoice;
 use crate::output::Output;
 use crate::progress;
@@ -35,7 +35,7 @@ the median minus the median of the runtime's own call.";
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The number of mappings that exist while calls are measured; a list (1,1000) repeats the measurement for each number
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]

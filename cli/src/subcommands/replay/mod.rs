@@ -3,7 +3,7 @@
 mod calls;
 mod sequences;
 
-use crate::arguments::{Common, Format};
+use crate::arguments::{CommonOptions, Format};
 use crate::output::{self, Output};
 use crate::table::table;
 use crate::{BadUsage, Exit, progress};
@@ -28,7 +28,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct Replay {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// Traces, sequences of `fuzz`, or a recording of `record`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,

@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use crate::arguments::parse_time;
-use crate::arguments::{Common, RunFormat};
+use crate::arguments::{CommonOptions, RunFormat};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -21,7 +21,7 @@ Exit status: 0 success, 1 a leak or an unexpected error, 3 no runtime.";
 #[derive(Args, Clone, Debug)]
 pub struct Stress {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The total time of all scenarios, without the cleanup that follows: `60s`, `10min`, `8h`
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub time: Duration,
