@@ -1,7 +1,7 @@
 //! Writes results to standard output or to a file.
 //!
 //! [`Output::write`] replaces the file atomically. If writing fails (full disk, removed folder), the result goes to
-//! standard output. [`Output::stream`] writes a file in parts. [`Output::check`] checks before long work that the
+//! standard output. [`Output::stream`] writes a file in parts. [`Output::check_writable`] checks before long work that the
 //! file can be written.
 
 use crate::provenance::Privacy;
@@ -29,9 +29,9 @@ pub struct Output {
 
 impl Output {
     /// Checks that the result can be written. Call this before long work.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub fn check_writable(&self) -> anyhow::Result<()> {
         match &self.output {
-            Some(path) => check(path),
+            Some(path) => check_writable(path),
             None if standard_output::is_closed() => {
                 let message = "standard output is closed; redirect it, or use --output FILE";
                 Err(BadUsage(message.to_owned()).into())
@@ -56,7 +56,8 @@ impl Output {
     /// Opens the output for a result that is written in parts. Each flush syncs a file to the disk.
     pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
-        let file = fs::File::create(path).map_err(|cause| failed(path.display(), &cause))?;
+        let file =
+            fs::File::create(path).map_err(|cause| record_failure(path.display(), &cause))?;
         Ok(Screen::plain(Synced { file, path: path.clone() }))
     }
 
@@ -95,7 +96,7 @@ pub fn has_failed() -> bool {
 }
 
 /// Records that a result could not be written. Returns an error that names the result's destination: a path, or `to …`.
-pub fn failed(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
+pub fn record_failure(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
     HAS_FAILED.store(true, Ordering::Relaxed);
     io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}"))
 }
@@ -109,7 +110,7 @@ struct Synced {
 impl Synced {
     /// Adds the path to an error.
     fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        result.map_err(|cause| failed(self.path.display(), &cause))
+        result.map_err(|cause| record_failure(self.path.display(), &cause))
     }
 }
 
@@ -132,7 +133,7 @@ impl Write for Synced {
 ///
 /// # Errors
 /// Returns [`BadUsage`] if the file cannot be written.
-pub fn check(path: &Path) -> anyhow::Result<()> {
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
     }
@@ -143,7 +144,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 
 /// Writes a file completely or not at all.
 pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    Ok(replace(path, text).map_err(|cause| failed(path.display(), &cause))?)
+    Ok(replace(path, text).map_err(|cause| record_failure(path.display(), &cause))?)
 }
 
 /// Returns whether the path is a device or a pipe, which a file must not replace.

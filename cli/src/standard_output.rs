@@ -55,7 +55,9 @@ impl Write for StandardOutput {
         };
         match rustix::io::retry_on_intr(write) {
             Err(Errno::PIPE) => Ok(bytes.len()),
-            result => result.map_err(|cause| output::failed("to standard output", &cause.into())),
+            result => {
+                result.map_err(|cause| output::record_failure("to standard output", &cause.into()))
+            }
         }
     }
 

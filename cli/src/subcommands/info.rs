@@ -27,7 +27,7 @@ pub struct Info {
 }
 
 pub fn run(args: &Info) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let runtime = args.common.runtime.open()?;
     let mut out = args.output.stream()?;
     match args.format {

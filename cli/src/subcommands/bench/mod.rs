@@ -115,7 +115,7 @@ argument_value!(
 );
 
 pub fn run(args: &Bench) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let mut bench = args.open_runtime()?;
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {

@@ -58,10 +58,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     // Check the arguments before running anything.
     args.simulation_config()?;
-    args.program.as_deref().map_or(Ok(()), output::check)?;
+    args.program.as_deref().map_or(Ok(()), output::check_writable)?;
     let mut log = args.log.as_deref().map(create_log).transpose()?;
     let mut kernel = KernelLog::open_at_end();
-    args.output.check()?;
+    args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
     // The table is written level by level. Without --redact, the table keeps the names of the user and of the home
     // folder, because its readers copy commands.
@@ -83,8 +83,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
-            let written =
-                write_log(log, &run).map_err(|cause| output::failed("the log (--log)", &cause));
+            let written = write_log(log, &run)
+                .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }

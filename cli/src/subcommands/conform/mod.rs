@@ -41,7 +41,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.list {
         return list_cases(args);
     }
-    args.output.check()?;
+    args.output.check_writable()?;
     let mut options = options(args)?;
     let selected = options.selected();
     if selected.is_empty() {

@@ -42,7 +42,7 @@ pub struct Lint {
 }
 
 pub fn run(args: &Lint) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let recording = Recording::open(&args.file)
         .with_context(|| format!("cannot read {}", args.file.display()))?;
     let mut findings = lint(&recording);

@@ -62,7 +62,7 @@ pub struct Map {
 
 pub fn run(args: &Map) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
-    args.output.check()?;
+    args.output.check_writable()?;
     let recorded = read_recorded(args)?;
     let total = match &recorded {
         Recorded::Trace(trace) => trace.ops.len(),

@@ -47,8 +47,8 @@ pub struct Replay {
 
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
-    args.output.check()?;
-    args.program.as_deref().map_or(Ok(()), output::check)?;
+    args.output.check_writable()?;
+    args.program.as_deref().map_or(Ok(()), output::check_writable)?;
     let file = || args.file.display();
     if hsa_trace::Recording::is_recording(&args.file) {
         return calls::run(args);

@@ -44,7 +44,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         worker::run(args, task)?;
         return Ok(Exit::Success);
     }
-    args.output.check()?;
+    args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
     interrupt.add(signal_hook::consts::SIGHUP)?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
