@@ -1,8 +1,8 @@
 //! Writes results to standard output or to a file.
 //!
 //! [`Output::write`] replaces the file atomically. If writing fails (full disk, removed folder), the result goes to
-//! standard output. [`Output::stream`] writes a file in parts. [`Output::check_writable`] checks before long work that the
-//! file can be written.
+//! standard output. [`Output::stream`] writes a file in parts. [`Output::check_writable`] checks before long work that
+//! the file can be written.
 
 use crate::provenance::Privacy;
 use crate::screen::Screen;
@@ -108,7 +108,7 @@ struct Synced {
 }
 
 impl Synced {
-    /// Adds the path to an error.
+    /// Records a failure, and adds the path to its error.
     fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|cause| record_failure(self.path.display(), &cause))
     }

@@ -78,8 +78,8 @@ pub fn describe_run(
 }
 
 /// Reduces two paths to file names: this program's path, and the path of the emulated driver that `emulate` has
-/// preloaded. Only the machine of the run needs these paths. The path of the runtime and paths that the user typed stay
-/// complete.
+/// preloaded. These paths are useful only on the computer of the run. The path of the runtime and paths that the user
+/// typed stay complete.
 pub fn shorten_paths(provenance: &mut Provenance) {
     for line in [&mut provenance.command, &mut provenance.reproduce] {
         *line = program::without_program_folder(line);
@@ -244,7 +244,7 @@ impl Privacy {
         texts.for_each(|text| *text = self.clean_text(text));
     }
 
-    /// Replaces the home folder by `~` and the user's name in paths by `USER`; with `--redact`, removes
+    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, removes
     /// the folders of all absolute paths.
     pub fn clean_text(&self, text: &str) -> String {
         let shortened = without_names(
@@ -273,7 +273,7 @@ fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     text
 }
 
-/// Replaces each occurrence of `part` at whose end a component of a path ends.
+/// Replaces each occurrence of `part` that ends together with a component of a path.
 fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;

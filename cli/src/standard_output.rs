@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether standard output was closed when this process began (`hsa-vmm info >&-`).
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The C library calls `check` before Rust's runtime starts. Rust's runtime opens `/dev/null` in place of a closed
-/// standard output.
+/// The C library calls `record_if_closed` before Rust's runtime starts. Later, a closed standard output could not be
+/// recognised, because Rust's runtime opens `/dev/null` in its place.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CHECK: extern "C" fn() = check;
+static CALL_AT_START: extern "C" fn() = record_if_closed;
 
-extern "C" fn check() {
+extern "C" fn record_if_closed() {
     let flags = rustix::io::fcntl_getfd(rustix::stdio::stdout());
     IS_CLOSED.store(flags == Err(Errno::BADF), Ordering::Relaxed);
 }

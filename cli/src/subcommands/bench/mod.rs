@@ -135,7 +135,8 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut results = Vec::new();
     if measures_open {
         let (backend, samples) = (bench.backend().clone(), args.samples as usize);
-        // Close this instance first: opening a runtime is cheap while another instance is open.
+        // Close this instance first. Otherwise, the measurement would be too low, because opening a runtime is cheap
+        // while another instance is open.
         drop(bench);
         let mut on_progress = |fraction: f64| bar.set_position((fraction * 100.0) as u64);
         results.extend(hsa_vmm_bench::measure_opening(

@@ -17,7 +17,7 @@ const MAX_SIZE: u64 = 256 << 20;
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
-/// The number of rounds of "descriptors".
+/// The number of rounds of the level "descriptors".
 const ROUNDS: usize = 4;
 
 /// Returns the number of bytes of a large allocation: a quarter of what is available, up to [`MAX_SIZE`].
@@ -158,7 +158,7 @@ fn allocate_and_free(
 /// A step of a round that must leave no descriptor open.
 type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 
-/// Checks that no call leaves descriptors open: counts them before and after several rounds.
+/// Checks that no call leaves descriptors open. Counts the open descriptors before and after several rounds.
 pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());

@@ -31,8 +31,7 @@ pub struct Failure {
     pub failed_requests: Vec<String>,
     /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. The failed
     /// requests are then results of the failure, not its cause.
-    #[serde(rename = "failed_requests_are_later")]
-    pub are_requests_later: bool,
+    pub failed_requests_are_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     #[serde(rename = "rests_on")]
     pub interfaces: Vec<UsedInterface>,
@@ -149,7 +148,7 @@ impl Failure {
             call: call.map(FailedCall::of),
             other_calls: cause.other_calls(&run.calls),
             failed_requests: run.failed_requests(LOG_LINES),
-            are_requests_later: call.is_some_and(|call| run.requests_fail_after(call)),
+            failed_requests_are_later: call.is_some_and(|call| run.requests_fail_after(call)),
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),

@@ -72,8 +72,9 @@ pub struct Return {
     pub logs: Logs,
 }
 
-/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of the
-/// expression. For an output, `value` is `out`; for a callback, `callback`; for a literal, the name of the parameter.
+/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of
+/// the expression. The value of an output is `out`, and the value of a callback is `callback`. The value of a literal
+/// is the name of the parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,

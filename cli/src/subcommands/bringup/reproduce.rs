@@ -45,7 +45,7 @@ pub fn program_source(run: &LevelRun) -> String {
         _ => (calls_of(failed_process), Vec::new()),
     };
     let mut text = HEAD.replace("LEVEL", run.level.title());
-    text = text.replace("GRANULES", &run.level.granules().to_string());
+    text = text.replace("GRANULES", &run.level.granule_count().to_string());
     text = text.replacen("DECLARATIONS", &declarations(), 1);
     if matches!(run.level, Level::Offset | Level::Permission) {
         text.push_str(PAGE_TABLE);
@@ -66,11 +66,11 @@ pub fn program_source(run: &LevelRun) -> String {
         text.push_str("  }\n  return NULL;\n}\n");
     }
     text.push_str("\nint main(void) {\n");
-    if let Some((name, value)) = run.level.variable() {
+    if let Some((name, value)) = run.level.environment_variable() {
         let _ = writeln!(text, "  setenv(\"{name}\", \"{value}\", 1);");
     }
     if !other.is_empty() {
-        text.push_str("  int socket = start(other_process);\n");
+        text.push_str("  int socket = start_process(other_process);\n");
     }
     let in_main_thread = |call: &&Call| call.begin.thread == 0;
     if threads > 0 {

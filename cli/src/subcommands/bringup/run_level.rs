@@ -37,11 +37,11 @@ const MAPPED_TWICE: u32 = 0x9ee4_0001;
 pub struct Resources {
     pub cpu: Agent,
     pub gpus: Vec<Agent>,
-    /// Memory of the first GPU.
+    /// The first GPU's pool.
     pub pool: Pool,
-    /// The size of the memory that a level creates, in bytes: [`Level::granules`] granules.
+    /// The size of the memory that a level creates, in bytes: [`Level::granule_count`] granules.
     pub size: usize,
-    /// Memory of the CPU, for the levels that need it.
+    /// The CPU's pool, for the levels that need CPU memory.
     pub host_pool: Option<Pool>,
 }
 
@@ -199,7 +199,7 @@ pub fn find_resources(
         true => Some(find_pool(hsa, &cpu, "host_pool")?.0),
         false => None,
     };
-    Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
+    Ok(Resources { cpu, gpus, pool, size: info.granule * level.granule_count(), host_pool })
 }
 
 /// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the

@@ -96,7 +96,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
         writeln!(out, "  at the same time in {call}")?;
     }
     if !failure.failed_requests.is_empty() {
-        let title = match failure.are_requests_later {
+        let title = match failure.failed_requests_are_later {
             false => "Requests to the emulated driver that failed or have not returned",
             true => "Requests that failed after this call: a result of the failure, not its cause",
         };

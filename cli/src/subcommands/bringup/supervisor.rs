@@ -100,7 +100,7 @@ pub fn supervise(
     let mut command =
         crate::program::worker_command().context("cannot start this program again")?;
     command.args(arguments).env("HSA_KFD_LOG", &driver_log);
-    command.envs(level.variable());
+    command.envs(level.environment_variable());
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
@@ -254,8 +254,8 @@ impl Records {
         }
     }
 
-    /// Returns the index of the last call of a function by this task; if the task made no such call, by any task. If
-    /// `first` is given, considers only calls with this first argument.
+    /// Returns the index of the last call of a function by this task. If the task has not called the function, returns
+    /// the last call by any task. If `first` is given, considers only calls with this first argument.
     fn last_call_of(&self, task: &str, function: &str, first: Option<&str>) -> Option<usize> {
         let is_call = |call: &Call| {
             let argument = call.begin.arguments.first().map(|argument| argument.name.as_str());

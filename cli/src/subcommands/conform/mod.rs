@@ -88,7 +88,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
     let closing = closing_lines(&report, writer.hangs, interruption.is_some());
-    // The table ends with these lines; other formats are for programs.
+    // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
@@ -226,6 +226,7 @@ impl ResultWriter {
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
+    /// Writes a result to the partial file and to KTAP output.
     fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());

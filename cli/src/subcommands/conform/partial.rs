@@ -89,7 +89,7 @@ impl PartialFile {
     }
 }
 
-/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the machine
+/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the computer
 /// stopped, the last line may be incomplete.
 fn read_results(
     path: &Path,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Finding {
     failure: Failure,
-    /// The sequences that show the failure, one after another in one process; usually one.
+    /// The sequences that show the failure when one process runs them one after another. Usually, there is one.
     sequences: Vec<Sequence>,
     /// The number of operations before shrinking.
     original_length: usize,
@@ -41,6 +41,7 @@ struct Repetitions {
 /// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit. A
 /// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
+/// The maximum number of operations that the report of a finding lists.
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);

@@ -274,7 +274,7 @@ impl Replayer {
                 let mut address = ptr::null_mut();
                 let result = &raw mut address;
                 let size = size as usize;
-                // Releases before 6.2 cannot align a reservation; the status is compared nevertheless.
+                // Releases before 6.2 cannot align a reservation. Reserve without alignment then, and compare the status.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
                     // SAFETY: see the start of `repeat`.
                     (Some(alignment), Some(reserve)) => unsafe {
@@ -425,7 +425,7 @@ impl Replayer {
         Ok(Some((status, None)))
     }
 
-    /// Unmaps the remaining mappings: the driver logs a warning about a process that ends with mappings.
+    /// Unmaps the remaining mappings, because the driver logs a warning about a process that ends with mappings.
     fn unmap_remaining(&mut self) {
         for (address, size) in self.mapped.drain(..) {
             // SAFETY: the runtime has mapped the range, and nothing uses it any more.

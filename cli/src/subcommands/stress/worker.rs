@@ -95,7 +95,7 @@ fn run_and_measure(
     };
     result.add_errors(state);
     result.leaks = before.leaks(|| ResourceCounts::now(runtime, vmm));
-    // A resource that a runtime allocates late and keeps does not grow again; a leak does.
+    // A resource that a runtime allocates late and keeps does not grow again. A leak grows again.
     if !result.leaks.is_empty() {
         let before = ResourceCounts::now(runtime, vmm);
         let mut repeat = |stop, time| -> anyhow::Result<()> {

@@ -43,7 +43,7 @@ impl Difference {
         difference
     }
 
-    /// Returns whether at least half a page differs. If so, the GPU has probably accessed the wrong pages; a copy with
+    /// Returns whether at least half a page differs. If so, the GPU has probably accessed the wrong pages. A copy with
     /// single errors changes only a few words.
     pub fn affects_half_a_page(&self) -> bool {
         self.differing * 4 >= 2048

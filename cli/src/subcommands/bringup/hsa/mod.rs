@@ -40,7 +40,7 @@ pub type Agent = Named<sys::hsa_agent_t>;
 pub type Pool = Named<sys::hsa_amd_memory_pool_t>;
 /// A handle of physical memory.
 pub type Handle = Named<sys::hsa_amd_vmem_alloc_handle_t>;
-/// An address as a number; it becomes a pointer in the call.
+/// An address as a number. In a call, it becomes a pointer.
 pub type Address = Named<usize>;
 
 /// The attributes of a pool.
