@@ -301,8 +301,8 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             Some(FetchedRelease::open(&folder, release).map_err(VmError::from)?)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => None,
-        // Use the newest fetched release in two cases. In the first case, the release contains the program, which is not
-        // in PATH. In the second case, the program is `hsa-vmm`. Otherwise, it would find no runtime and use the
+        // Use the newest fetched release in two cases. In the first case, the release contains the program, and PATH
+        // does not. In the second case, the program is `hsa-vmm`, which would otherwise find no runtime and use the
         // simulation.
         None => rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))

@@ -274,7 +274,7 @@ impl Replayer {
                 let mut address = ptr::null_mut();
                 let result = &raw mut address;
                 let size = size as usize;
-                // Releases before 6.2 cannot align a reservation. Reserve without alignment then, and compare the status.
+                // Releases before 6.2 cannot align a reservation. Then, reserve without alignment.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
                     // SAFETY: see the start of `repeat`.
                     (Some(alignment), Some(reserve)) => unsafe {
