@@ -131,7 +131,7 @@ impl Allocations {
         };
         allow(peers).map_err(|error| {
             *peers = before;
-            // If the rollback fails, one agent has too much or too little access; no memory is lost.
+            // If the rollback fails, one agent has too much or too little access. No memory is lost.
             let _ = allow(peers);
             Failure::from(error)
         })

@@ -37,7 +37,7 @@ impl Architecture {
     }
 }
 
-/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0; an array can
+/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0. An array can
 /// stand for several of HIP's members.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -39,8 +39,8 @@ fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
     }
 }
 
-/// Converts C's properties. Rejects what the profile's release of HIP does not support; `hsa_vmm` checks everything
-/// else.
+/// Converts C's properties. Rejects what the profile's release of HIP does not support. `hsa_vmm` makes all other
+/// checks.
 fn properties(
     process: &Process,
     vmm: &Vmm,

@@ -87,7 +87,7 @@ hipError_t hipCtxSynchronize(void);
 hipError_t hipSetDeviceFlags(unsigned int flags);
 hipError_t hipGetDeviceFlags(unsigned int *flags);
 /* Destroys the current device's streams and events. Frees the device's memory from hipMalloc, and the host memory that
- * was allocated while the device was the current one. Does not free reservations, mappings and handles;
+ * was allocated while the device was the current one. Does not free reservations, mappings and handles.
  * hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 

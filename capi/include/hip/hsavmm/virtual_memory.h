@@ -150,13 +150,13 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
+/* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
  * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The host
  * keeps its access if its access differs from the devices' highest access before the call, because an earlier call
  * has then named the host.
- * A GPU's access is enforced only if hsavmm_enforcement() returns 1 for the GPU; see
- * hsavmm_use_page_tables() and hsavmm_revoke(). */
+ * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
+ * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
@@ -169,7 +169,7 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
 /* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
- * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
+ * A value below 65,536 is a descriptor, and any other value is a pointer. The caller still owns the
  * descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t that this
  * library has exported. Handles that HIP has exported are rejected, because they contain no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,

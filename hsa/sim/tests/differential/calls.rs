@@ -176,7 +176,8 @@ impl Call {
     }
 }
 
-/// An address. The area is the range of addresses that a runtime uses during one sequence (`tested_runtime::AREA_SIZE`).
+/// An address. The area is the range of addresses that a runtime uses during one sequence
+/// (`tested_runtime::AREA_SIZE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Location {
