@@ -201,10 +201,11 @@ typedef struct hsavmm_retire_report {
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
 /* Submits a range of whole mappings, to be unmapped when every signal meets its condition. If `count` is 0, the range
- * is unmapped as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards, the program
- * must not unmap the range. It may release the handles at once. It may destroy the signals and free the addresses only
- * after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and hipErrorInvalidValue if the range
- * has more mappings than the queue's capacity. After either error, nothing was submitted. */
+ * is unmapped as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards,
+ * the program must not unmap the range. It may release the handles at once. It may destroy the signals and free the
+ * addresses only after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and
+ * hipErrorInvalidValue if the range has more mappings than the queue's capacity. After either error, nothing was
+ * submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not

@@ -399,7 +399,7 @@ static void test_growable(size_t granule) {
 }
 
 /* Shares page 9 of `buffer`, which is mapped, with another buffer. */
-static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
+static void test_shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
   hsavmm_paged_t other;
   void *target;
   size_t users = 7;
@@ -450,7 +450,7 @@ static void test_paged(void) {
   EXPECT(access_of(&locations[1], (char *)start + 9 * page) == 3);
   OK(hsavmm_paged_unmap(buffer, 3, 2));
   EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
-  shared_pages(buffer, start, page);
+  test_shared_pages(buffer, start, page);
   OK(hsavmm_paged_destroy(buffer));
   EXPECT(hsavmm_paged_reserve(&buffer, 0, 1, 0, 2) == hipErrorInvalidValue);
 }

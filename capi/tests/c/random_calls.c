@@ -1,7 +1,7 @@
 /*
  * random_calls SEED SECONDS: makes random calls, many of them with an invalid argument, and compares the results
  * with a model. Checks the library's state after each call, and for leaks at the end. A difference ends
- * the program with status 1; the same seed repeats the same calls.
+ * the program with status 1. The same seed repeats the same calls.
  */
 #define _GNU_SOURCE
 #include <hsavmm.h>

@@ -134,14 +134,14 @@ static void test_pages(void) {
 typedef struct {
   unsigned long long handle;
 } hsa_signal;
-typedef unsigned int (*create_signal)(long long, unsigned int, const void *, hsa_signal *);
-typedef void (*store_signal)(hsa_signal, long long);
+typedef unsigned int (*signal_create_fn)(long long, unsigned int, const void *, hsa_signal *);
+typedef void (*signal_store_fn)(hsa_signal, long long);
 
 static void test_with_signals(void *runtime) {
   hsavmm_retire_queue_t queue;
   hsavmm_retire_report report;
-  create_signal create;
-  store_signal store;
+  signal_create_fn create;
+  signal_store_fn store;
   hsa_signal done, never;
   hsavmm_signal signals[2];
   void *symbol = dlsym(runtime, "hsa_signal_create");

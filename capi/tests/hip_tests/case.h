@@ -1,13 +1,13 @@
 /*
- * Runs the cases in the C files of this folder: cases of hip-tests (AMD's tests of HIP), rewritten in C. "The original" in
- * a comment is hip-tests' own case.
+ * Runs the cases in the C files of this folder: cases of hip-tests (AMD's tests of HIP), rewritten in C. "The original"
+ * in a comment is hip-tests' own case.
  *
  * A case is a function that returns if all checks pass. Each case runs in its own process, forked
  * before any runtime is open, so that a crash ends only that case.
  *
  * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: check" or "skipped
  * NAME: reason". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
- * to run; without arguments, all cases run.
+ * to run. Without arguments, all cases run.
  *
  * The header is valid C99 and C++17.
  */
