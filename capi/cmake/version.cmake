@@ -1,5 +1,5 @@
-# The installed version is compatible with the requested version if it is not older and has the same major number.
-# Before 1.0, both must also have the same minor number.
+# The installed version is compatible if it is at least the requested version and has the same major number.
+# Before 1.0, the installed and the requested version must also have the same minor number.
 set(PACKAGE_VERSION "@VERSION@")
 string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" _numbers "${PACKAGE_VERSION}")
 set(_major "${CMAKE_MATCH_1}")

@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Exits if a call has failed. */
 static void check(hipError_t error, const char *call) {
   if (error != hipSuccess) {
     fprintf(stderr, "%s\n  in %s\n", hsavmm_last_message(), call);
     exit(1);
   }
 }
+
 #define CHECK(call) check(call, #call)
 
 int main(void) {
@@ -24,6 +26,7 @@ int main(void) {
   CHECK(hipGetDeviceCount(&devices));
   printf("%s, %d GPU%s\n", runtime.name, devices, devices == 1 ? "" : "s");
 
+  /* Describe memory of the first GPU. */
   hipMemAllocationProp prop;
   memset(&prop, 0, sizeof prop);
   prop.type = hipMemAllocationTypePinned;
@@ -42,20 +45,24 @@ int main(void) {
   CHECK(hipMemMap(start, granule, 0, handle, 0));
   CHECK(hipMemMap(third, granule, 0, handle, 0));
 
+  /* Grant the GPU access to both mappings. */
   hipMemAccessDesc desc;
   desc.location = prop.location;
   desc.flags = hipMemAccessFlagsProtReadWrite;
   CHECK(hipMemSetAccess(start, granule, &desc, 1));
   CHECK(hipMemSetAccess(third, granule, &desc, 1));
 
-  char text[32];
-  CHECK(hipMemcpyHtoD(start, "written at the first", 21));
-  CHECK(hipMemcpyDtoH(text, third, 21));
-  printf("read at the third: \"%s\"\n", text);
+  /* Both mappings are the same memory. */
+  const char written[] = "written at the first";
+  char read[sizeof written];
+  CHECK(hipMemcpyHtoD(start, written, sizeof written));
+  CHECK(hipMemcpyDtoH(read, third, sizeof read));
+  printf("read at the third: \"%s\"\n", read);
 
-  /* This call crashes HIP. Here it returns an error with a message. */
-  if (hipMemUnmap(start, granule / 2) != hipSuccess)
-    printf("refused: %s\n", hsavmm_last_message());
+  /* HIP crashes if a call unmaps a part of a mapping. This library returns an error with a message. */
+  if (hipMemUnmap(start, granule / 2) != hipSuccess) {
+    printf("rejected: %s\n", hsavmm_last_message());
+  }
 
   CHECK(hipMemUnmap(start, granule));
   CHECK(hipMemUnmap(third, granule));

@@ -6,18 +6,20 @@
 #include <hsavmm.h>
 
 #include <cstdio>
-#include <cstdlib>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
 static void check(hipError_t error) {
-  if (error != hipSuccess) throw std::runtime_error(hsavmm_last_message());
+  if (error != hipSuccess) {
+    throw std::runtime_error(hsavmm_last_message());
+  }
 }
 
 class GrowingBuffer {
 public:
-  GrowingBuffer(int device, size_t maximum) : access_{{hipMemLocationTypeDevice, device},
-                                             hipMemAccessFlagsProtReadWrite} {
+  GrowingBuffer(int device, size_t maximum)
+      : access_{{hipMemLocationTypeDevice, device}, hipMemAccessFlagsProtReadWrite} {
     prop_.type = hipMemAllocationTypePinned;
     prop_.location = access_.location;
     check(hipMemGetAllocationGranularity(&granule_, &prop_,
@@ -30,10 +32,15 @@ public:
   ~GrowingBuffer() {
     // The mappings are adjacent, so one call unmaps all of them.
     hipError_t error = mapped_ == 0 ? hipSuccess : hipMemUnmap(start_, mapped_);
-    if (error == hipSuccess) error = hipMemAddressFree(start_, reserved_);
-    if (error != hipSuccess) std::fprintf(stderr, "%s\n", hsavmm_last_message());
+    if (error == hipSuccess) {
+      error = hipMemAddressFree(start_, reserved_);
+    }
+    if (error != hipSuccess) {
+      std::fprintf(stderr, "%s\n", hsavmm_last_message());
+    }
   }
 
+  // Maps memory until at least `size` bytes are mapped.
   void grow(size_t size) {
     while (mapped_ < size) {
       hipMemGenericAllocationHandle_t handle;
@@ -41,11 +48,12 @@ public:
       check(hipMemCreate(&handle, granule_, &prop_, 0));
       check(hipMemMap(end, granule_, 0, handle, 0));
       mapped_ += granule_;
-      // The mapping keeps the memory until it is unmapped.
+      // The mapping keeps the memory allocated until the memory is unmapped.
       check(hipMemRelease(handle));
       check(hipMemSetAccess(end, granule_, &access_, 1));
     }
   }
+
   void *start() const { return start_; }
   size_t mapped() const { return mapped_; }
 
@@ -59,10 +67,11 @@ private:
 int main() {
   try {
     {
-      GrowingBuffer buffer(0, size_t(64) << 20);
+      const size_t maximum = 64 << 20;
+      GrowingBuffer buffer(0, maximum);
       std::vector<int> numbers(1 << 20), copied(1 << 20);
-      for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = int(i);
-      size_t bytes = numbers.size() * sizeof(int);
+      std::iota(numbers.begin(), numbers.end(), 0);
+      const size_t bytes = numbers.size() * sizeof(int);
       for (size_t round = 1; round <= 4; ++round) {
         buffer.grow(round * bytes);
         char *part = static_cast<char *>(buffer.start()) + (round - 1) * bytes;
@@ -71,7 +80,9 @@ int main() {
         check(hipMemcpyDtoH(copied.data(), buffer.start(), bytes));
         std::printf("%2zu MiB at the same address: %s\n", buffer.mapped() >> 20,
                     copied == numbers ? "contents kept" : "CONTENTS LOST");
-        if (copied != numbers) return 1;
+        if (copied != numbers) {
+          return 1;
+        }
       }
     }
     check(hsavmm_shut_down());

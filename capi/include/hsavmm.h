@@ -24,7 +24,7 @@ hipError_t hsavmm_use_runtime(const char *path);
 
 /* Selects the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm
  * generation; hsa/sim/README.md lists all settings). Null or "" selects a configuration with two GPUs.
- * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() returns the reason. */
+ * Returns hipErrorInvalidValue if the configuration is invalid. hsavmm_last_message() then returns the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the major release of HIP, 6 or 7, whose error codes the library returns. The two releases return different codes
@@ -34,8 +34,8 @@ hipError_t hsavmm_use_profile(int profile);
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * and hipMemMap accepts an offset. Calls then return only after they have taken effect on the GPUs.
- * hsavmm_enforcement() returns whether the library controls a GPU's page table. If not, HSA_VMM_LOG=warn prints
- * the reason. */
+ * hsavmm_enforcement() returns whether the library controls a GPU's page table. If the library cannot control it,
+ * HSA_VMM_LOG=warn prints the reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ typedef struct hsavmm_runtime_info {
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
 /* Returns the message of this thread's last failed call: the function, the argument, its value and a
- * remedy. Returns "" before the first failure, and never null. The thread's next failed call overwrites it. */
+ * remedy. Returns "" before the first failure, and never null. The thread's next failed call overwrites the message. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
@@ -70,8 +70,8 @@ typedef struct hsavmm_quarantined {
   char reason[240];
 } hsavmm_quarantined;
 
-/* Lists the quarantined ranges. `*count` is the capacity of `list`; the call sets it to the number of
- * ranges. */
+/* Lists the quarantined ranges. `*count` is the capacity of `list` before the call, and the number of ranges after
+ * the call. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
 /* Checks the invariants of the library's state. Returns hipErrorUnknown if an invariant does not hold, which is a
@@ -84,8 +84,8 @@ hipError_t hsavmm_check(void);
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
 /* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
- * `*enforced` to 0 if the library only records the agent's permissions. This applies to GPUs whose page tables
- * the library does not control, because AMD's driver maps all memory readable and writable. */
+ * `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions of
+ * a GPU whose page table it does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
@@ -101,10 +101,10 @@ typedef struct hsavmm_segment {
 
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
  * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
- * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The descriptor gives access to
- * the whole dma-buf: to the allocation outside the segment, and to small allocations of hipMalloc that share the
- * dma-buf. */
+ * capacity of `segments` before the call, and the number of segments after the call. If the capacity is too small, the
+ * call returns hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. A descriptor gives
+ * access to the whole dma-buf, also outside the segment: to the other parts of the allocation, and to small
+ * allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
@@ -112,7 +112,7 @@ hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *s
 /* Each function performs all operations of a list, or none. The ranges may be in several reservations
  * and in any order, and must not overlap. Where possible, the library makes one call of the runtime for
  * adjacent ranges. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
- * access only if `desc` names it. */
+ * access only if `desc` names the host. */
 
 typedef struct hsavmm_mapping {
   void *ptr;
@@ -132,11 +132,11 @@ typedef struct hsavmm_range {
   size_t size;
 } hsavmm_range;
 
-/* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
+/* Creates each mapping, and sets the access to all mappings. If `desc_count` is 0, no agent has access. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
 /* Does the same as hsavmm_map_many, for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1)
- * and GPUs whose page tables can be changed; otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
+ * and GPUs whose page tables can be changed. Otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
 hipError_t hsavmm_map_parts(const hsavmm_part *parts, size_t count,
                             const hipMemAccessDesc *desc, size_t desc_count);
 /* Each range must consist of whole, adjacent mappings. */
@@ -146,7 +146,7 @@ hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
 /* ---- Areas --------------------------------------------------------------------------------- */
 /* An area stands for memory with properties that its flags select, as in AML (Argonne's memory library). Creating an
- * area allocates no memory; hsavmm_area_mmap() maps memory of any size. */
+ * area allocates no memory. hsavmm_area_mmap() maps memory of any size. */
 
 /* A number that is checked in every call, not a pointer. */
 typedef struct hsavmm_area *hsavmm_area_t;
@@ -157,7 +157,7 @@ typedef struct hsavmm_area *hsavmm_area_t;
 #define HSAVMM_AREA_MAPPED 0x4  /* existing memory, which each hsavmm_area_mmap() call names; ignored with HOST */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
-/* Creates an area of a device; a negative `device` is the current device. */
+/* Creates an area of a device. A negative `device` stands for the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
 /* Maps memory with the properties of an area. `host` is the start of the existing memory if the area maps existing
  * memory, else null. The caller must not free existing memory until it is unmapped. */
@@ -200,15 +200,17 @@ typedef struct hsavmm_retire_report {
  * (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
-/* Submits a range of whole mappings, to be unmapped when every signal meets its condition; without signals,
- * as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards, the program
- * must not unmap the range. It may release the handles at once. It may destroy the signals and free the addresses only
- * after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and hipErrorInvalidValue if the range
- * has more mappings than the queue's capacity. In both cases nothing was submitted. */
+/* Submits a range of whole mappings, to be unmapped when every signal meets its condition. If `count` is 0, the range
+ * is unmapped as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards,
+ * the program must not unmap the range. It may release the handles at once. It may destroy the signals and free the
+ * addresses only after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and
+ * hipErrorInvalidValue if the range has more mappings than the queue's capacity. After either error, nothing was
+ * submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
- * be unmapped: `report` describes the first of them. hsavmm_quarantine() lists those that stay mapped. */
+ * be unmapped. `report` describes the first mapping that could not be unmapped. hsavmm_quarantine() lists the mappings
+ * that stay mapped. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
 /* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
  * milliseconds. */
@@ -227,13 +229,13 @@ hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 typedef struct hsavmm_growable *hsavmm_growable_t;
 
 hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
-/* Resizes the buffer; if the call fails, nothing has changed. Added memory has undefined contents. */
+/* Resizes the buffer. Added memory has undefined contents. If the call fails, nothing has changed. */
 hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
 hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                   size_t count);
-/* Returns the address and the size; either pointer may be null. */
+/* Returns the address and the size. Either pointer may be null. */
 hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
 
@@ -242,13 +244,13 @@ typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* `page` is the size of a page in bytes; 0 selects the recommended granularity. */
+/* `page` is the size of a page in bytes. 0 selects the recommended granularity. */
 hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
 /* Submits mapped pages to a retire queue: all pages of the range, or none. A kernel may still read the pages.
- * Afterwards, the program cannot use the pages until the queue has unmapped them; then the program can map them
+ * Afterwards, the program cannot use the pages until the queue has unmapped them. Then the program can map them
  * again. Returns hipErrorNotSupported for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of
  * hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
@@ -264,7 +266,7 @@ hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *u
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
 hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);
-/* Returns the address, the size of a page and the number of pages; each result pointer may be null. */
+/* Returns the address, the size of a page and the number of pages. Each pointer to a result may be null. */
 hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 

@@ -1,6 +1,6 @@
 //! Areas (`hsavmm_area_…`).
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::objects::{Object, OpenArea, invalid_number};
 use crate::pointers::{address, not_null, write_out};
@@ -23,7 +23,7 @@ unsafe extern "C" fn hsavmm_area_create(
     run("hsavmm_area_create", || {
         not_null("area", area)?;
         let process = process()?;
-        let agent = process.devices.agent(if device < 0 { current() } else { device })?;
+        let agent = process.devices.agent(if device < 0 { current_device() } else { device })?;
         let flags = AreaFlags::from_bits_retain(flags);
         let new_area = match process.vmm() {
             Ok(vmm) => Area::new(vmm, agent, flags),

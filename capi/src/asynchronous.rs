@@ -1,4 +1,4 @@
-//! Copies and fills in a stream, which are complete when the call returns, and copies of rectangles.
+//! HIP's copies and fills in a stream, and its copies of rectangles. Each of them is complete when the call returns.
 
 use crate::process::process;
 use crate::status::{Failure, run};
@@ -18,7 +18,7 @@ macro_rules! copies {
         ) -> hipError_t {
             run(stringify!($function), || {
                 stream(raw)?;
-                // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+                // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
                 unsafe { copy(destination, source, size, memcpy_kind::$kind) }
             })
         })+
@@ -41,7 +41,7 @@ unsafe extern "C" fn hipMemcpyAsync(
 ) -> hipError_t {
     run("hipMemcpyAsync", || {
         stream(raw)?;
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { copy(destination, source, size, kind) }
     })
 }
@@ -60,7 +60,7 @@ unsafe extern "C" fn hipMemcpyPeerAsync(
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
@@ -74,7 +74,7 @@ unsafe extern "C" fn hipMemsetAsync(
 ) -> hipError_t {
     run("hipMemsetAsync", || {
         stream(raw)?;
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { fill(destination, &[value as u8], size) }
     })
 }
@@ -135,7 +135,7 @@ unsafe extern "C" fn hipMemcpy2D(
 ) -> hipError_t {
     run("hipMemcpy2D", || {
         let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for all rows (lib.rs).
         unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }
@@ -154,7 +154,7 @@ unsafe extern "C" fn hipMemcpy2DAsync(
     run("hipMemcpy2DAsync", || {
         stream(raw)?;
         let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for all rows (lib.rs).
         unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }

@@ -86,7 +86,7 @@ access_functions! {
     ring, Arc::as_ref: hsavmm_ring_grant hsavmm_ring_revoke;
 }
 
-/// Writes a buffer's address, and its size or page size; either pointer may be null.
+/// Writes a buffer's address, and the buffer's size or page size. Each of the two pointers may be null.
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.

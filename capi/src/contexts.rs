@@ -1,6 +1,6 @@
 //! Contexts (each device has one, its primary context), the flags of devices, and the reset of a device.
 
-use crate::devices::{current, make_current};
+use crate::devices::{current_device, make_current};
 use crate::errors;
 use crate::objects::{Object, lock};
 use crate::pointers::write_out;
@@ -48,7 +48,7 @@ unsafe extern "C" fn hipCtxGetCurrent(result: *mut hipCtx_t) -> hipError_t {
     run("hipCtxGetCurrent", || {
         process()?.devices.require()?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("context", result, context(current())) }
+        unsafe { write_out("context", result, context(current_device())) }
     })
 }
 
@@ -68,7 +68,7 @@ unsafe extern "C" fn hipCtxGetDevice(result: *mut hipDevice_t) -> hipError_t {
     run("hipCtxGetDevice", || {
         process()?.devices.require()?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("device", result, current()) }
+        unsafe { write_out("device", result, current_device()) }
     })
 }
 
@@ -92,7 +92,7 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
                 format_args!("({flags:#x}) are invalid"),
             ));
         }
-        lock(&FLAGS).insert(current(), flags);
+        lock(&FLAGS).insert(current_device(), flags);
         Ok(())
     })
 }
@@ -101,7 +101,7 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
 unsafe extern "C" fn hipGetDeviceFlags(flags: *mut c_uint) -> hipError_t {
     run("hipGetDeviceFlags", || {
         process()?.devices.require()?;
-        let stored = lock(&FLAGS).get(&current()).copied().unwrap_or(0);
+        let stored = lock(&FLAGS).get(&current_device()).copied().unwrap_or(0);
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, stored) }
     })
@@ -111,7 +111,7 @@ unsafe extern "C" fn hipGetDeviceFlags(flags: *mut c_uint) -> hipError_t {
 extern "C" fn hipDeviceReset() -> hipError_t {
     run("hipDeviceReset", || {
         let process = process()?;
-        let device = current();
+        let device = current_device();
         process.devices.agent(device)?;
         process.objects.remove_all(|object| match object {
             Object::Stream(stream) => stream.device == device,

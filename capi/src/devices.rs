@@ -24,10 +24,10 @@ pub struct Devices {
     gpus: Vec<AgentId>,
 }
 
-/// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list ends at its first
+/// Selects the visible GPUs with the lists of numbers and UUIDs (`GPU-…`) in the environment. A list ends at its first
 /// invalid or repeated entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count the devices that
-/// `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself; this function applies that
-/// variable for the simulation.
+/// `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself. For the simulation, this
+/// function applies it.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
@@ -83,7 +83,7 @@ impl Devices {
         })
     }
 
-    /// Returns the number of an agent; -1 if it is not a visible GPU.
+    /// Returns the device number of an agent. Returns -1 if the agent is not a visible GPU.
     pub fn number(&self, agent: AgentId) -> c_int {
         let index = self.gpus.iter().position(|gpu| *gpu == agent);
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
@@ -139,7 +139,7 @@ pub fn make_current(device: c_int) {
 }
 
 /// Returns the current device of this thread.
-pub fn current() -> c_int {
+pub fn current_device() -> c_int {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }
 
@@ -186,7 +186,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
     run("hipGetDevice", || {
         process()?.devices.require()?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("device", device, current()) }
+        unsafe { write_out("device", device, current_device()) }
     })
 }
 
@@ -380,7 +380,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
 /// current device cannot access the peer's memory.
 fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
-    let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
+    let (user, owner) = (process.devices.agent(current_device())?, process.devices.agent(peer)?);
     if flags != 0 {
         return Err(Failure::invalid_argument("flags", "must be 0"));
     }
@@ -400,7 +400,7 @@ fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), 
 extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
     run("hipDeviceEnablePeerAccess", || {
         let (user, owner) = peer_access_agents(peer, flags)?;
-        process()?.allocations.enable(owner, user)
+        process()?.allocations.enable_peer(owner, user)
     })
 }
 
@@ -408,7 +408,7 @@ extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_
 extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
     run("hipDeviceDisablePeerAccess", || {
         let (user, owner) = peer_access_agents(peer, 0)?;
-        process()?.allocations.disable(owner, user)
+        process()?.allocations.disable_peer(owner, user)
     })
 }
 

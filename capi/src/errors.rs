@@ -10,7 +10,7 @@ macro_rules! errors {
         $(#[allow(dead_code, reason = "a complete list of HIP's errors")]
         pub const $constant: hipError_t = $code;)+
 
-        /// Returns the name and description of an error; for an unknown number, those of `hipErrorUnknown`.
+        /// Returns the name and description of an error. For an unknown number, returns those of `hipErrorUnknown`.
         fn entry(error: hipError_t) -> (&'static CStr, &'static CStr) {
             match error {
                 $($code => ($name, $description),)+
@@ -107,7 +107,7 @@ unsafe extern "C" fn hipDrvGetErrorString(
     })
 }
 
-/// Returns the name and description of an error; rejects unknown numbers.
+/// Returns the name and description of an error. Rejects unknown numbers.
 fn known_entry(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Failure> {
     match entry(error) {
         (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {

@@ -1,6 +1,6 @@
 //! Events. An event is complete as soon as it is recorded, because every earlier copy is complete.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::objects::{Object, lock};
 use crate::pointers::{not_null, write_out};
@@ -21,7 +21,7 @@ pub struct Event {
 
 const DISABLE_TIMING: c_uint = 0x2;
 const INTERPROCESS: c_uint = 0x4;
-/// The valid flags: blocking, no timing, interprocess, no fence, and the two kinds of release.
+/// The valid flags: blocking, no timing, interprocess, no fence, and the release fences for the device and the system.
 const FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
@@ -33,7 +33,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
         return Err(Failure::not_supported("sharing events with other processes"));
     }
     let process = process()?;
-    let device = current();
+    let device = current_device();
     process.devices.agent(device)?;
     let event = Event { device, has_time: flags & DISABLE_TIMING == 0, recorded: Mutex::default() };
     let number = process.objects.insert(Object::Event(Arc::new(event)));
@@ -41,7 +41,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     unsafe { write_out("event", result, number) }
 }
 
-/// Finds an event; fails if there is no device.
+/// Finds an event. Fails if there is no device.
 fn event(raw: hipEvent_t) -> Result<Arc<Event>, Failure> {
     let process = process()?;
     process.devices.require()?;

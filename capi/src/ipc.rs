@@ -1,6 +1,6 @@
 //! HIP's functions for IPC.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::memory::OpenedEntry;
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
@@ -20,7 +20,7 @@ unsafe extern "C" fn hipIpcGetMemHandle(
     run("hipIpcGetMemHandle", || {
         let process = process()?;
         not_null("handle", handle)?;
-        let exported = process.ipc(current())?.get_mem_handle(address(ptr))?;
+        let exported = process.ipc(current_device())?.get_mem_handle(address(ptr))?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: exported.to_bytes() }) }
     })
@@ -41,9 +41,9 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
             return Err(Failure::invalid_argument("flags", problem));
         }
         let handle = IpcHandle::from_bytes(&handle.reserved);
-        let device = current();
+        let device = current_device();
         let ipc = process.ipc(device)?;
-        // Locked during the call, so that no other thread closes the memory before it is recorded.
+        // Locked during the call, so that no other thread closes the memory before this thread records it.
         let mut opened = process.allocations.opened();
         let memory = OpenedMemory::open(ipc, &handle)
             .map_err(|error| describe_open_error(error, &handle))?;
@@ -80,14 +80,14 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let entry = opened.range_mut(..=address(ptr).get()).next_back();
         let entry = entry.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = entry else {
-            // This call fails, and its error describes the address.
-            return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
+            // `close_mem_handle` fails for this address, and its error describes the address.
+            return Ok(process.ipc(current_device())?.close_mem_handle(address(ptr))?);
         };
         let (device, last) = (entry.device, entry.memory.pop());
         if entry.memory.is_empty() {
             opened.remove(&at);
         }
-        // A running copy of another thread keeps the memory open until the copy ends.
+        // A running copy in another thread keeps the memory open until the copy ends.
         match last.map(Arc::try_unwrap) {
             Some(Ok(memory)) => memory.close().map_err(|Rejected { value: memory, error }| {
                 let empty = || OpenedEntry { device, memory: Vec::new() };

@@ -12,9 +12,9 @@
 //! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`). `objects`: the numbers by
 //!   which C identifies areas, buffers, retire queues, streams and events.
 //!
-//! The C caller must pass valid pointers. A pointer to a result is null or writable, a pointer to an argument null or
-//! readable. A text ends in a zero byte. A pointer to elements or bytes is valid for all of them. The functions check
-//! for null, and check handles and addresses of this library.
+//! The C caller must pass valid pointers. A pointer to a result is null or writable. A pointer to an argument is null
+//! or readable. A text ends in a zero byte. A pointer to several elements or bytes is valid for all of them. The
+//! functions check for null, and check handles and addresses of this library.
 
 #![allow(non_camel_case_types, non_snake_case)]
 #![allow(clippy::missing_safety_doc, reason = "the headers document the rules for pointers")]

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts the log once; keeps an existing logger of a Rust program. If the level is invalid, prints a warning, once in
+/// Starts the log once. Keeps an existing logger of a Rust program. If the level is invalid, prints a warning, once in
 /// a process, and logs nothing.
 pub fn init() {
     // In a privileged (set-user-id) program, `trusted_environment_variable` returns `None`, and nothing is logged: a

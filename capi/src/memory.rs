@@ -1,6 +1,6 @@
 //! `hipMalloc` and related functions.
 
-use crate::devices::{current, memory_size};
+use crate::devices::{current_device, memory_size};
 use crate::errors;
 use crate::objects::lock;
 use crate::pointers::{address, write_out};
@@ -37,7 +37,7 @@ pub enum Kind {
 pub struct OpenedEntry {
     /// The device that opened the memory first.
     pub device: c_int,
-    /// One value for each call that opened the memory; never empty.
+    /// One value for each call that opened the memory. The list is never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Allocations {
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-/// Finds the entry of a map that contains an address; also returns the entry's start.
+/// Finds the entry of a map that contains an address. Also returns the entry's start.
 fn entry_at<T: Clone>(
     map: &BTreeMap<usize, T>,
     at: usize,
@@ -91,7 +91,7 @@ impl Allocations {
     }
 
     /// Grants `user` access to all present and future memory of `owner`.
-    pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
+    pub fn enable_peer(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         if peers.contains(&(owner, user)) {
             let message = "peer access is already enabled";
@@ -102,8 +102,8 @@ impl Allocations {
         self.send_peers(owner, &mut peers, before)
     }
 
-    /// Revokes access that `enable` has granted.
-    pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
+    /// Revokes access that `enable_peer` has granted.
+    pub fn disable_peer(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
             let message = "peer access is not enabled";
@@ -114,7 +114,7 @@ impl Allocations {
         self.send_peers(owner, &mut peers, before)
     }
 
-    /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
+    /// Sends the list of peers to the runtime for each allocation of `owner`. Rolls back on
     /// failure. Each call sends all peers, because the runtime revokes access of agents that are
     /// not in the list.
     fn send_peers(
@@ -131,7 +131,7 @@ impl Allocations {
         };
         allow(peers).map_err(|error| {
             *peers = before;
-            // If the rollback fails, one agent has too much or too little access; no memory is lost.
+            // If the rollback fails, one agent has too much or too little access. No memory is lost.
             let _ = allow(peers);
             Failure::from(error)
         })
@@ -203,7 +203,7 @@ impl Allocation {
     }
 }
 
-/// Allocates memory of a device, from a pool with `pool_flags`; writes null for 0 bytes. `flags` are those of the
+/// Allocates memory of a device, from a pool with `pool_flags`. Writes null for 0 bytes. `flags` are those of the
 /// caller, for `hipPointerGetAttributes`.
 fn allocate_on_device(
     ptr: *mut *mut c_void,
@@ -238,7 +238,7 @@ const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current()), COARSE))
+    run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current_device()), COARSE))
 }
 
 #[unsafe(no_mangle)]
@@ -270,7 +270,7 @@ unsafe extern "C" fn hipExtMallocWithFlags(
                 ));
             }
         };
-        allocate_on_device(ptr, size, || Ok(current()), (flags, pool_flags))
+        allocate_on_device(ptr, size, || Ok(current_device()), (flags, pool_flags))
     })
 }
 
@@ -291,7 +291,7 @@ fn allocate_on_host(
     let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
     let devices: Vec<AgentId> = process.devices.iter().collect();
     memory.allow(&devices)?;
-    let allocation = Allocation { memory, kind, flags, device: current() };
+    let allocation = Allocation { memory, kind, flags, device: current_device() };
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
@@ -345,7 +345,7 @@ unsafe extern "C" fn hipMallocManaged(
     })
 }
 
-/// Frees memory if `accepts` returns true for its kind; does nothing for null.
+/// Frees memory if `accepts` returns true for its kind. Does nothing for null.
 fn free(ptr: *mut c_void, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;
@@ -383,7 +383,7 @@ extern "C" fn hipFreeHost(ptr: *mut c_void) -> hipError_t {
 unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
     run("hipMemGetInfo", || {
         let process = process()?;
-        let agent = process.devices.agent(current())?;
+        let agent = process.devices.agent(current_device())?;
         let size = process.runtime.agent(agent).map_or(0, memory_size);
         let Some(available) = process.runtime.available_memory(agent) else {
             let message = "this runtime does not report the amount of free memory";
@@ -433,13 +433,13 @@ mod tests {
         let other_owner = allocate(&runtime, &allocations, gpus[1]);
         let accessible = |at| accessibility(&allocations, at, &gpus);
         assert_eq!(accessible(before), [true, false, false]);
-        allocations.enable(gpus[0], gpus[1]).unwrap();
-        allocations.enable(gpus[0], gpus[2]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[1]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap();
         let after = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after] {
             assert_eq!(accessible(at), [true, true, true]);
         }
-        allocations.disable(gpus[0], gpus[1]).unwrap();
+        allocations.disable_peer(gpus[0], gpus[1]).unwrap();
         let last = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after, last] {
             assert_eq!(accessible(at), [true, false, true]);
@@ -449,9 +449,9 @@ mod tests {
             [false, true, false],
             "memory of another owner is not affected"
         );
-        let second_disable_error = allocations.disable(gpus[0], gpus[1]).unwrap_err();
+        let second_disable_error = allocations.disable_peer(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(second_disable_error.code, errors::PEER_ACCESS_NOT_ENABLED);
-        let second_enable_error = allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        let second_enable_error = allocations.enable_peer(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(second_enable_error.code, errors::PEER_ACCESS_ALREADY_ENABLED);
     }
 
@@ -460,10 +460,10 @@ mod tests {
         // The runtime's second call, which grants access to both peers, fails.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
         let (_runtime, gpus, allocations, at) = fixture(faults);
-        allocations.enable(gpus[0], gpus[1]).unwrap();
-        allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        allocations.enable_peer(gpus[0], gpus[1]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, false]);
-        allocations.enable(gpus[0], gpus[2]).unwrap();
+        allocations.enable_peer(gpus[0], gpus[2]).unwrap();
         assert_eq!(accessibility(&allocations, at, &gpus), [true, true, true]);
     }
 }

@@ -25,7 +25,7 @@ pub struct OpenArea {
 #[derive(Debug, Default)]
 pub struct MappedByArea {
     pub memory: BTreeMap<usize, AreaMemory<'static>>,
-    /// Set by `hsavmm_area_destroy`: an `mmap` that looked the area up before must fail.
+    /// Set by `hsavmm_area_destroy`: a call of `hsavmm_area_mmap` that has already looked up the area must then fail.
     pub destroyed: bool,
 }
 
@@ -54,7 +54,7 @@ impl OpenArea {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the memory for `mmap`, `munmap` and `destroy`; waits for copies.
+    /// Locks the memory for `mmap`, `munmap` and `destroy`. Waits for copies.
     pub fn mapped_mut(&self) -> RwLockWriteGuard<'_, MappedByArea> {
         self.mapped.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +107,7 @@ pub enum Object {
 
 /// The next number of an object. A shut-down does not reset the counter, so numbers from before the shut-down stay
 /// invalid. HIP uses 1 and 2 for special streams.
-static NEXT: AtomicU64 = AtomicU64::new(16);
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(16);
 
 /// All objects of one runtime.
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ pub fn invalid_number() -> Failure {
 impl Objects {
     /// Stores an object and returns its number, which is never 0.
     pub fn insert(&self, object: Object) -> *mut c_void {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         lock(&self.by_number).insert(number, object);
         number as *mut c_void
     }

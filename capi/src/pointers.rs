@@ -25,12 +25,12 @@ pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Fail
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Reads a number through a pointer that may be invalid; `None` if the address is not mapped or not readable.
+/// Reads a number through a pointer that may be invalid. Returns `None` if the address is not mapped or not readable.
 pub fn try_read(pointer: *const c_int) -> Option<c_int> {
     try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
 }
 
-/// Reads bytes through a pointer that may be invalid; `None` if the address is not mapped or not readable. The
+/// Reads bytes through a pointer that may be invalid. Returns `None` if the address is not mapped or not readable. The
 /// kernel copies the bytes, so that no access of this process faults.
 pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
     let (mut value, size) = ([0; SIZE], SIZE);
@@ -57,7 +57,7 @@ pub unsafe fn read_each<T: Copy>(
             format_args!("({count}) is more than 65536"),
         ));
     }
-    // SAFETY: not null, so the caller guarantees that all are readable.
+    // SAFETY: not null, so the caller guarantees that all `count` values are readable.
     Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
 }
 
@@ -91,7 +91,7 @@ pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     room
 }
 
-/// Writes a zero-terminated text into `length` bytes; truncates the text if needed.
+/// Writes a zero-terminated text into `length` bytes. Truncates the text if needed.
 ///
 /// # Safety
 /// `pointer` is null or has room for `length` bytes.
@@ -106,7 +106,7 @@ pub unsafe fn write_text(
         return Err(Failure::invalid_argument("length", "leaves no room for a text"));
     };
     let bytes = truncate(text, room).as_bytes();
-    // SAFETY: the caller guarantees room for `length` bytes, at least one more than these.
+    // SAFETY: the caller guarantees room for `length` bytes, which is at least one more than `bytes.len()`.
     unsafe {
         core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), pointer, bytes.len());
         pointer.add(bytes.len()).write(0);

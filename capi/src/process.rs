@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub runtime: Backend,
-    /// The profile of error numbers; `None`: the value of `HSA_VMM_PROFILE`, else the newest profile.
+    /// The profile of error numbers. `None` selects the value of `HSA_VMM_PROFILE`, or else the newest profile.
     pub profile: Option<HipProfile>,
-    /// Whether the library controls page tables; `None`: the value of `HSA_VMM_PAGE_TABLES`, else no control.
+    /// Whether the library controls page tables. `None` selects the value of `HSA_VMM_PAGE_TABLES`, or else no control.
     pub page_tables: Option<bool>,
 }
 
@@ -60,7 +60,7 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The ID of the process that opens or has opened the runtime; 0 if no runtime is open. `check_not_forked` reads it
+/// The ID of the process that opens or has opened the runtime. Zero if no runtime is open. `check_not_forked` reads it
 /// before any lock is taken: in a forked child, a lock may be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
@@ -98,13 +98,14 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
     act(state.get_or_insert_default())
 }
 
-/// Returns the process's runtime; the first call opens it. Fails in a forked child.
+/// Returns the process's runtime. The first call opens the runtime. Fails in a forked child.
 pub fn process() -> Result<Arc<Process>, Failure> {
     check_not_forked()?;
     if let Some(process) = current_process() {
         return Ok(process);
     }
-    // `OWNER` is set before the lock is taken. It is set again afterwards, because a shut-down may have reset it.
+    // Set `OWNER` before taking the lock, so that a child that is forked meanwhile fails. Set it again afterwards,
+    // because a shut-down in another thread may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);
@@ -121,7 +122,7 @@ pub fn process() -> Result<Arc<Process>, Failure> {
     Ok(process)
 }
 
-/// Changes the configuration; fails once a runtime is open.
+/// Changes the configuration. Fails once a runtime is open.
 pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
     check_not_forked()?;
     let _opening = lock_opening();
@@ -138,7 +139,8 @@ pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
     })
 }
 
-/// Closes the runtime; everything is freed when the running calls have ended. Fails in a forked child.
+/// Closes the runtime. When the last running call has ended, all objects of the runtime are freed. Fails in a forked
+/// child.
 pub fn shut_down() -> Result<(), Failure> {
     check_not_forked()?;
     let _opening = lock_opening();

@@ -14,7 +14,7 @@ use hsa_vmm::agent::ComputeProperties;
 pub struct Architecture {
     pub major: c_int,
     pub minor: c_int,
-    /// The number of threads that execute in lockstep; 0 if the name is unknown.
+    /// The number of threads that execute in lockstep. Zero if the name is unknown.
     pub warp_size: c_int,
 }
 
@@ -37,7 +37,7 @@ impl Architecture {
     }
 }
 
-/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0; an array can
+/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0. An array can
 /// stand for several of HIP's members.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ pub fn kilohertz(megahertz: u32) -> c_int {
 }
 
 /// Returns the number of threads that execute in lockstep: the runtime's value, or else the value that
-/// the architecture's name implies; 0 if neither is known.
+/// the architecture's name implies. Zero if neither is known.
 pub fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
     match c_int::try_from(compute.wavefront_size) {
         Ok(size) if size > 0 => size,

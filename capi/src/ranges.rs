@@ -40,7 +40,7 @@ unsafe extern "C" fn hipMemGetHandleForAddressRange(
         }
         Operation::ExportAddressRange.check_flags(flags)?;
         let mut segments = vmm.export_address_range(address(ptr), size)?;
-        let refused = |problem: &dyn core::fmt::Display| {
+        let rejection = |problem: &dyn core::fmt::Display| {
             let problem = format!("{problem}; use hsavmm_export_address_range()");
             Failure::invalid_argument("ptr", problem)
         };
@@ -51,11 +51,11 @@ unsafe extern "C" fn hipMemGetHandleForAddressRange(
                 // SAFETY: the C caller passes null or a writable pointer to an `int` (lib.rs).
                 unsafe { write_out("handle", result.cast::<c_int>(), number) }
             }
-            Some(segment) if count == 1 => Err(refused(&format_args!(
+            Some(segment) if count == 1 => Err(rejection(&format_args!(
                 "is at offset {:#x} of its dma-buf, and this call returns no offset",
                 segment.offset
             ))),
-            _ => Err(refused(&format_args!(
+            _ => Err(rejection(&format_args!(
                 "begins a range of {count} segments, and this call exports only one"
             ))),
         }

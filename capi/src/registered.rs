@@ -1,6 +1,6 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::memory::Kind;
 use crate::objects::{Object, OpenArea, lock};
@@ -68,7 +68,7 @@ const FLAGS: c_uint = 0xf;
 unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t {
     run("hipHostRegister", || {
         let process = process()?;
-        let device = current();
+        let device = current_device();
         let agent = process.devices.agent(device)?;
         not_null("ptr", ptr)?;
         let start = ptr as usize;
@@ -85,14 +85,14 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         if flags & IO_MEMORY != 0 {
             return Err(Failure::not_supported("registering I/O memory"));
         }
-        // Locked until the memory is recorded, so that no other thread registers it meanwhile.
+        // Locked until the memory is recorded, so that no other thread registers the same memory meanwhile.
         let mut map = lock(&process.registered.0);
         let before = map.range(..end).next_back();
         if before.is_some_and(|(&other, entry)| other + entry.size > start) {
             let message = "`ptr` is in memory that is registered already";
             return Err(Failure::new(errors::HOST_MEMORY_ALREADY_REGISTERED, message));
         }
-        // As in HIP, all devices get access, also without `hipHostRegisterPortable`.
+        // As in HIP, all devices get access even without `hipHostRegisterPortable`.
         let area_flags = AreaFlags::MAPPED | AreaFlags::GLOBAL;
         let area = match process.vmm() {
             Ok(vmm) => Area::new(vmm, agent, area_flags),

@@ -102,8 +102,8 @@ impl From<RetireReport> for Report {
     }
 }
 
-/// Unmaps the mappings of a queue whose signals have fired, waits at most `milliseconds` for the others, and writes the
-/// report.
+/// Unmaps the mappings of a queue whose signals have fired. Waits at most `milliseconds` for the other signals. Writes
+/// the report.
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.

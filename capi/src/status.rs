@@ -14,7 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
-    /// Never moves, so that pointers to it stay valid while the thread runs.
+    /// The message of the last error. The array never moves, so pointers to the message stay valid while the thread
+    /// runs.
     static MESSAGE: RefCell<[c_char; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
@@ -41,7 +42,7 @@ impl Failure {
     }
 }
 
-/// Implements the conversion of an error to a failure, with HIP's code in the process's profile.
+/// Implements the conversion of an error to a failure, with HIP's error code in the process's profile.
 macro_rules! failures {
     ($($error:ident)+) => {
         $(impl From<$error> for Failure {

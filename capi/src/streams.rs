@@ -1,6 +1,6 @@
 //! Streams. Every operation is complete when the call returns, so a stream never waits.
 
-use crate::devices::current;
+use crate::devices::current_device;
 use crate::errors;
 use crate::objects::Object;
 use crate::pointers::{not_null, read, write_out};
@@ -24,12 +24,12 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream; a default stream belongs to the current device.
+/// Finds a stream. A default stream belongs to the current device.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
     match is_default_stream(stream) {
-        true => Ok(Arc::new(Stream { device: current(), flags: 0 })),
+        true => Ok(Arc::new(Stream { device: current_device(), flags: 0 })),
         false => process.objects.stream(stream),
     }
 }
@@ -40,7 +40,7 @@ fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     let process = process()?;
-    let device = current();
+    let device = current_device();
     process.devices.agent(device)?;
     let number = process.objects.insert(Object::Stream(Arc::new(Stream { device, flags })));
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The size of the intermediate buffer of a copy.
 const BUFFER_SIZE: usize = 4 << 20;
 
-/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source; `None`
+/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source. `None`
 /// for `hipMemcpyDefault`.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
@@ -52,7 +52,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Finds the memory that contains a range; fails if the memory contains only a part of the range.
+    /// Finds the memory that contains a range. Fails if the memory contains only a part of the range.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
         let exceeds_memory =
             || Failure::invalid_argument(argument, "points to fewer bytes of memory than the size");
@@ -101,7 +101,7 @@ impl Endpoint {
     }
 
     /// Returns whether a copy's kind may declare this memory as device memory (`as_device`) or as host
-    /// memory. Memory that both can access may be declared as either.
+    /// memory. Memory that both the host and a device can access may be declared as either.
     fn may_be_declared(&self, as_device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || as_device,
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 
     /// Returns an address for comparisons of two ranges of the same memory. Memory of an area may have different
-    /// addresses for the host and the device; this function returns the same address for both.
+    /// addresses for the host and the device. This function returns the same address for both.
     fn comparison_address(&self, at: usize) -> usize {
         match self {
             Self::Area(_, start, offset) => start + offset,
@@ -138,7 +138,7 @@ impl Endpoint {
     /// Copies from this memory, from `offset` on.
     ///
     /// # Safety
-    /// If this is the program's own memory, it must be readable.
+    /// Memory of the program itself must be readable: `bytes.len()` bytes from `offset` on.
     unsafe fn read(
         &self,
         process: &Process,
@@ -177,7 +177,7 @@ impl Endpoint {
     /// Copies to this memory, from `offset` on.
     ///
     /// # Safety
-    /// If this is the program's own memory, it must be writable.
+    /// Memory of the program itself must be writable: `bytes.len()` bytes from `offset` on.
     unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
@@ -224,8 +224,8 @@ fn with_area_memory(
 }
 
 /// Runs a function for each mapping in a range. The function gets the agent that must copy: the owner of the memory if
-/// it has the needed access, else another GPU with this access. If there is no such agent, the function gets `None`,
-/// and this process must copy.
+/// the owner has the needed access, else another GPU with this access. If no agent has this access, the function gets
+/// `None`, and the CPU must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(
@@ -313,7 +313,7 @@ unsafe extern "C" fn hipMemcpy(
     size: usize,
     kind: c_int,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
     run("hipMemcpy", || unsafe { copy(destination, source, size, kind) })
 }
 
@@ -323,7 +323,7 @@ unsafe extern "C" fn hipMemcpyHtoD(
     source: *const c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
     run("hipMemcpyHtoD", || unsafe { copy(destination, source, size, memcpy_kind::HOST_TO_DEVICE) })
 }
 
@@ -333,7 +333,7 @@ unsafe extern "C" fn hipMemcpyDtoH(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
     run("hipMemcpyDtoH", || unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_HOST) })
 }
 
@@ -343,7 +343,7 @@ unsafe extern "C" fn hipMemcpyDtoD(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
     run("hipMemcpyDtoD", || unsafe {
         copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE)
     })
@@ -361,7 +361,7 @@ unsafe extern "C" fn hipMemcpyPeer(
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+        // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
@@ -369,7 +369,7 @@ unsafe extern "C" fn hipMemcpyPeer(
 /// Fills memory with `count` copies of a pattern.
 ///
 /// # Safety
-/// If the destination is the program's own memory, it must be writable for the whole length.
+/// If the destination is the program's own memory, it must be writable for `count * pattern.len()` bytes.
 pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;
@@ -401,7 +401,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes a pointer that is valid for `size` bytes (lib.rs).
     run("hipMemset", || unsafe { fill(destination, &[value as u8], size) })
 }
 
@@ -411,7 +411,7 @@ unsafe extern "C" fn hipMemsetD8(
     value: c_uchar,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes a pointer that is valid for `count` values (lib.rs).
     run("hipMemsetD8", || unsafe { fill(destination, &[value], count) })
 }
 
@@ -421,7 +421,7 @@ unsafe extern "C" fn hipMemsetD16(
     value: c_ushort,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes a pointer that is valid for `count` values (lib.rs).
     run("hipMemsetD16", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }
 
@@ -431,6 +431,6 @@ unsafe extern "C" fn hipMemsetD32(
     value: c_int,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: the C caller passes pointers that are valid for that many bytes (lib.rs).
+    // SAFETY: the C caller passes a pointer that is valid for `count` values (lib.rs).
     run("hipMemsetD32", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }

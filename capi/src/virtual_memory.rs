@@ -39,8 +39,8 @@ fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
     }
 }
 
-/// Converts C's properties. Rejects what the profile's release of HIP does not support; `hsa_vmm` checks everything
-/// else.
+/// Converts C's properties. Rejects what the profile's release of HIP does not support. `hsa_vmm` makes all other
+/// checks.
 fn properties(
     process: &Process,
     vmm: &Vmm,
@@ -204,10 +204,11 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. If
-/// the host's access differs from the devices' highest access before the call, an earlier call has named the host; then
-/// the host keeps its access. In HIP, the host can access devices' memory through the PCI BAR, and programs rely on
-/// this access.
+/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. In
+/// HIP, the host can access devices' memory through the PCI BAR, and programs rely on this access.
+///
+/// The host keeps its access if it differs from the devices' highest access before the call. An earlier call has then
+/// named the host.
 fn host_access(
     process: &Process,
     vmm: &Vmm,
@@ -224,7 +225,7 @@ fn host_access(
     let end = start.get().checked_add(size)?;
     let (mut at, mut highest, mut changes) = (start.get(), Access::None, false);
     while at < end {
-        // If nothing is mapped here, `hipMemSetAccess` fails anyway.
+        // If nothing is mapped here, `Vmm::set_access` then reports the error.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
         let current_access = |agent| {

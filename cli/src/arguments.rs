@@ -41,7 +41,7 @@ results that cannot be written, 3 no runtime.";
 
 /// The options of all subcommands that use the library on a runtime.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub struct CommonOptions {
     #[command(flatten)]
     pub runtime: RuntimeOptions,
     /// Log the library's operations to standard error: error, warn, info, debug or trace
@@ -49,7 +49,7 @@ pub struct Common {
     pub log_level: Option<LevelFilter>,
 }
 
-impl Common {
+impl CommonOptions {
     /// Returns the arguments that start a worker with the same options.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut arguments = self.runtime.to_arguments();
@@ -111,7 +111,7 @@ pub enum Command {
     Fuzz(Fuzz),
     /// Run sequences for another process of this command
     #[command(hide = true)]
-    Worker(Common),
+    Worker(CommonOptions),
     /// Print the version of /dev/kfd's interface for another process of this command
     #[command(hide = true)]
     KfdVersion(KfdVersion),
@@ -189,7 +189,7 @@ impl Command {
     }
 
     /// Returns the options of a subcommand that uses the library on a runtime.
-    fn common(&self) -> Option<&Common> {
+    fn common(&self) -> Option<&CommonOptions> {
         match self {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })

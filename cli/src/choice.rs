@@ -28,7 +28,7 @@ pub fn note_dimmed(text: &str) {
 /// The value of `--runtime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeChoice {
-    /// AMD's runtime if it is installed and there is a `/dev/kfd`; otherwise the simulation.
+    /// AMD's runtime if it is installed and `/dev/kfd` exists. Otherwise, the simulation.
     Auto,
     /// The simulation.
     Simulation,
@@ -192,7 +192,7 @@ impl RuntimeOptions {
         }
     }
 
-    /// Returns the simulation's configuration as text; `None` for the default.
+    /// Returns the simulation's configuration as text. Returns `None` for the default.
     pub fn config_text(&self) -> Option<String> {
         let text = self.sim.clone().unwrap_or_default();
         match self.gpus {

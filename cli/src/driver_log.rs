@@ -19,7 +19,7 @@ const LAST_LINES: usize = 12;
 /// The prefix that [`DriverLog`] adds to lines of the emulated driver's log.
 const PREFIX: &str = "driver: ";
 
-/// Returns whether the emulated driver logged a failure in this line of output; `None` if the line is not the
+/// Returns whether the emulated driver logged a failure in this line of output. Returns `None` if the line is not the
 /// driver's.
 pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A second signal ends this process at once,
-/// and its workers are then killed.
+/// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A second signal ends this process at once.
+/// When this process ends, the kernel kills its workers.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 

@@ -30,7 +30,7 @@ impl KernelLog {
             match file.read(&mut entry) {
                 Ok(0) => break,
                 Ok(length) => lines.push(message(&String::from_utf8_lossy(&entry[..length]))),
-                // Older entries were overwritten; the next read returns the oldest that is left.
+                // The kernel has overwritten older entries. The next read returns the oldest remaining entry.
                 Err(error)
                     if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -82,13 +82,13 @@ fn main() -> ExitCode {
                 .write_styled(red, "error")
                 .and_then(|()| writeln!(screen, ": {}", error_message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
-            if error.is::<subcommands::vm::Failed>() {
+            if error.is::<subcommands::vm::VmError>() {
                 return ExitCode::from(subcommands::vm::FAILED);
             }
-            if error.is::<subcommands::emulate::Failed>() {
+            if error.is::<subcommands::emulate::EmulationError>() {
                 return ExitCode::from(subcommands::emulate::FAILED);
             }
-            if error.is::<subcommands::record::Failed>() {
+            if error.is::<subcommands::record::RecordError>() {
                 return ExitCode::from(subcommands::record::FAILED);
             }
             let status = match not_started {
@@ -192,7 +192,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
 }
 
 /// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
-/// `stress`, also record each native call in the page of the last call.
+/// `stress`, also record each native call in a page that they share with their parent.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.

@@ -1,8 +1,8 @@
 //! Writes results to standard output or to a file.
 //!
 //! [`Output::write`] replaces the file atomically. If writing fails (full disk, removed folder), the result goes to
-//! standard output. [`Output::stream`] writes a file in parts. [`Output::check`] checks before long work that the
-//! file can be written.
+//! standard output. [`Output::stream`] writes a file in parts. [`Output::check_writable`] checks before long work that
+//! the file can be written.
 
 use crate::provenance::Privacy;
 use crate::screen::Screen;
@@ -29,9 +29,9 @@ pub struct Output {
 
 impl Output {
     /// Checks that the result can be written. Call this before long work.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub fn check_writable(&self) -> anyhow::Result<()> {
         match &self.output {
-            Some(path) => check(path),
+            Some(path) => check_writable(path),
             None if standard_output::is_closed() => {
                 let message = "standard output is closed; redirect it, or use --output FILE";
                 Err(BadUsage(message.to_owned()).into())
@@ -45,7 +45,7 @@ impl Output {
         self.output.is_some()
     }
 
-    /// Returns the path for results of an unfinished run; `None` for standard output, devices and pipes.
+    /// Returns the path for results of an unfinished run. Returns `None` for standard output, devices and pipes.
     pub fn partial_path(&self) -> Option<PathBuf> {
         let path = self.output.as_deref().filter(|path| !is_special(path))?;
         let mut name = path.file_name()?.to_owned();
@@ -56,11 +56,12 @@ impl Output {
     /// Opens the output for a result that is written in parts. Each flush syncs a file to the disk.
     pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
-        let file = fs::File::create(path).map_err(|cause| failed(path.display(), &cause))?;
+        let file =
+            fs::File::create(path).map_err(|cause| record_failure(path.display(), &cause))?;
         Ok(Screen::plain(Synced { file, path: path.clone() }))
     }
 
-    /// Opens the output like [`stream`](Self::stream), and cleans each text that is written.
+    /// Opens the output like [`stream`](Self::stream). Removes private data from each text that is written.
     pub fn private_stream(&self, privacy: &Privacy) -> anyhow::Result<Screen<'static>> {
         let mut screen = self.stream()?;
         screen.clean_with(privacy);
@@ -89,13 +90,13 @@ impl Output {
 /// Whether a result could not be written.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether a result could not be written. The exit status is then that of invalid usage, and not a verdict.
+/// Returns whether a result could not be written. The exit status is then the status of invalid usage.
 pub fn has_failed() -> bool {
     HAS_FAILED.load(Ordering::Relaxed)
 }
 
-/// Records that a result could not be written. Returns an error that names its destination: a path, or `to …`.
-pub fn failed(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
+/// Records that a result could not be written. Returns an error that names the result's destination: a path, or `to …`.
+pub fn record_failure(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
     HAS_FAILED.store(true, Ordering::Relaxed);
     io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}"))
 }
@@ -107,9 +108,9 @@ struct Synced {
 }
 
 impl Synced {
-    /// Adds the path to an error.
+    /// Records a failure, and adds the path to its error.
     fn named<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        result.map_err(|cause| failed(self.path.display(), &cause))
+        result.map_err(|cause| record_failure(self.path.display(), &cause))
     }
 }
 
@@ -132,7 +133,7 @@ impl Write for Synced {
 ///
 /// # Errors
 /// Returns [`BadUsage`] if the file cannot be written.
-pub fn check(path: &Path) -> anyhow::Result<()> {
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
     }
@@ -143,7 +144,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 
 /// Writes a file completely or not at all.
 pub fn save(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    Ok(replace(path, text).map_err(|cause| failed(path.display(), &cause))?)
+    Ok(replace(path, text).map_err(|cause| record_failure(path.display(), &cause))?)
 }
 
 /// Returns whether the path is a device or a pipe, which a file must not replace.

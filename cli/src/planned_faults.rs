@@ -21,14 +21,14 @@ pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
 /// The file with the fault plan of the virtual machine's GPUs. Each line contains a rule, and the number of times that
 /// the rule was applied.
 const GPU_PLAN: &str = "/sys/kernel/debug/hsa_vmm/faults";
-/// The maximum number of bytes read from a record, which has a line for each rule and process.
+/// The maximum number of bytes read from a record. A record has a line for each rule and process.
 const MAX_RECORD_SIZE: usize = 1 << 20;
 
-/// The record of this process's workers.
+/// The file in which this process's workers record their planned faults. `None` if the file cannot be created.
 static RECORD_FILE: OnceLock<Option<File>> = OnceLock::new();
 
-/// Returns whether the emulated driver is preloaded. With `HSA_KFD=real`, the preloaded object emulates nothing: it only
-/// logs the calls of the kernel's driver.
+/// Returns whether the emulated driver is preloaded. With `HSA_KFD=real`, the preloaded object emulates nothing, and
+/// only logs the calls to the kernel's driver.
 pub fn is_driver_emulated() -> bool {
     let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
     let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
@@ -79,7 +79,7 @@ fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
     plan.lines().filter_map(fault).collect()
 }
 
-/// Reads the record; returns `None` if it cannot be read.
+/// Reads the record. Returns `None` if it cannot be read.
 fn read_record(file: &File) -> Option<String> {
     let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD_SIZE);
     let mut bytes = vec![0; length];

@@ -78,8 +78,8 @@ pub fn describe_run(
 }
 
 /// Reduces two paths to file names: this program's path, and the path of the emulated driver that `emulate` has
-/// preloaded. Only the machine of the run needs these paths. The path of the runtime and paths that the user typed stay
-/// complete.
+/// preloaded. These paths are useful only on the computer of the run. The path of the runtime and paths that the user
+/// typed stay complete.
 pub fn shorten_paths(provenance: &mut Provenance) {
     for line in [&mut provenance.command, &mut provenance.reproduce] {
         *line = program::without_program_folder(line);
@@ -103,7 +103,7 @@ fn with_short_driver(libraries: &str) -> String {
     libraries.split_inclusive(is_separator).map(library).collect()
 }
 
-/// Returns the lines that say at the beginning of a KTAP document how it is produced. `runtime` describes the runtime.
+/// Returns the lines for the beginning of a KTAP document. They describe the runtime, and how the document is produced.
 pub fn ktap_notes(runtime: &str, mut provenance: Provenance, privacy: &Privacy) -> Vec<String> {
     shorten_paths(&mut provenance);
     privacy.clean(&mut provenance);
@@ -208,14 +208,14 @@ impl Privacy {
                 agent.pci = agent.pci.take().map(|_| REDACTED.to_owned());
             }
         }
-        // Any text of the report can contain a path, so that all of them are cleaned.
+        // Any text of the report can contain a path, so all texts are cleaned.
         let mut value = serde_json::to_value(&*report)?;
         self.clean_value(&mut value);
         *report = serde_json::from_value(value)?;
         Ok(())
     }
 
-    /// Cleans all texts of a value, except drawings: they contain no paths, and `</text>` looks like one.
+    /// Cleans all texts of a value, except drawings. Drawings contain no paths, but `</text>` looks like a path.
     fn clean_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.clean_text(text),
@@ -228,7 +228,7 @@ impl Privacy {
         }
     }
 
-    /// Returns whether folders are removed.
+    /// Returns whether `--redact` was given, which removes folders.
     pub fn removes_folders(&self) -> bool {
         self.redact
     }
@@ -244,7 +244,7 @@ impl Privacy {
         texts.for_each(|text| *text = self.clean_text(text));
     }
 
-    /// Replaces the home folder by `~` and the user's name in paths by `USER`; with `--redact`, removes
+    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, removes
     /// the folders of all absolute paths.
     pub fn clean_text(&self, text: &str) -> String {
         let shortened = without_names(
@@ -273,7 +273,7 @@ fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     text
 }
 
-/// Replaces `part` only if a component of a path ends after it.
+/// Replaces each occurrence of `part` that ends together with a component of a path.
 fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;

@@ -19,7 +19,7 @@ pub struct Screen<'a> {
     writes_styles: bool,
     /// Whether the signs of [`SIGNS`] are replaced.
     replaces_signs: bool,
-    /// Removes private data from each text that is written at once.
+    /// Removes private data from the text of each write.
     privacy: Option<Privacy>,
 }
 
@@ -102,8 +102,8 @@ impl<'a> Screen<'a> {
         self.replaces_signs = false;
     }
 
-    /// Removes private data from each text that is written at once, such as an argument of `write!`. Paths must not be
-    /// split.
+    /// Removes private data from the text of each write. `write!` writes each of its arguments separately, so a path
+    /// must not be split between arguments.
     pub fn clean_with(&mut self, privacy: &Privacy) {
         self.privacy = Some(privacy.clone());
     }
@@ -153,7 +153,7 @@ impl Write for Screen<'_> {
     }
 }
 
-/// Writes a line to standard error; ignores errors.
+/// Writes a line to standard error. Ignores errors.
 pub fn write_note(line: fmt::Arguments<'_>) {
     let _ = Screen::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether standard output was closed when this process began (`hsa-vmm info >&-`).
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The C library calls this before Rust's runtime, which opens `/dev/null` in place of a closed standard output.
+/// The C library calls `record_if_closed` before Rust's runtime starts. Later, a closed standard output could not be
+/// recognised, because Rust's runtime opens `/dev/null` in its place.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CHECK: extern "C" fn() = check;
+static CALL_AT_START: extern "C" fn() = record_if_closed;
 
-extern "C" fn check() {
+extern "C" fn record_if_closed() {
     let flags = rustix::io::fcntl_getfd(rustix::stdio::stdout());
     IS_CLOSED.store(flags == Err(Errno::BADF), Ordering::Relaxed);
 }
@@ -42,7 +43,7 @@ pub fn keep_closed(command: &mut Command) {
 /// Writes to standard output, without a buffer. Unlike [`io::Stdout`], returns an error if standard output is closed.
 ///
 /// If the reader has closed the pipe (`hsa-vmm conform | head -1`), discards the text. The command continues, so that
-/// its exit status is that of the complete run.
+/// its exit status is the status of the complete run.
 #[derive(Clone, Copy, Debug)]
 pub struct StandardOutput;
 
@@ -54,7 +55,9 @@ impl Write for StandardOutput {
         };
         match rustix::io::retry_on_intr(write) {
             Err(Errno::PIPE) => Ok(bytes.len()),
-            result => result.map_err(|cause| output::failed("to standard output", &cause.into())),
+            result => {
+                result.map_err(|cause| output::record_failure("to standard output", &cause.into()))
+            }
         }
     }
 

@@ -191,7 +191,7 @@ fn emulate_logs_failing_driver_calls() {
     }
 }
 
-/// The failure comes first; its context and the source of the case have titles.
+/// The failure comes first. The failure's context and the source of the case have titles.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
     for fetched in test::fetch_selected_releases("context_of_a_failed_case_has_a_title") {
@@ -326,29 +326,29 @@ fn fetch_without_mirror_leaves_nothing() {
 }
 
 #[test]
-fn conform_passes_on_every_profile_and_release() {
-    let name = "conform_passes_on_every_profile_and_release";
+fn conform_passes_on_every_machine_and_release() {
+    let name = "conform_passes_on_every_machine_and_release";
     if !test::runs_long_test(name) {
         return;
     }
-    // Cases that need the CPU are skipped in profiles in which the CPU cannot access all memory.
-    for (profile, gpu, passed) in
+    // On a machine whose CPU cannot access all GPU memory, cases with CPU accesses are skipped.
+    for (machine, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
         for fetched in test::fetch_selected_releases(name) {
-            let options = ["--gpus", "2", "--machine", profile];
+            let options = ["--gpus", "2", "--machine", machine];
             let output = run_emulated(fetched, &options, &["conform", "--format", "json"]);
             let release = fetched.release();
-            assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", stderr(&output));
+            assert_eq!(output.status.code(), Some(0), "{machine}, {release}: {}", stderr(&output));
             let report = json(&output);
             let names: Vec<_> =
                 report["agents"].as_array().unwrap().iter().map(|agent| &agent["name"]).collect();
-            assert_eq!(names[1..], [gpu, gpu], "{profile}, {release}");
+            assert_eq!(names[1..], [gpu, gpu], "{machine}, {release}");
             let summary = &report["summary"];
-            assert_eq!(summary["failed"], 0, "{profile}, {release}: {summary}");
+            assert_eq!(summary["failed"], 0, "{machine}, {release}: {summary}");
             assert!(
                 summary["passed"].as_u64().unwrap() >= passed,
-                "{profile}, {release}: {summary}"
+                "{machine}, {release}: {summary}"
             );
         }
     }

@@ -25,7 +25,7 @@ fn bench_measures_every_operation_at_every_level() {
         let (opened, results): (Vec<_>, Vec<_>) =
             report["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
         let levels: Vec<_> = opened.iter().map(|it| it["level"].as_str().unwrap()).collect();
-        assert_eq!(levels, ["raw", "vmm", "c"], "`owned` opens a runtime as `vmm` does");
+        assert_eq!(levels, ["raw", "vmm", "c"], "`open` at level `owned` would be that of `vmm`");
         assert!(opened.iter().all(|it| it["live_mappings"] == 0 && it["gpus"] == 2));
         assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
         for result in &results {
@@ -83,7 +83,7 @@ fn bench_prints_table_and_chart() {
     );
 }
 
-/// `Vmm::open` takes longer than `hsa_init`, because it makes more calls.
+/// `Vmm::open` calls `hsa_init` and other functions, so it takes longer than `hsa_init`.
 #[test]
 fn bench_measures_opening_separately() {
     for runtime in ["nothing", "sim"] {
@@ -116,7 +116,7 @@ fn bench_compares_with_raw_calls_in_any_order() {
     }
 }
 
-/// Also checks a run that measures opening first, which opens the runtime again.
+/// The second list measures `open` first. `bench` then opens the runtime again, and must disable its workarounds again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {

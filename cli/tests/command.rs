@@ -1,4 +1,4 @@
-//! The command's output and exit status.
+//! The output and the exit status of `hsa-vmm`.
 
 mod hostile_runtime;
 #[path = "hsa_vmm/mod.rs"]
@@ -25,7 +25,7 @@ fn info_shows_runtime_agents_and_pools() {
     assert!(!text.contains('\x1b'), "no colours in a pipe");
 }
 
-/// Older scripts use these spellings.
+/// Older scripts use `--limit` of `bringup` and `--patience` of `fuzz`.
 #[test]
 fn earlier_spellings_of_options_are_accepted() {
     let bringup = run(&["bringup", "--runtime", "sim", "--until", "load", "--limit", "5s"]);
@@ -66,7 +66,7 @@ fn table_lines_have_no_trailing_spaces() {
     let line = text.lines().find(|line| line.contains("library loads")).unwrap();
     assert!(
         line.contains("could be loaded  "),
-        "the row ends after 'could be loaded'; the tried files are listed below the table: {line}"
+        "the row must end after 'could be loaded': the tried files are listed below the table: {line}"
     );
 }
 
@@ -120,8 +120,8 @@ fn conform_passes_on_the_simulation() {
 
 #[test]
 fn conform_names_failed_cases() {
-    let broken = "faults=hsa_amd_vmem_set_access=0x1000";
-    let output = run(&["conform", "--runtime", "sim", "--sim", broken, "--format", "json"]);
+    let faults = "faults=hsa_amd_vmem_set_access=0x1000";
+    let output = run(&["conform", "--runtime", "sim", "--sim", faults, "--format", "json"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let value = json(&output);
     assert!(value["summary"]["failed"].as_u64().unwrap() > 0);
@@ -157,15 +157,15 @@ fn conform_rejects_filter_without_matches() {
     assert!(stderr(&output).contains("--list"), "{}", stderr(&output));
 }
 
-/// Writes a trace of three operations, the last with this result.
-fn write_trace(folder: &Path, last: &str) -> PathBuf {
+/// Writes a trace of three operations. The last operation has the result `last_result`.
+fn write_trace(folder: &Path, last_result: &str) -> PathBuf {
     let path = folder.join("trace.jsonl");
     let line = format!(
         r#"{{"seed":1,"trace":0,"granule":2097152,"devices":1,"ops":[{},{},{}]}}"#,
         r#"{"op":"reserve","r":0,"size":4194304,"result":"SUCCESS"}"#,
         r#"{"op":"create","h":0,"size":2097152,"device":0,"result":"SUCCESS"}"#,
         format_args!(
-            r#"{{"op":"map","r":0,"offset":0,"size":2097152,"h":0,"handle_offset":0,"result":"{last}"}}"#
+            r#"{{"op":"map","r":0,"offset":0,"size":2097152,"h":0,"handle_offset":0,"result":"{last_result}"}}"#
         ),
     );
     std::fs::write(&path, line + "\n").unwrap();
@@ -173,7 +173,7 @@ fn write_trace(folder: &Path, last: &str) -> PathBuf {
 }
 
 #[test]
-fn replay_finds_divergent_verdict() {
+fn replay_finds_divergent_result() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_trace(folder.path(), "SUCCESS");
     let file = path.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Crashes and hangs of a runtime: `conform` reports them and continues with the other cases.
+//! `conform` reports crashes and hangs of a runtime, and continues with the other cases.
 
 mod broken_runtime;
 #[path = "hsa_vmm/mod.rs"]
@@ -11,16 +11,16 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Selects the cases that run on the broken runtimes.
+/// The cases that the tests run on the broken runtimes.
 const FILTER: [&str; 2] = ["--filter", "map.memory"];
 
-/// Runs `hsa-vmm conform` on a simulation that breaks according to a plan.
+/// Runs `hsa-vmm conform` on a simulation that fails according to `plan`, the value of `BREAK` (`wrap.c`).
 fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
     let (mut command, folder) = conform_command(plan, arguments);
     (command.output().unwrap(), folder)
 }
 
-/// Returns the command for [`conform`], and the folder of the file that the variable MARK names (`wrap.c`).
+/// Returns the command for [`conform`], and the folder of the file that the variable `MARK` names (`wrap.c`).
 fn conform_command(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
     let runtime = broken_runtime::simulation();
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn time_limit_is_reduced_after_three_hangs() {
     );
 }
 
-/// The remaining cases are reported as not tried, and `--resume` runs them.
+/// `conform` reports the remaining cases as not tried, and `--resume` runs these cases.
 #[test]
 fn run_stops_after_eight_consecutive_hangs() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn reduced_limit_does_not_apply_to_slow_cases() {
 }
 
 #[test]
-fn output_of_the_runtime_is_not_a_message() {
+fn runtime_output_is_not_read_as_worker_message() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(cases_with_status(&json(&output), "pass").len(), case_count());
@@ -151,7 +151,7 @@ fn output_of_the_runtime_is_not_a_message() {
 
 #[test]
 fn crash_kills_children_of_the_worker() {
-    // The child inherits the socket, so conform does not receive an end of file.
+    // The child inherits the worker's socket. Therefore, conform receives no end of file when the worker crashes.
     let begun = Instant::now();
     let (output, folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
     assert_one_failed(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
@@ -270,7 +270,7 @@ fn killing_conform_kills_its_worker() {
     };
     let workers = workers();
     assert_eq!(workers.len(), 1);
-    // SIGKILL: the parent cannot clean up.
+    // `kill` sends SIGKILL, so conform cannot stop its worker.
     parent.kill().unwrap();
     parent.wait().unwrap();
     let is_dead = |pid: &String| {
@@ -324,10 +324,10 @@ fn repeat_reports_sporadic_failures() {
 }
 
 #[test]
-fn shuffle_prints_its_seed_and_repeats_order() {
+fn shuffle_prints_seed_that_repeats_the_order() {
     let first_failure = |seed: &str| {
-        let broken = "faults=hsa_amd_vmem_map=0x1000";
-        let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
+        let faults = "faults=hsa_amd_vmem_map=0x1000";
+        let arguments = ["--sim", faults, "--shuffle", seed, "--fail-fast", "--format", "json"];
         let output = run(&[&["conform", "--runtime", "sim"][..], &arguments].concat());
         assert!(
             stderr(&output).contains(&format!("order: --shuffle {seed}")),
@@ -361,9 +361,10 @@ fn known_failures_match_case_agent_and_version() {
         );
         std::fs::write(file, text).unwrap();
     };
-    let broken = ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
-    let conform = |faults: bool| {
-        let arguments = if faults { &broken[..] } else { &broken[2..] };
+    let options =
+        ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
+    let conform = |with_faults: bool| {
+        let arguments = if with_faults { &options[..] } else { &options[2..] };
         let start = ["conform", "--runtime", "sim", "--known", file, "--format", "json"];
         run(&[&start[..], arguments].concat())
     };
@@ -412,7 +413,7 @@ fn known_failures_include_crashes() {
 }
 
 #[test]
-fn invalid_numbers_exit_with_2() {
+fn invalid_options_exit_with_2() {
     for arguments in [
         &["--time-limit", "0s"][..],
         &["--time-limit", "soon"],

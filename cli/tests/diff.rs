@@ -1,5 +1,5 @@
-//! Compares reports of all releases of AMD's runtime and of all generations of the simulation. The tests list
-//! every expected difference.
+//! `hsa-vmm diff`: compares reports of releases of AMD's runtime, and of generations of the simulation. The tests list
+//! every expected difference. Also tests the output files of `conform`.
 
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
@@ -12,16 +12,16 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Two versions, and the expected sentences.
-struct Pair<T> {
+/// Two versions, and the sentences that `diff` prints about them.
+struct Comparison<T> {
     a: T,
     b: T,
     sentences: &'static [&'static str],
 }
 
-/// Pairs of releases, compared on the same emulated driver.
-const RELEASES: [Pair<Release>; 3] = [
-    Pair {
+/// Comparisons of releases on the same emulated driver.
+const RELEASES: [Comparison<Release>; 3] = [
+    Comparison {
         a: Release::R6_1_2,
         b: Release::R6_4_3,
         sentences: &[
@@ -37,7 +37,7 @@ const RELEASES: [Pair<Release>; 3] = [
             OTHERS_SAME,
         ],
     },
-    Pair {
+    Comparison {
         a: Release::R6_4_3,
         b: Release::R7_2_4,
         sentences: &[
@@ -52,7 +52,7 @@ const RELEASES: [Pair<Release>; 3] = [
             ALL_SAME,
         ],
     },
-    Pair {
+    Comparison {
         a: Release::R6_1_2,
         b: Release::R7_2_4,
         sentences: &[
@@ -73,9 +73,9 @@ const RELEASES: [Pair<Release>; 3] = [
     },
 ];
 
-/// Pairs of ROCm generations. The letters `a` to `d` represent ROCm 6.4, 7.2, 7.14 and 10.
-const GENERATIONS: [Pair<char>; 4] = [
-    Pair {
+/// Comparisons of ROCm generations. The letters `a` to `d` represent ROCm 6.4, 7.2, 7.14 and 10.
+const GENERATIONS: [Comparison<char>; 4] = [
+    Comparison {
         a: 'a',
         b: 'b',
         sentences: &[
@@ -87,7 +87,7 @@ const GENERATIONS: [Pair<char>; 4] = [
             ALL_SAME,
         ],
     },
-    Pair {
+    Comparison {
         a: 'b',
         b: 'c',
         sentences: &[
@@ -104,7 +104,7 @@ const GENERATIONS: [Pair<char>; 4] = [
             OTHERS_SAME,
         ],
     },
-    Pair {
+    Comparison {
         a: 'c',
         b: 'd',
         sentences: &[
@@ -115,7 +115,7 @@ const GENERATIONS: [Pair<char>; 4] = [
             ALL_SAME,
         ],
     },
-    Pair {
+    Comparison {
         a: 'a',
         b: 'd',
         sentences: &[
@@ -136,14 +136,14 @@ const GENERATIONS: [Pair<char>; 4] = [
     },
 ];
 
-// N is the number of cases that no other sentence names.
+// In these sentences, N stands for the number of cases that no other sentence names.
 const ALL_SAME: &str = "All N cases have the same result.";
 const OTHERS_SAME: &str = "The other N cases have the same result.";
 const IPC_PASSES: &str = "2 cases pass in B and not in A: ipc.open.same_memory, ipc.open.twice.";
 const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
 const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_memory \
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
-/// The beginning of a sentence; the actual result follows.
+/// The beginning of a sentence. In the output, the result of the case follows.
 const IMPORT_FAILS: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
     7.14, and in rocddi, only set_access checks an imported descriptor (rocm-systems#6471: set_access \
     imports the descriptor; #12228): ";
@@ -172,7 +172,7 @@ fn diff(a: &Path, b: &Path) -> Value {
     json(&output)
 }
 
-/// Writes a report. Fails if the run failed.
+/// Runs `conform` and writes its report to `file`. Panics if `conform` fails.
 fn conform(file: &Path, start: &[&str], options: &[&str]) {
     let subcommand = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
     let output = run(&[start, &subcommand, options].concat());
@@ -180,8 +180,8 @@ fn conform(file: &Path, start: &[&str], options: &[&str]) {
     assert!(stdout(&output).is_empty(), "{output:?}");
 }
 
-/// Runs the cases on a release, and returns the report. ROCm 6.1.2 sometimes crashes when it stops, a known
-/// failure. Repeats such a run, so that no report contains this failure.
+/// Runs the cases on a release, and returns the report. ROCm 6.1.2 sometimes crashes when it stops, which is a known
+/// failure. This function then repeats the run, so that no report contains this failure.
 fn conform_on(release: Release, file: &Path) -> Value {
     for _ in 0..5 {
         let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
@@ -204,13 +204,10 @@ fn diff_of_releases_is_complete() {
     let mut available = Vec::new();
     for release in fetch_releases.iter().map(|fetched| fetched.release()) {
         let value = conform_on(release, &report(release));
-        assert_eq!(
-            value["runtime"]["driver"], "emulated",
-            "expected a report that names the emulated driver"
-        );
+        assert_eq!(value["runtime"]["driver"], "emulated");
         available.push(release);
     }
-    for Pair { a, b, sentences } in RELEASES {
+    for Comparison { a, b, sentences } in RELEASES {
         if available.contains(&a) && available.contains(&b) {
             let context = format!("{} and {}", a.version(), b.version());
             assert_sentences(&diff(&report(a), &report(b))["words"], sentences, &context);
@@ -241,7 +238,7 @@ fn diff_of_generations_is_complete() {
             &["--runtime", "sim", "--sim", &format!("era={generation}")],
         );
     }
-    for Pair { a, b, sentences } in GENERATIONS {
+    for Comparison { a, b, sentences } in GENERATIONS {
         assert_sentences(
             &diff(&report(a), &report(b))["words"],
             sentences,
@@ -254,8 +251,8 @@ fn diff_of_generations_is_complete() {
     assert_eq!(differences["differs"], false, "{differences}");
 }
 
-/// Writes reports of a correct and a broken runtime, with some of the cases.
-fn correct_and_broken(folder: &Path) -> [PathBuf; 2] {
+/// Writes a report of a correct and a report of a broken runtime. Both contain only the cases `share.export`.
+fn write_correct_and_broken(folder: &Path) -> [PathBuf; 2] {
     let files = ["correct.json", "broken.json"].map(|name| folder.join(name));
     let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
     for (file, (config, status)) in files.iter().zip([("era=b", 0), (faults, 1)]) {
@@ -274,10 +271,10 @@ fn run_diff(a: &Path, b: &Path, options: &[&str]) -> Output {
 #[test]
 fn diff_exits_with_1_on_new_failures() {
     let folder = tempfile::tempdir().unwrap();
-    let [correct, broken] = &correct_and_broken(folder.path());
+    let [correct, broken] = &write_correct_and_broken(folder.path());
     let code = |a, b, options| run_diff(a, b, options).status.code();
     assert_eq!(code(correct, broken, &[]), Some(1));
-    assert_eq!(code(broken, correct, &[]), Some(0), "the failure is repaired");
+    assert_eq!(code(broken, correct, &[]), Some(0), "the case no longer fails");
     assert_eq!(code(broken, broken, &[]), Some(0), "the case failed before");
     assert_eq!(code(broken, correct, &["--exit-code"]), Some(1));
     assert_eq!(code(broken, broken, &["--exit-code"]), Some(0));
@@ -308,7 +305,7 @@ fn diff_accepts_info_and_rejects_other_files() {
     assert!(text.contains("GPU 2 is only in B."), "{text}");
     assert!(text.contains("Cases are not compared"), "{text}");
 
-    let [correct, _] = &correct_and_broken(folder.path());
+    let [correct, _] = &write_correct_and_broken(folder.path());
     let page = folder.path().join("report.html");
     let subcommand =
         ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
@@ -367,12 +364,13 @@ fn output_is_written_completely_or_not_at_all() {
             "{output:?}"
         );
         assert!(stderr(&output).contains(message), "{}", stderr(&output));
-        // An unwritable path is rejected before the run. If writing fails after the run, the result is
-        // printed.
+        // `conform` rejects an unwritable path before it runs the cases. If it cannot write the report after the run,
+        // it prints the report.
         assert_eq!(stderr(&output).contains("1 passed"), has_run, "{}", stderr(&output));
         assert_eq!(stdout(&output).contains("pool.size.told"), has_run, "{}", stdout(&output));
     }
-    // If the disk is full, the existing file stays unchanged, without temporary files beside it.
+    // If the report does not fit (here, `ulimit -f` limits the size of files), the existing file stays unchanged, and
+    // no temporary file remains beside it.
     fs::write(&file, "before").unwrap();
     let limited = format!(
         "ulimit -f 8; trap '' XFSZ; exec {HSA_VMM} conform --runtime sim --filter 'map.*' \
@@ -391,7 +389,7 @@ fn output_is_written_completely_or_not_at_all() {
     let files: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["report"]);
-    // A symbolic link is kept, and its target keeps its permissions.
+    // If the path is a symbolic link, `conform` keeps the link, and the link's target keeps its permissions.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link");
     symlink(&file, &link).unwrap();

@@ -10,18 +10,18 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// A text that sets a title, clears the screen, sets a colour, uses the control character CSI (U+009B), overwrites a
-/// line, reverses text, and contains DEL.
+/// A text with escape sequences and control characters: they set the terminal's title, clear the screen, set a colour
+/// and a style (with CSI, U+009B), overwrite the line, reverse the direction of text, and delete (U+007F).
 const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
 const ESCAPED: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
 
-/// Runs with colours, as on a terminal.
+/// Runs the command with colours, as on a terminal.
 fn run_in_colour(arguments: &[&str]) -> Output {
     command(arguments).env("CLICOLOR_FORCE", "1").output().unwrap()
 }
 
-/// Fails if a text contains control characters other than this command's styles.
+/// Fails if a text contains control characters other than line feeds, tabs and the styles of `hsa-vmm`.
 fn assert_harmless(text: &str, what: &str) {
     let mut rest = text.to_owned();
     for style in ["[0m", "[1m", "[2m", "[31m", "[32m", "[1m\u{1b}[31m"] {
@@ -75,12 +75,12 @@ fn diff_escapes_text_of_reports() {
         assert!(text.matches(ESCAPED).count() >= 4, "{text:?}");
         assert_harmless(&text, "diff");
     }
-    // JSON output is valid and contains the text, escaped.
+    // JSON output contains the hostile text, escaped as JSON requires.
     let output = run_in_colour(&["diff", "--format", "json", files[0], files[1]]);
     assert_harmless(&stdout(&output), "diff --format json");
     let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
     assert!(names.iter().any(|case| case["name"] == HOSTILE), "{names:?}");
-    // Output to a file is escaped, too.
+    // Text in an output file is escaped, too.
     let file = folder.path().join("diff.txt");
     let output = run_in_colour(&["diff", files[0], files[1], "-o", file.to_str().unwrap()]);
     assert_eq!(stdout(&output), "");
@@ -109,7 +109,7 @@ fn errors_escape_names_and_values() {
         assert!(text.contains(ESCAPED), "{arguments:?}: {text:?}");
         assert_harmless(&text, &format!("{arguments:?}"));
     }
-    // clap's own messages omit text that looks like an escape sequence.
+    // clap writes the messages about invalid arguments. These messages omit text that looks like an escape sequence.
     for text in [HOSTILE, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
         for arguments in [&["info", "--sim", text][..], &["info", "--gpus", text], &[text]] {
             let output = run_in_colour(arguments);
@@ -141,7 +141,7 @@ fn variables_are_escaped() {
 }
 
 #[test]
-fn styles_are_written_to_terminals() {
+fn styles_are_written_only_with_colours() {
     let arguments = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
     assert!(!stdout(&run(&arguments)).contains('\u{1b}'));
     let output = run_in_colour(&["info", "--runtime", "sim"]);

@@ -12,6 +12,7 @@ fn write_report(file: &Path) -> std::process::Output {
     run(&["map", "--runtime", "sim", "--format", "json", "-o", file.to_str().unwrap()])
 }
 
+/// Creates a file with a mode and an owner, and lets the command replace it. Returns the mode of the new file.
 fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
     fs::write(file, "old").unwrap();
     std::os::unix::fs::chown(file, owner, None).unwrap();
@@ -33,7 +34,7 @@ fn output_drops_set_id_bits() {
 }
 
 #[test]
-fn output_ignores_the_mode_of_foreign_files() {
+fn output_ignores_mode_of_another_users_file() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new.json");
     assert!(write_report(&new).status.success());
@@ -80,7 +81,8 @@ fn help_fails_on_a_full_device() {
     }
 }
 
-const RUNS: [&[&str]; 8] = [
+/// Arguments of commands that succeed if their output can be written.
+const COMMANDS: [&[&str]; 8] = [
     &["info", "--runtime", "sim"],
     &["info", "--runtime", "sim", "--format", "json"],
     &["conform", "--list"],
@@ -92,9 +94,9 @@ const RUNS: [&[&str]; 8] = [
 ];
 
 #[test]
-fn full_device_is_not_a_verdict() {
+fn full_device_exits_with_2() {
     let open = || fs::File::options().write(true).open("/dev/full").unwrap();
-    for arguments in RUNS {
+    for arguments in COMMANDS {
         let mut to_output = run_command::command(arguments);
         let mut to_file = run_command::command(&[arguments, &["-o", "/dev/full"]].concat());
         for (command, name) in
@@ -124,17 +126,18 @@ fn run_with_closed_output(arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn closed_output_is_not_a_verdict() {
-    for arguments in RUNS.into_iter().chain([&["--help"][..], &["man"], &["completions", "bash"]]) {
+fn closed_output_exits_with_2() {
+    let others = [&["--help"][..], &["man"], &["completions", "bash"]];
+    for arguments in COMMANDS.into_iter().chain(others) {
         let output = run_with_closed_output(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
         assert!(stderr(&output).contains("standard output"), "{arguments:?}: {}", stderr(&output));
     }
-    for arguments in RUNS {
+    for arguments in COMMANDS {
         let output = run_with_closed_output(&[arguments, &["-o", "/dev/null"]].concat());
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
-    // A program that `record` starts has the same standard output.
+    // `record` starts the program with its own standard output, which is closed.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("calls.jsonl");
     let script = "test ! -e /proc/self/fd/1";
@@ -144,7 +147,7 @@ fn closed_output_is_not_a_verdict() {
 }
 
 #[test]
-fn conform_quotes_only_the_start_of_a_long_line() {
+fn conform_quotes_only_start_of_long_line() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("known.toml");
     for text in ["x".repeat(300_000), format!("[[known]]\ncase = \"{}\"", "x".repeat(300_000))] {

@@ -1,5 +1,5 @@
-//! `hsa-vmm fuzz` finds, shrinks and saves failures of a broken runtime, and prints a command that repeats
-//! them. It finds nothing on a correct runtime.
+//! `hsa-vmm fuzz` finds failures of a broken runtime, shrinks and saves the failing sequence, and prints a command that
+//! repeats the failure. On a correct runtime, `fuzz` finds nothing.
 
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
@@ -49,7 +49,7 @@ fn run_printed_command(folder: &Path, finding: &Value) -> Output {
 fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
-    // With one process, the first finding does not depend on the load of the machine.
+    // With one process, the first finding does not depend on the load of this computer.
     let options = ["--processes", "1", "--seed", "7", "--time", "60s", "--time-limit", "5s"];
     let (report, output) = fuzz(folder.path(), &[&["--sim", &simulation], &options[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
@@ -57,7 +57,7 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     assert_eq!(finding["kind"], kind, "{finding}");
     assert!(finding["words"].as_str().unwrap().contains(message), "{finding}");
     assert_eq!(finding["reproduced"], true, "{finding}");
-    // Simulations are deterministic.
+    // The simulation is deterministic, so the first attempt repeats the failure.
     assert_eq!(
         (finding["seen"].as_u64(), finding["tries"].as_u64()),
         (Some(1), Some(1)),
@@ -77,7 +77,7 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     assert!(stdout(&correct).contains("did not fail again: "), "{}", stdout(&correct));
 }
 
-/// Returns how long to search.
+/// Returns the time for which `fuzz` searches.
 fn duration() -> &'static str {
     if test::is_long() { "4s" } else { "2s" }
 }
@@ -146,7 +146,7 @@ fn fuzz_finds_and_repeats_driver_fault() {
         let repeated = run_printed_command(folder.path(), finding);
         assert_eq!(repeated.status.code(), Some(1), "{release}: {repeated:?}");
         assert!(stderr(&repeated).contains("libhsa-runtime64"), "{release}: {repeated:?}");
-        // Without the fault, replay tries several processes, in which addresses differ.
+        // Without the fault, `replay` runs the sequence in 16 processes, because addresses differ between processes.
         let file = folder.path().join(finding["file"].as_str().unwrap());
         let emulated = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let replay = ["replay", "--format", "json", file.to_str().unwrap()];
@@ -280,7 +280,7 @@ fn replay_rejects_traces_mixed_with_sequences() {
         assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
         assert!(stderr(&output).contains("split the file"), "{}", stderr(&output));
     }
-    // An invalid machine is an error.
+    // `replay` rejects a sequence with an invalid machine.
     let path = folder.path().join("machine");
     std::fs::write(&path, r#"{"seed":7,"number":0,"machine":"gpus=none","operations":[]}"#)
         .unwrap();

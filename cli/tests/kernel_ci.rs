@@ -108,7 +108,7 @@ fn killed_run_resumes_to_the_same_results() {
         let path = file.to_str().unwrap();
         let options = ["--format", format, "--output", path];
         let mut killed = 0;
-        // Each time, kill the run after a few more cases.
+        // Kill the run three times, each time after more lines of partial results.
         for kill_after in [3, 20, 41] {
             let resume: &[&str] = if killed == 0 { &[] } else { &["--resume"] };
             let mut command = command(&[&CONFORM_ON_SIMULATION, &options[..], resume].concat());
@@ -251,7 +251,7 @@ fn interrupt_at(arguments: &[&str], text: &str) -> std::process::Output {
 fn interrupted_conform_prints_its_summary() {
     let faults = "--sim=faults=hsa_amd_vmem_map#1=ERROR";
     let repeat = ["--repeat", "1000", "--filter", "map.handle.*", "--filter", "map.flags.*"];
-    // The runtime's line is printed when the first worker has started.
+    // `conform` prints the line `runtime: …` when the first worker has started.
     let arguments = [&["conform", "--runtime", "sim", faults], &repeat[..]].concat();
     let output = interrupt_at(&arguments, "runtime: ");
     let table = stdout(&output);
@@ -291,7 +291,7 @@ fn interrupted_fuzz_prints_its_result() {
     let report = json(&output);
     assert_eq!((&report["interrupted"], &report["finding"]), (&json!(true), &Value::Null));
 
-    // KTAP begins before the first sequence runs.
+    // `fuzz` writes the start of the KTAP document before the first sequence runs.
     let output = interrupt_at(&[&fuzz[..], &["--format", "ktap"]].concat(), "1..1\n# seed 3");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(parse_ktap(&stdout(&output)).0["fuzz"].ok);
@@ -312,7 +312,7 @@ fn interrupted_bringup_prints_levels() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map=hang", "--time-limit", "1h"];
     let bringup = [&["bringup", "--runtime", "sim"], &faults[..]].concat();
     let count = |text: &str, word: &str| text.lines().filter(|line| line.contains(word)).count();
-    // Each level is written when it ends.
+    // `bringup` prints the row of a level when the level ends.
     let output = interrupt_at(&bringup, "one page reserved");
     let (table, notes) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{notes}");
@@ -325,7 +325,7 @@ fn interrupted_bringup_prints_levels() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let (top, _) = parse_ktap(&stdout(&output));
     assert!(top["reserved"].directive.is_empty(), "{top:?}");
-    // The level that was interrupted fails: programs that ignore skipped results must not see a pass.
+    // The interrupted level fails, so that a program that ignores skipped results does not count the run as passed.
     let failed: Vec<_> = top.iter().filter(|(_, test)| !test.ok).map(|(name, _)| name).collect();
     assert!(failed == ["mapped"] || failed == ["handle"], "{top:?}");
     assert_eq!(top["killed"].directive, "SKIP interrupted", "{top:?}");
@@ -364,7 +364,7 @@ fn run_stops_after_too_many_failures() {
     let rows = stdout(&output).lines().filter(|line| line.contains(" FAIL ")).count();
     assert_eq!(rows, 3, "{}", stdout(&output));
     assert!(!stdout(&output).contains(" skip "), "{}", stdout(&output));
-    // The remaining cases are one line.
+    // The table shows all remaining cases in one line.
     let output = conform(&faults);
     let table = stdout(&output);
     let untried: Vec<_> = table.lines().filter(|line| line.contains("not tried")).collect();
@@ -379,7 +379,7 @@ fn run_stops_after_too_many_failures() {
     assert!(untried > 10 && untried <= skipped(summary).unwrap(), "{line}\n{summary}");
 }
 
-/// A redirected table is complete: the summary is its last line. The summary of a format for programs is written to
+/// The last line of a redirected table is the summary. With a format for programs, `conform` writes the summary to
 /// standard error.
 #[test]
 fn table_ends_with_the_summary() {

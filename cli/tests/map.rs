@@ -19,7 +19,7 @@ fn without_addresses(mut report: Value) -> Value {
             Value::Object(all) => {
                 all.retain(|key, _| key != "address" && key != "handle" && key != "agents");
                 all.remove("memory").into_iter().for_each(|mut memory| {
-                    // `memory` is a list, or the handle of a mapping.
+                    // In a mapping, `memory` is a handle. Elsewhere, `memory` is a list, which stays.
                     strip(&mut memory);
                     if memory.is_array() {
                         all.insert("memory".to_owned(), memory);
@@ -122,7 +122,7 @@ fn map_shows_recorded_trace() {
 }
 
 #[test]
-fn map_stops_at_divergent_verdict() {
+fn map_stops_at_divergent_result() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.jsonl");
     let reserve = |r: u32, result: &str| {
@@ -139,12 +139,12 @@ fn map_stops_at_divergent_verdict() {
         "{}",
         stderr(&output)
     );
-    // The output shows the state at that operation.
+    // The output shows the state after the second operation, whose result differs.
     assert_eq!(json(&output)["reservations"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn map_names_file_that_is_not_a_trace() {
+fn map_reports_missing_file_and_missing_gpu() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("/nowhere/trace.jsonl"), "{}", stderr(&missing));

@@ -46,8 +46,8 @@ fn read(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Environment variables of docs/README.md that only C programs use. For a row with several variables, contains the
-/// first.
+/// Environment variables of docs/README.md that only C programs use. If a row of the table has several variables, only
+/// the first is listed here.
 const ONLY_FOR_C: [&str; 2] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES"];
 
 /// Returns the environment variables of docs/README.md, except those of [`ONLY_FOR_C`].
@@ -98,7 +98,7 @@ fn completions_cover_all_subcommands_and_options() {
         for (words, options) in &subcommands {
             assert!(words.iter().all(|word| script.contains(word)), "{shell}: {words:?}");
             for option in options {
-                // fish writes `-l gpus`.
+                // The script for fish contains `-l gpus` instead of `--gpus`.
                 let long = format!("-l {}", option.trim_start_matches('-'));
                 let is_listed =
                     script.contains(option) || (shell == "fish" && script.contains(&long));

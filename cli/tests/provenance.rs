@@ -1,4 +1,4 @@
-//! The provenance in reports, and planned faults.
+//! The provenance in reports: the command, the machine, the environment and the planned faults.
 
 mod hostile_runtime;
 #[path = "hsa_vmm/mod.rs"]
@@ -83,7 +83,7 @@ fn reports_on_amd_contain_provenance() {
         assert!(line.contains(" -- hsa-vmm conform"), "{provenance}");
     }
     assert_eq!(provenance["environment"]["LD_PRELOAD"], "libhsa_kfd.so");
-    // The path of the runtime says which file was tested.
+    // The report contains the complete path of the tested runtime.
     assert!(report["runtime"]["path"].as_str().unwrap().starts_with('/'), "{report}");
     let cases = report["cases"].as_array().unwrap();
     let failed = cases.iter().find(|case| case["status"] == "fail").unwrap();
@@ -105,7 +105,7 @@ fn reports_on_amd_contain_provenance() {
     }
 }
 
-/// With `HSA_KFD=real`, the preloaded object only logs the calls of the kernel's driver.
+/// With `HSA_KFD=real`, the preloaded library only logs the calls to the kernel driver.
 #[test]
 fn logged_driver_is_not_reported_as_emulated() {
     if test::fetch_releases("logged_driver_is_not_reported_as_emulated").is_none() {
@@ -161,7 +161,7 @@ fn ktap_begins_with_the_provenance() {
 }
 
 #[test]
-fn names_are_removed_from_reports() {
+fn reports_replace_home_folder_and_redact_uuids() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("report.json");
     let report = |more: &[&str]| {

@@ -21,7 +21,7 @@ fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&str]) 
     run(&[&start, options, &subcommand, arguments].concat())
 }
 
-/// Returns the report of a run, after checking its exit status.
+/// Checks the exit status of a run. Returns the run's report.
 #[track_caller]
 fn report(output: &Output, status: i32) -> Value {
     assert_eq!(output.status.code(), Some(status), "{} {}", stdout(output), stderr(output));
@@ -51,7 +51,7 @@ fn simulation_passes_every_scenario() {
     }
     let percent = |scenario: usize| scenarios[scenario]["fullest"].as_f64().unwrap();
     assert!(percent(1) > 95.0 && percent(2) > 85.0, "{report:#}");
-    // At the limit, calls fail with expected errors.
+    // The scenarios `vram` and `descriptors` reach a limit. There, calls fail with expected errors.
     for scenario in [1, 2] {
         assert!(!scenarios[scenario]["expected"].as_object().unwrap().is_empty(), "{report:#}");
     }
@@ -139,7 +139,7 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
         let correct = report(&run_emulated(fetched, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");
         // The driver does not free memory, and only the driver's own count shows this leak. The fault does not apply to
-        // the first calls, so that the runtime starts. The fault applies early enough for a run on a busy machine.
+        // the first calls, so that the runtime starts. The fault applies early enough for a run on a busy computer.
         let arguments = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let leaking = report(&run_emulated(fetched, &options, &arguments), 1);
@@ -224,7 +224,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether a process has ended; a zombie has ended, too.
+/// Returns whether a process has ended. A zombie process (state Z) has ended.
 fn is_dead(process: u32) -> bool {
     process_state(process).is_none_or(|(state, _)| state == 'Z')
 }

@@ -53,7 +53,7 @@ fn dmabufs_of_pool_memory_are_skipped() {
 
 #[test]
 fn lint_finds_mistakes() {
-    use Mistake::{Leak, NeverGranted, OwnerNotLast, RangeCut, UseAfterUnmap};
+    use Mistake::{Leak, NoAccess, OwnerNotLast, RangeCut, UseAfterRelease};
     let failed_release = RELEASE.to_owned() + ",\"status\":4097";
     let unmap_half = UNMAP.replace("4096", "2048") + ",\"status\":4097";
     let free_half = FREE.replace("8192", "4096") + ",\"status\":4097";
@@ -69,11 +69,11 @@ fn lint_finds_mistakes() {
         (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, ALLOCATE, FILL], &[]),
         // After the reservation was freed, copies may use other memory at the same address.
         (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, COPY], &[]),
-        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, FILL, RELEASE, FREE], &[(UseAfterUnmap, 7)]),
-        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, COPY, RELEASE, FREE], &[(UseAfterUnmap, 7)]),
-        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, UNMAP], &[(UseAfterUnmap, 9)]),
-        (&[CREATE, RELEASE, &failed_release], &[(UseAfterUnmap, 4)]),
-        (&[RESERVE, CREATE, MAP, FILL, GRANT, UNMAP, RELEASE, FREE], &[(NeverGranted, 5)]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, FILL, RELEASE, FREE], &[(UseAfterRelease, 7)]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, COPY, RELEASE, FREE], &[(UseAfterRelease, 7)]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, UNMAP], &[(UseAfterRelease, 9)]),
+        (&[CREATE, RELEASE, &failed_release], &[(UseAfterRelease, 4)]),
+        (&[RESERVE, CREATE, MAP, FILL, GRANT, UNMAP, RELEASE, FREE], &[(NoAccess, 5)]),
         (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER, UNMAP, RELEASE, FREE], &[(OwnerNotLast, 6)]),
         (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER_AND_OWNER, UNMAP, RELEASE, FREE], &[]),
         (&[RESERVE, CREATE, MAP, GRANT, &unmap_half, UNMAP, RELEASE, FREE], &[(RangeCut, 6)]),
@@ -129,7 +129,7 @@ fn steps_refer_to_the_newest_result() {
     let map_import = MAP.replace("0x5", "0x6");
     let calls = [RESERVE, CREATE, RELEASE, CREATE, MAP, RETAIN, import, &map_import, UNMAP, COPY];
     let plan = plan(&recording(&calls));
-    assert_eq!((plan.blocks, plan.memory_handles, plan.descriptors), (1, 3, 0));
+    assert_eq!((plan.block_count, plan.handle_count, plan.descriptor_count), (1, 3, 0));
     assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
     let start = AddressRef::Block { block: 0, offset: 0 };
@@ -140,7 +140,7 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
     // The descriptor comes from another process. The import, the mapping of the imported memory and its unmap are skipped.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
-    assert_eq!(actions[9], Err(Skipped::Contents));
+    assert_eq!(actions[9], Err(Skipped::MovesData));
     assert_eq!(plan.steps[9].line, 11);
 }
 

@@ -60,7 +60,7 @@ fn prototypes() -> BTreeSet<String> {
 }
 
 /// Returns the functions of a version script as the linker names them (`hipMemMap@@HSAVMM_1`).
-fn versioned(nodes: &Nodes) -> BTreeSet<String> {
+fn versioned_functions(nodes: &Nodes) -> BTreeSet<String> {
     let names = |(node, names): &(String, BTreeSet<String>)| {
         names.iter().map(|name| format!("{name}@@{node}")).collect::<Vec<_>>()
     };
@@ -71,7 +71,7 @@ fn versioned(nodes: &Nodes) -> BTreeSet<String> {
 fn interface() -> BTreeSet<String> {
     let layout = SOURCES.map(|source| layout_of(source, Language::C99)).concat();
     let lines = layout.lines().map(str::to_owned).chain(prototypes());
-    lines.chain(versioned(&version_script())).collect()
+    lines.chain(versioned_functions(&version_script())).collect()
 }
 
 fn baseline() -> BTreeSet<String> {
@@ -132,8 +132,8 @@ fn build_library(nodes: &Nodes, folder: &Path) {
     expect_success(&link.output().unwrap(), "the library of the baseline");
 }
 
-/// Writes the source of a program that refers to every function of some nodes, so that the loader must find all of
-/// them. The program calls none of them.
+/// Writes the source of a program that refers to every function of some nodes, so that the loader must find every
+/// function. The program does not call the functions.
 fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {
@@ -165,7 +165,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     let every = link(&source, "every");
     let symbols = Command::new("nm").arg("-D").arg(&every).output().unwrap();
     let symbols = expect_success(&symbols, "nm");
-    for name in versioned(&nodes) {
+    for name in versioned_functions(&nodes) {
         assert!(symbols.contains(&name.replace("@@", "@")), "{name}: {symbols}");
     }
     let prefix = folder.path().join("current");
@@ -199,6 +199,6 @@ fn installed_library_exports_only_versioned_functions() {
         .filter_map(|line| line.split_whitespace().nth(2))
         .filter(|name| !name.starts_with("HSAVMM_"))
         .collect();
-    let expected = versioned(&version_script());
+    let expected = versioned_functions(&version_script());
     assert_eq!(exported, expected.iter().map(String::as_str).collect());
 }

@@ -9,7 +9,7 @@ fn examples() -> [(Program, &'static [&'static str]); 3] {
         ", 2 GPUs",
         "granule: ",
         "read at the third: \"written at the first\"",
-        "refused: hipMemUnmap: ",
+        "rejected: hipMemUnmap: ",
     ];
     let growing: &[&str] = &["contents kept"; 4];
     [

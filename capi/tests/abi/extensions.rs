@@ -34,6 +34,7 @@ fn permissions_hold_for_parts_on_amds_runtime() {
     let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
     for fetched in test::fetch_selected_releases(name) {
         for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            // HIP's flags: 3 allows reads and writes, 1 only reads, 0 nothing.
             for (flags, access, expected) in [
                 ("3", "reads", "copied\n"),
                 ("3", "writes", "copied\n"),
@@ -133,7 +134,7 @@ fn object_numbers_are_not_reused_after_shut_down() {
     assert_eq!(expect_success(&output, "numbers"), "all checks passed\n");
 }
 
-/// Runs `devices.c` on a simulation of four GPUs; returns its output, with the PCI address of each GPU.
+/// Runs `devices.c` on a simulation of four GPUs. Returns its output, with the PCI address of each GPU.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");
     let output = command.envs(variables.iter().copied()).output().unwrap();
@@ -176,7 +177,7 @@ fn missing_runtime_error_lists_attempts() {
     assert_eq!(expect_success(&output, "no runtime"), "hipErrorNoDevice 0:\n");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("HSA_VMM_RUNTIME"), "{errors}");
-    // The first line is printed in any case, the second is that of `hsavmm_last_message`.
+    // The library prints the first line. The program prints the second line, the result of `hsavmm_last_message`.
     for prefix in ["libhsavmm: no runtime: ", "hipGetDeviceCount: "] {
         let lines: Vec<_> = errors.split(prefix).collect();
         assert!(lines.len() == 2 && lines[1].contains("/nowhere/libhsa.so: "), "{errors}");

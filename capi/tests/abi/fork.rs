@@ -3,7 +3,7 @@
 use crate::headers::functions;
 use crate::program::{Language, Program, expect_success};
 
-/// Returns the number of forks as text; 400 by default.
+/// Returns the number of forks as text. The default is 400.
 fn fork_count() -> String {
     std::env::var("HSA_VMM_FORKS").unwrap_or_else(|_| "400".to_owned())
 }

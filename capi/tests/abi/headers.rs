@@ -4,7 +4,7 @@ use crate::program::{Language, Program, expect_success, package};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Returns the headers, by their paths in `include`.
+/// Returns the headers' paths, relative to the folder `include`.
 pub fn headers() -> Vec<PathBuf> {
     let include = package().join("include");
     let mut found = Vec::new();

@@ -156,7 +156,7 @@ const TWO_DEVICE_CASES: &[&str] = &[
 
 const UNCACHED: &str = "hipMemVmm_Uncached";
 
-/// Returns the full name of a case; most start with the name of the source.
+/// Returns the full name of a case. Most names start with the name of the source.
 fn full_name(source: &str, case: &str) -> String {
     if case.contains("hip") { case.to_owned() } else { format!("{source}_{case}") }
 }

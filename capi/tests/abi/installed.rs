@@ -16,7 +16,7 @@ pub fn install(prefix: &Path) {
     expect_success(&installer().arg(prefix).output().unwrap(), "install");
 }
 
-/// Returns whether a tool is installed; if not, prints that a test is skipped.
+/// Returns whether a tool is installed. If not, prints that a test is skipped.
 pub fn is_installed(tool: &str, name: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
@@ -26,7 +26,7 @@ pub fn is_installed(tool: &str, name: &str) -> bool {
 }
 
 /// Returns the libraries that a program needs (`DT_NEEDED`).
-fn needed(program: &Path) -> String {
+fn needed_libraries(program: &Path) -> String {
     let output = Command::new("readelf").arg("-d").arg(program).output().unwrap();
     expect_success(&output, "readelf").lines().filter(|line| line.contains("NEEDED")).collect()
 }
@@ -50,7 +50,7 @@ fn pkg_config_finds_the_installation() {
         let mut compile = Command::new("sh");
         compile.args(["-c", &script, "sh"]).arg(package().join("examples/cycle.c")).arg(&program);
         expect_success(&compile.output().unwrap(), name);
-        assert_eq!(needed(&program).contains("libhsavmm.so.1"), is_shared, "{name}");
+        assert_eq!(needed_libraries(&program).contains("libhsavmm.so.1"), is_shared, "{name}");
         let mut run = Command::new(&program);
         run.env("HSA_VMM_RUNTIME", "sim").env_remove("LD_LIBRARY_PATH");
         if name == "hsavmm" {
@@ -60,7 +60,7 @@ fn pkg_config_finds_the_installation() {
     }
 }
 
-/// Configures and builds a CMake project. Returns CMake's errors if that fails.
+/// Configures and builds a CMake project. Returns CMake's errors if either step fails.
 fn build(folder: &Path, project: &str, prefix: &Path) -> Result<(), String> {
     std::fs::write(folder.join("CMakeLists.txt"), project).unwrap();
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
@@ -106,7 +106,7 @@ fn cmake_finds_the_installation() {
     build(folder.path(), &project(env!("CARGO_PKG_VERSION")), &prefix).unwrap();
     for kind in ["hsavmm", "static"] {
         let program = folder.path().join(format!("build/cycle_{kind}"));
-        assert_eq!(needed(&program).contains("libhsavmm"), kind == "hsavmm");
+        assert_eq!(needed_libraries(&program).contains("libhsavmm"), kind == "hsavmm");
         let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
         assert!(expect_success(&output, kind).contains("written at the first"));
     }
@@ -134,7 +134,7 @@ fn project_for_hip_builds_with_the_drop_in_folder() {
     build(folder.path(), project, &dropin).unwrap();
     for name in ["pool", "by_name"] {
         let program = folder.path().join("build").join(name);
-        assert!(needed(&program).contains("libhsavmm.so.1"), "{name}");
+        assert!(needed_libraries(&program).contains("libhsavmm.so.1"), "{name}");
         let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
         assert_eq!(expect_success(&output, name), "done\n");
     }

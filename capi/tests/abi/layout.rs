@@ -17,7 +17,7 @@ fn layout_is_equal_in_c_and_cplusplus() {
     }
 }
 
-/// Compiles and runs a program of [`SOURCES`]; returns its output.
+/// Compiles and runs a program of [`SOURCES`]. Returns its output.
 pub fn layout_of(source: &str, language: Language) -> String {
     let program = Program::compile(source, language, &[]);
     expect_success(&Command::new(program.file()).output().unwrap(), "print")
@@ -30,7 +30,7 @@ fn amd_folders() -> Vec<PathBuf> {
     std::env::split_paths(&folders).filter(has_header).collect()
 }
 
-/// Compiles and runs a program with AMD's header; returns its output.
+/// Compiles and runs a program with AMD's header. Returns its output.
 fn amd_layout_of(folder: &Path, source: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("print");

@@ -3,7 +3,7 @@
 use crate::program::{Language, Program, expect_success};
 use std::collections::BTreeMap;
 
-/// Runs `tests/c/messages.c`; returns its messages by their labels.
+/// Runs `tests/c/messages.c`. Returns its messages by their labels.
 fn messages() -> BTreeMap<String, String> {
     let program = Program::compile("tests/c/messages.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=2").output().unwrap();

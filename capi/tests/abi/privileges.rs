@@ -39,7 +39,7 @@ fn privileged_program_ignores_variables() {
         return;
     }
     assert_eq!(text, "privileged 1: hipErrorNoDevice, 0 devices\n");
-    // The message is printed once, and `hsavmm_last_message` returns it.
+    // The library prints the message once. The program prints it again, as the result of `hsavmm_last_message`.
     assert_eq!(
         messages.matches("so it ignores HSA_VMM_RUNTIME and ROCM_PATH").count(),
         2,

@@ -40,7 +40,7 @@ pub fn library_folder() -> PathBuf {
     found.expect("Cargo builds the library before its tests").to_owned()
 }
 
-/// A compiled program. Dropping this value deletes it.
+/// A compiled program. Dropping this value deletes the program's file.
 #[derive(Debug)]
 pub struct Program {
     file: PathBuf,
@@ -130,7 +130,7 @@ fn remove_settings(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Asserts that a program has succeeded; returns its output. `description` names the program in messages.
+/// Asserts that a program has succeeded. Returns its output. `description` names the program in messages.
 #[track_caller]
 pub fn expect_success(output: &Output, description: &str) -> String {
     let (stdout, stderr) =

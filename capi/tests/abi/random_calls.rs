@@ -9,16 +9,17 @@ use std::process::Command;
 fn run_random_calls(mut command: Command, seed: &str, runtime: &str) {
     let seconds = std::env::var("HSA_VMM_TORTURE").unwrap_or_else(|_| "2".into());
     let printed = expect_success(&command.args([seed, &seconds]).output().unwrap(), runtime);
-    // For example: "ok: seed 1, 14288 calls, 9834 refused".
+    // For example: "ok: seed 1, 14288 calls, 9834 rejected".
     let words: Vec<&str> = printed.split([' ', ',', '\n']).collect();
     let number = |word: &str| {
         let index = words.iter().position(|other| *other == word).expect(&printed);
         words[index - 1].parse::<u32>().expect(&printed)
     };
-    let (calls, failed) = (number("calls"), number("refused"));
-    // Between a tenth and nine tenths of the calls must fail, so that valid and invalid calls are frequent.
+    let (calls, rejected) = (number("calls"), number("rejected"));
+    // The library must reject between a tenth and nine tenths of the calls, so that valid and invalid calls are
+    // frequent.
     assert!(
-        calls >= 2000 && failed > calls / 10 && failed < calls / 10 * 9,
+        calls >= 2000 && rejected > calls / 10 && rejected < calls / 10 * 9,
         "{runtime}: {printed}"
     );
 }

@@ -53,8 +53,8 @@ fn fabric_handles_are_exported_and_imported() {
     }
 }
 
-/// Runs a program that ignores errors, without a runtime; returns its standard error.
-fn without_runtime(log: Option<&str>) -> String {
+/// Runs a program that ignores errors, without a runtime. Returns its standard error.
+fn run_without_runtime(log: Option<&str>) -> String {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let mut command = Command::new(program.file());
     command.env("HSA_VMM_RUNTIME", package().join("no-such-runtime.so"));
@@ -67,12 +67,12 @@ fn without_runtime(log: Option<&str>) -> String {
 
 #[test]
 fn missing_runtime_is_printed_once() {
-    let errors = without_runtime(None);
+    let errors = run_without_runtime(None);
     let count = |text: &str| errors.matches(text).count();
     assert_eq!(count("libhsavmm: no runtime: "), 1, "{errors}");
     assert_eq!(count("no-such-runtime.so"), 2, "the notice, and the program's own line: {errors}");
     assert_eq!(count("HSA_VMM_RUNTIME=sim"), 1, "{errors}");
-    assert!(!without_runtime(Some("off")).contains("libhsavmm: no runtime"));
+    assert!(!run_without_runtime(Some("off")).contains("libhsavmm: no runtime"));
 }
 
 #[test]

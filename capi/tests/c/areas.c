@@ -37,7 +37,7 @@ static void copy_and_fill(char *memory, int is_shared_with_host) {
   EXPECT(error == (is_shared_with_host ? hipSuccess : hipErrorInvalidValue));
 }
 
-static void new_memory(void) {
+static void test_new_memory(void) {
   for (unsigned int flags = 0; flags < 16; ++flags) {
     hsavmm_area_t area;
     void *memory;
@@ -54,7 +54,7 @@ static void new_memory(void) {
   }
 }
 
-static void existing_memory(void) {
+static void test_existing_memory(void) {
   static char own[4 * SIZE], copied[2 * SIZE];
   hsavmm_area_t area;
   void *memory, *on_device;
@@ -94,7 +94,7 @@ static void *map_shared(void *unused) {
   return NULL;
 }
 
-static void destroy_during_mmap(void) {
+static void test_destroy_during_mmap(void) {
   EXPECT(pthread_barrier_init(&barrier, NULL, 2) == 0);
   for (int round = 0; round < 200; ++round) {
     pthread_t thread;
@@ -119,10 +119,10 @@ static void destroy_during_mmap(void) {
 int main(int count, char **arguments) {
   OK(hipInit(0));
   if (count > 1 && strcmp(arguments[1], "destroy") == 0) {
-    destroy_during_mmap();
+    test_destroy_during_mmap();
   } else {
-    existing_memory();
-    new_memory();
+    test_existing_memory();
+    test_new_memory();
   }
   OK(hsavmm_shut_down());
   puts("all checks passed");

@@ -17,7 +17,7 @@ static void fail(int line, const char *what) {
 
 static const hipMemLocation locations[2] = {{hipMemLocationTypeDevice, 0}, {hipMemLocationTypeHost, 0}};
 
-static void runtime(void) {
+static void test_runtime(void) {
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   EXPECT(info.virtual_memory == 1 && info.extension_major == 1 && info.name[0] != '\0');
@@ -31,7 +31,7 @@ static void runtime(void) {
   EXPECT_FAILURE(hsavmm_use_page_tables(1), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
 }
 
-static void virtual_memory(size_t granule) {
+static void test_virtual_memory(size_t granule) {
   void *taken, *other;
   OK(hipMemAddressReserve(&taken, granule, 0, NULL, 0));
   EXPECT_FAILURE(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
@@ -83,7 +83,7 @@ static void virtual_memory(size_t granule) {
   OK(hsavmm_check());
 }
 
-static void batches(size_t granule) {
+static void test_batches(size_t granule) {
   char *one, *other;
   void *ptr;
   OK(hipMemAddressReserve(&ptr, 2 * granule, 0, NULL, 0));
@@ -152,7 +152,7 @@ static void batches(size_t granule) {
 
 /* Maps the two granules of a handle in the opposite order. Expects an error if the library does not control page
  * tables (`controlled` is 0). */
-static void parts(size_t granule, int controlled) {
+static void test_parts(size_t granule, int controlled) {
   void *ptr;
   OK(hipMemAddressReserve(&ptr, 4 * granule, 0, NULL, 0));
   char *whole = (char *)ptr, *swapped = whole + 2 * granule;
@@ -214,7 +214,7 @@ static int close_and_compare(hsavmm_segment segment, int value) {
   return equal;
 }
 
-static void ranges(size_t granule) {
+static void test_ranges(size_t granule) {
   const hipMemRangeHandleType dma_buf = hipMemRangeHandleTypeDmaBufFd;
   hipMemGenericAllocationHandle_t handles[2];
   hsavmm_segment segments[2];
@@ -272,7 +272,7 @@ static void ranges(size_t granule) {
                  "zero");
   EXPECT(one.descriptor == -7);
 
-  /* An allocation may share its dma-buf with others. */
+  /* Small allocations may share a dma-buf. */
   void *pool;
   OK(hipMalloc(&pool, 1 << 20));
   OK(hipMemsetD8(pool, 6, 1 << 20));
@@ -302,7 +302,7 @@ static void ranges(size_t granule) {
   OK(hipMemRelease(handles[0]));
 }
 
-static void host_memory(size_t granule) {
+static void test_host_memory(size_t granule) {
   hipMemGenericAllocationHandle_t handle;
   hipMemAccessDesc desc;
   hipMemAllocationProp prop;
@@ -345,7 +345,7 @@ static unsigned long long access_of(const hipMemLocation *location, void *at) {
   return flags;
 }
 
-static void areas(void) {
+static void test_areas(void) {
   static char own[3 * 4096];
   for (unsigned int flags = 0; flags < 16; ++flags) {
     hsavmm_area_t area;
@@ -369,7 +369,7 @@ static void areas(void) {
   EXPECT_FAILURE(hsavmm_area_mmap(NULL, NULL, 1, NULL), hipErrorInvalidValue, "null");
 }
 
-static void growable(size_t granule) {
+static void test_growable(size_t granule) {
   hsavmm_growable_t buffer;
   void *start, *after;
   size_t size;
@@ -399,7 +399,7 @@ static void growable(size_t granule) {
 }
 
 /* Shares page 9 of `buffer`, which is mapped, with another buffer. */
-static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
+static void test_shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
   hsavmm_paged_t other;
   void *target;
   size_t users = 7;
@@ -425,7 +425,7 @@ static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
   OK(hsavmm_paged_map(buffer, 9, 1));
 }
 
-static void paged(void) {
+static void test_paged(void) {
   hsavmm_paged_t buffer;
   void *start;
   size_t page, count;
@@ -450,12 +450,12 @@ static void paged(void) {
   EXPECT(access_of(&locations[1], (char *)start + 9 * page) == 3);
   OK(hsavmm_paged_unmap(buffer, 3, 2));
   EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
-  shared_pages(buffer, start, page);
+  test_shared_pages(buffer, start, page);
   OK(hsavmm_paged_destroy(buffer));
   EXPECT(hsavmm_paged_reserve(&buffer, 0, 1, 0, 2) == hipErrorInvalidValue);
 }
 
-static void pausable(void) {
+static void test_pausable(void) {
   hsavmm_pausable_t buffer;
   void *start, *after;
   char text[5] = "";
@@ -479,7 +479,7 @@ static void pausable(void) {
   OK(hsavmm_pausable_destroy(buffer));
 }
 
-static void ring(void) {
+static void test_ring(void) {
   hsavmm_ring_t buffer;
   char *start;
   void *ptr;
@@ -507,17 +507,17 @@ int main(void) {
   prop.type = hipMemAllocationTypePinned;
   prop.location = locations[0];
   OK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
-  runtime();
-  virtual_memory(granule);
-  batches(granule);
-  parts(granule, 0);
-  ranges(granule);
-  host_memory(granule);
-  areas();
-  growable(granule);
-  paged();
-  pausable();
-  ring();
+  test_runtime();
+  test_virtual_memory(granule);
+  test_batches(granule);
+  test_parts(granule, 0);
+  test_ranges(granule);
+  test_host_memory(granule);
+  test_areas();
+  test_growable(granule);
+  test_paged();
+  test_pausable();
+  test_ring();
   hsavmm_usage usage;
   OK(hsavmm_count(&usage));
   EXPECT(usage.reservations + usage.handles + usage.mappings + usage.quarantined == 0);
@@ -533,7 +533,7 @@ int main(void) {
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   EXPECT(info.is_simulation == 1 && info.profile == 6);
-  parts(granule, 1);
+  test_parts(granule, 1);
   void *nowhere;
   EXPECT(hipMemAddressReserve(&nowhere, 0, 0, NULL, 0) == hipErrorOutOfMemory);
   EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);

@@ -14,18 +14,18 @@ static void expect(hipError_t error, int line) {
 }
 #define OK(call) expect(call, __LINE__)
 
-static void print(const char *label, hipError_t error, hipError_t expected, int line) {
+static void print_failure(const char *label, hipError_t error, hipError_t expected, int line) {
   if (error != expected) {
     fprintf(stderr, "line %d: %s: %s\n", line, hipGetErrorName(error), hsavmm_last_message());
     exit(1);
   }
   printf("%s: %s\n", label, hsavmm_last_message());
 }
-#define FAILS(label, call, error) print(label, call, error, __LINE__)
+#define FAILS(label, call, error) print_failure(label, call, error, __LINE__)
 
 static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
 
-static void ipc_handles(void) {
+static void print_ipc_messages(void) {
   hipIpcMemHandle_t handle;
   void *ptr, *opened;
   memset(&handle, 0x5a, sizeof handle);
@@ -38,7 +38,7 @@ static void ipc_handles(void) {
   FAILS("export freed", hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
 }
 
-static void freed_memory(void) {
+static void print_messages_about_freed_memory(void) {
   static char bytes[64];
   void *ptr;
   OK(hipMalloc(&ptr, SIZE));
@@ -52,7 +52,7 @@ static void freed_memory(void) {
   OK(hipFree(ptr));
 }
 
-static void virtual_memory(void) {
+static void print_virtual_memory_messages(void) {
   hipMemAllocationProp prop;
   hipMemGenericAllocationHandle_t handle;
   void *ptr;
@@ -79,8 +79,8 @@ static void virtual_memory(void) {
 }
 
 int main(void) {
-  ipc_handles();
-  freed_memory();
-  virtual_memory();
+  print_ipc_messages();
+  print_messages_about_freed_memory();
+  print_virtual_memory_messages();
   return 0;
 }

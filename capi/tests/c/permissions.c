@@ -53,7 +53,7 @@ static int on_event(const void *event, void *data) {
   return 0;
 }
 
-static void *function(void *runtime, const char *name) {
+static void *look_up(void *runtime, const char *name) {
   void *found = dlsym(runtime, name);
   if (found == NULL) fail(__LINE__, name);
   return found;
@@ -61,11 +61,11 @@ static void *function(void *runtime, const char *name) {
 /* A cast between a data pointer and a function pointer is not ISO C. */
 #define FUNCTION(runtime, type, name, variable) \
   do {                                          \
-    void *found = function(runtime, name);      \
+    void *found = look_up(runtime, name);       \
     memcpy(&variable, &found, sizeof(type));    \
   } while (0)
 
-static char *map_whole(size_t size, int value) {
+static char *map_filled(size_t size, int value) {
   hipMemAllocationProp prop;
   hipMemAccessDesc desc;
   hipMemGenericAllocationHandle_t handle;
@@ -119,9 +119,9 @@ int main(int argc, char **argv) {
   EXPECT(iterate_agents(find_gpu, NULL) == 0 && gpu.handle != 0);
   EXPECT(signal_create(1, 0, NULL, &done) == 0);
 
-  whole = map_whole(2 * size, 1);
+  whole = map_filled(2 * size, 1);
   OK(hipMemsetD8(whole + size, 2, size));
-  other = map_whole(size, 3);
+  other = map_filled(size, 3);
   OK(hipMemRetainAllocationHandle(&handle, whole));
   OK(hipMemAddressReserve(&part, size, 0, NULL, 0));
   OK(hipMemMap(part, size, size, handle, 0));

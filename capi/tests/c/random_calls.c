@@ -1,7 +1,7 @@
 /*
  * random_calls SEED SECONDS: makes random calls, many of them with an invalid argument, and compares the results
  * with a model. Checks the library's state after each call, and for leaks at the end. A difference ends
- * the program with status 1; the same seed repeats the same calls.
+ * the program with status 1. The same seed repeats the same calls.
  */
 #define _GNU_SOURCE
 #include <hsavmm.h>
@@ -34,9 +34,9 @@ static struct {
   int references;
 } handles[HANDLES];
 
-static void *blocks[BLOCKS];
+static void *blocks[BLOCKS]; /* memory from hipMalloc, or null */
 static int descriptors[DESCRIPTORS], devices;
-static size_t granule, calls, refused;
+static size_t granule, calls, rejected;
 static unsigned long long state; /* of the random number generator */
 static char *bytes;
 
@@ -55,7 +55,7 @@ static void fail(const char *what, hipError_t error) {
 }
 
 static int check_result(const char *call, hipError_t error, int expected) {
-  calls++, refused += error != hipSuccess;
+  calls++, rejected += error != hipSuccess;
   if (error == hipErrorUnknown) fail(call, error);
   if (expected != EITHER && expected != (error == hipSuccess)) fail(call, error);
   if (hsavmm_check() != hipSuccess) fail("hsavmm_check", hipErrorUnknown);
@@ -119,7 +119,7 @@ static char *some_address(void) {
   return reservation->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
 }
 
-/* Returns a size in bytes: mostly whole granules, often the mapped size at an address; sometimes an invalid size. */
+/* Returns a size in bytes: mostly whole granules, often the mapped size at an address, sometimes an invalid size. */
 static size_t some_size(char *at) {
   size_t size = granule;
   if (once_in(16)) return (size_t)state >> below(64);
@@ -254,7 +254,8 @@ static void share(unsigned index, int *descriptor) {
   replace_handle(below(HANDLES), value, handles[index].count);
 }
 
-/* Allocates the block. If it is allocated already, checks its IPC handle and frees it. */
+/* Allocates a block with hipMalloc. If the block is allocated already, checks the block's IPC handle and frees the
+ * block. */
 static void allocate_or_free(void **block) {
   hipIpcMemHandle_t handle;
   void *opened;
@@ -344,7 +345,7 @@ int main(int count, char **arguments) {
   TRY(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityMinimum), 1);
   bytes = (char *)calloc(2, granule);
   if (!bytes) return 2;
-  /* After these calls the runtime has opened the descriptors that it keeps. */
+  /* During these calls, the runtime opens the descriptors that it keeps. */
   while (calls < 2000) random_call();
   before = clean_up();
   end = time(NULL) + atoi(arguments[2]);
@@ -353,6 +354,6 @@ int main(int count, char **arguments) {
   if (after != before) fail("descriptors are leaked", hipErrorUnknown);
   free(bytes);
   TRY(hsavmm_shut_down(), 1);
-  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, refused);
+  printf("ok: seed %s, %zu calls, %zu rejected\n", arguments[1], calls, rejected);
   return 0;
 }

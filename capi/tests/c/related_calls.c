@@ -15,7 +15,7 @@ static void fail(int line, const char *what) {
 
 enum { SIZE = 1 << 16 };
 
-static void properties(void) {
+static void test_properties(void) {
   struct {
     hipDeviceProp_t prop;
     char guard[64];
@@ -58,7 +58,7 @@ static void properties(void) {
          hipErrorNotSupported);
 }
 
-static void streams_and_events(void) {
+static void test_streams_and_events(void) {
   hipStream_t stream, other;
   hipEvent_t start, stop, untimed;
   unsigned int flags = 9;
@@ -125,7 +125,7 @@ static void streams_and_events(void) {
   OK(hipStreamDestroy(other));
 }
 
-static void contexts(int devices) {
+static void test_contexts(int devices) {
   hipCtx_t first, second, current;
   int device = -1;
   unsigned int flags = 9;
@@ -151,7 +151,7 @@ static void contexts(int devices) {
   EXPECT(hipSetDeviceFlags(3) == hipErrorInvalidValue);
 }
 
-static void registered_memory(void) {
+static void test_registered_memory(void) {
   hipPointerAttribute_t attributes;
   unsigned int flags = 9, type = 0;
   size_t size = 0;
@@ -222,7 +222,7 @@ static void registered_memory(void) {
   }
 }
 
-static void reset(void) {
+static void test_reset(void) {
   hipStream_t stream;
   void *memory;
   OK(hipStreamCreate(&stream));
@@ -237,11 +237,11 @@ static void reset(void) {
 int main(void) {
   int devices = 0;
   OK(hipGetDeviceCount(&devices));
-  properties();
-  streams_and_events();
-  contexts(devices);
-  registered_memory();
-  reset();
+  test_properties();
+  test_streams_and_events();
+  test_contexts(devices);
+  test_registered_memory();
+  test_reset();
   OK(hsavmm_check());
   puts("all checks passed");
   return 0;

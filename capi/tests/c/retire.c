@@ -21,7 +21,7 @@ static void fail(int line, const char *what) {
 static size_t size;
 
 /* Maps memory of `count` handles in a row, and releases the handles. */
-static char *map(size_t count) {
+static char *map_handles(size_t count) {
   hipMemAllocationProp prop;
   hipMemAccessDesc desc;
   void *start;
@@ -48,16 +48,16 @@ static void expect_readable(char *ptr) {
   EXPECT(byte == 7);
 }
 
-static size_t quarantined(void) {
+static size_t count_quarantined(void) {
   hsavmm_usage usage;
   OK(hsavmm_count(&usage));
   return usage.quarantined;
 }
 
-static void without_signals(void) {
+static void test_without_signals(void) {
   hsavmm_retire_queue_t queue;
   hsavmm_retire_report report;
-  char *start = map(3);
+  char *start = map_handles(3);
   OK(hsavmm_retire_create(&queue, 2, 0, HSAVMM_RETIRE_NO_THREAD));
   EXPECT_FAILURE(hsavmm_retire_submit(queue, start, 3 * size, NULL, 0), hipErrorInvalidValue,
                  "capacity of the queue");
@@ -77,17 +77,17 @@ static void without_signals(void) {
   OK(hsavmm_retire_drain(queue, 1000, &report));
   EXPECT(report.retired == 0 && report.failed == 1 && report.address == start + 2 * size);
   EXPECT(report.size == size && strstr(report.reason, "not mapped") != NULL);
-  EXPECT(quarantined() == 0);
+  EXPECT(count_quarantined() == 0);
   OK(hsavmm_retire_destroy(queue));
   EXPECT(hsavmm_retire_destroy(queue) == hipErrorInvalidHandle);
   OK(hipMemAddressFree(start, 3 * size));
 }
 
-static void invalid_arguments(void) {
+static void test_invalid_arguments(void) {
   hsavmm_retire_queue_t queue;
   hsavmm_retire_report report;
   hsavmm_signal signals[HSAVMM_RETIRE_MAX_SIGNALS + 1];
-  char *start = map(1);
+  char *start = map_handles(1);
   memset(signals, 0, sizeof signals);
   EXPECT_FAILURE(hsavmm_retire_create(NULL, 1, 0, 0), hipErrorInvalidValue, "`queue` is null");
   EXPECT_FAILURE(hsavmm_retire_create(&queue, 0, 0, 0), hipErrorInvalidValue, "zero");
@@ -112,7 +112,7 @@ static void invalid_arguments(void) {
   OK(hipMemAddressFree(start, size));
 }
 
-static void pages(void) {
+static void test_pages(void) {
   hsavmm_paged_t buffer;
   hsavmm_retire_queue_t queue;
   hsavmm_retire_report report;
@@ -134,18 +134,18 @@ static void pages(void) {
 typedef struct {
   unsigned long long handle;
 } hsa_signal;
-typedef unsigned int (*create_signal)(long long, unsigned int, const void *, hsa_signal *);
-typedef void (*store_signal)(hsa_signal, long long);
+typedef unsigned int (*signal_create_fn)(long long, unsigned int, const void *, hsa_signal *);
+typedef void (*signal_store_fn)(hsa_signal, long long);
 
-static void with_signals(void *runtime) {
+static void test_with_signals(void *runtime) {
   hsavmm_retire_queue_t queue;
   hsavmm_retire_report report;
-  create_signal create;
-  store_signal store;
+  signal_create_fn create;
+  signal_store_fn store;
   hsa_signal done, never;
   hsavmm_signal signals[2];
   void *symbol = dlsym(runtime, "hsa_signal_create");
-  char *start = map(2);
+  char *start = map_handles(2);
   EXPECT(symbol != NULL);
   memcpy(&create, &symbol, sizeof create);
   symbol = dlsym(runtime, "hsa_signal_store_screlease");
@@ -169,7 +169,7 @@ static void with_signals(void *runtime) {
   OK(hsavmm_retire_drain(queue, 60000, &report));
   EXPECT(report.retired == 1 && report.pending == 0 && report.failed == 1);
   EXPECT(report.address == start + size && strstr(report.reason, "stays mapped") != NULL);
-  EXPECT(quarantined() == 1);
+  EXPECT(count_quarantined() == 1);
   store(never, 3);
   OK(hsavmm_retire_destroy(queue));
   expect_readable(start + size);
@@ -184,13 +184,13 @@ int main(int argc, char **argv) {
   prop.location.type = hipMemLocationTypeDevice;
   OK(hipInit(0));
   OK(hipMemGetAllocationGranularity(&size, &prop, hipMemAllocationGranularityRecommended));
-  without_signals();
-  invalid_arguments();
-  pages();
+  test_without_signals();
+  test_invalid_arguments();
+  test_pages();
   if (argc > 1) {
     void *runtime = dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD);
     EXPECT(runtime != NULL);
-    with_signals(runtime);
+    test_with_signals(runtime);
   }
   OK(hsavmm_check());
   OK(hsavmm_shut_down());

@@ -1,13 +1,13 @@
 /*
- * Runs the cases in the C files of this folder: cases of hip-tests (AMD's tests of HIP), rewritten in C. "The original" in
- * a comment is hip-tests' own case.
+ * Runs the cases in the C files of this folder: cases of hip-tests (AMD's tests of HIP), rewritten in C. "The original"
+ * in a comment is hip-tests' own case.
  *
  * A case is a function that returns if all checks pass. Each case runs in its own process, forked
  * before any runtime is open, so that a crash ends only that case.
  *
  * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: check" or "skipped
  * NAME: reason". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
- * to run; without arguments, all cases run.
+ * to run. Without arguments, all cases run.
  *
  * The header is valid C99 and C++17.
  */
@@ -37,7 +37,8 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Ends the case as failed. In a child process of a case, ends only the child; the parent then fails in wait_for() of process.h. */
+/* Ends the case as failed. In a child process of a case, ends only the child process. The parent process then fails in
+ * wait_for() of process.h. */
 static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,

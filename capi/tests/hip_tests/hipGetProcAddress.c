@@ -11,7 +11,7 @@ static void *by_name(const char *name) {
   return function;
 }
 
-/* Stores the address in a pointer to a function. ISO C has no such conversion; POSIX requires it. */
+/* Stores the address in a pointer to a function. ISO C has no such conversion, but POSIX requires it. */
 #define FUNCTION(variable) *(void **)(&variable) = by_name("hip" #variable)
 
 static void hipGetProcAddressVmmApis(void) {

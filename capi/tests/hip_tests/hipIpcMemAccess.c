@@ -3,28 +3,28 @@
 #include "process.h"
 
 /* A handle of the parent's memory, for the child to open. */
-struct offer {
+struct shared_memory {
   int device;
   hipIpcMemHandle_t handle;
 };
 
 /* Opens the memory on every device, reads it directly and through a copy, and writes to it. */
-static void open_offer(const struct offer *offer) {
+static void open_on_every_device(const struct shared_memory *shared) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
     void *opened, *own;
     int can = 0;
     EXPECT_SUCCESS(hipSetDevice(device));
-    EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, offer->device));
+    EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, shared->device));
     /* A device is not its own peer. The original skips the device that owns the memory, and therefore tests nothing
      * with a single device. */
-    if (!can && device != offer->device) continue;
+    if (!can && device != shared->device) continue;
     EXPECT_SUCCESS(hipMalloc(&own, BYTES));
-    EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, offer->handle, hipIpcMemLazyEnablePeerAccess));
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, shared->handle, hipIpcMemLazyEnablePeerAccess));
     EXPECT_SUCCESS(hipMemcpy(own, opened, BYTES, hipMemcpyDeviceToDevice));
-    expect_numbers(own, offer->device);
-    expect_numbers(opened, offer->device);
-    write_numbers(opened, offer->device);
+    expect_numbers(own, shared->device);
+    expect_numbers(opened, shared->device);
+    write_numbers(opened, shared->device);
     EXPECT_SUCCESS(hipIpcCloseMemHandle(opened));
     EXPECT_SUCCESS(hipFree(own));
   }
@@ -33,7 +33,7 @@ static void open_offer(const struct offer *offer) {
 /* Messages replace the original's named semaphores. */
 static void hipIpcMemAccess_Semaphores(void) {
   struct channel channel = channel_open();
-  struct offer offer;
+  struct shared_memory shared;
   pid_t child = fork();
   char done = 0;
   int end, count;
@@ -43,21 +43,21 @@ static void hipIpcMemAccess_Semaphores(void) {
   if (child == 0) {
     int left;
     for (left = count; left > 0; left--) {
-      receive_bytes(end, &offer, sizeof offer);
-      open_offer(&offer);
+      receive_bytes(end, &shared, sizeof shared);
+      open_on_every_device(&shared);
       send_bytes(end, &done, sizeof done);
     }
     end_child(end);
   }
-  for (offer.device = 0; offer.device < count; offer.device++) {
+  for (shared.device = 0; shared.device < count; shared.device++) {
     void *ptr;
-    EXPECT_SUCCESS(hipSetDevice(offer.device));
+    EXPECT_SUCCESS(hipSetDevice(shared.device));
     EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
-    EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.handle, ptr));
-    write_numbers(ptr, offer.device);
-    send_bytes(end, &offer, sizeof offer);
+    EXPECT_SUCCESS(hipIpcGetMemHandle(&shared.handle, ptr));
+    write_numbers(ptr, shared.device);
+    send_bytes(end, &shared, sizeof shared);
     receive_bytes(end, &done, sizeof done);
-    expect_numbers(ptr, offer.device);
+    expect_numbers(ptr, shared.device);
     EXPECT_SUCCESS(hipFree(ptr));
   }
   wait_for(child, end);

@@ -31,7 +31,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   unmap_and_free(ptr, size);
 }
 
-/* The original's kernel squares the numbers; here the host squares them. One copy covers the mappings of three
+/* The original's kernel squares the numbers. Here, the host squares them. One copy covers the mappings of three
  * handles. */
 static void hipMemCreate_MapNonContiguousChunks(void) {
   enum { CHUNKS = 3 };

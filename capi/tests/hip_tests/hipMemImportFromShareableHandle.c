@@ -1,5 +1,5 @@
 /* hipMemImportFromShareableHandle: memory of this process, of the parent and of the grandparent.
- * The originals square numbers in a kernel; here the importer squares them between two copies. */
+ * The originals square numbers in a kernel. Here, the importer squares them on the host, between two copies. */
 #include "process.h"
 #include "shareable.h"
 
@@ -73,8 +73,8 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
   CHECK(close(descriptor) == 0);
 }
 
-/* Starts a child that receives memory, writes numbers to it and squares them. Returns the child's process ID;
- * stores this process's end of the channel in `*end`. */
+/* Starts a child that receives memory, writes numbers to it and squares them. Returns the child's process ID.
+ * Stores this process's end of the channel in `*end`. */
 static pid_t start_squaring(int *end) {
   struct channel channel = channel_open();
   pid_t child = fork();

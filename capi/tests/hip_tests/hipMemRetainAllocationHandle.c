@@ -1,7 +1,7 @@
 /* hipMemRetainAllocationHandle: returns the handle of a mapping. */
 #include "memory.h"
 
-/* The original releases the handle once, which sufficed with HIP of 2024. This case releases it twice, because
+/* The original releases the handle once, which sufficed with HIP of 2024. This case releases the handle twice, because
  * hipMemRetainAllocationHandle adds a reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
   size_t size = rounded_size(0, BYTES);

@@ -280,7 +280,8 @@ static void hipMemSetAccess_GrowVMM(void) {
   unmap_and_free(ptr, 2 * size);
 }
 
-/* Creates, maps, unmaps and releases memory, and copies the numbers from `first` on to it and back. */
+/* Creates, maps, unmaps and releases memory. While the memory is mapped, copies consecutive numbers, the first of which
+ * is `first`, to the memory and back. */
 static void *map_write_read(void *first) {
   int values[N];
   int first_number = (int)(intptr_t)first;

@@ -105,7 +105,7 @@ static inline void map_and_grant(hipDeviceptr_t ptr, size_t size,
   grant(ptr, size, device, hipMemAccessFlagsProtReadWrite);
 }
 
-/* Maps new memory of a device at new addresses. Only the mapping keeps the memory. */
+/* Maps new memory of a device at new addresses. Releases the handle, so only the mapping keeps the memory allocated. */
 static inline hipDeviceptr_t map_new(int device, size_t size) {
   hipMemGenericAllocationHandle_t handle = create(device, size);
   hipDeviceptr_t ptr = reserve(size);
@@ -119,7 +119,7 @@ static inline void unmap_and_free(hipDeviceptr_t ptr, size_t size) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* Writes the numbers from `first` on. */
+/* Sets the values to `first`, `first + 1` and so on. */
 static inline void count_up(int *values, int count, int first) {
   int index;
   for (index = 0; index < count; index++) values[index] = first + index;

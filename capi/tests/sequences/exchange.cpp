@@ -12,7 +12,7 @@ struct Message {
 };
 
 /* Opens the parent's memory, adds one to each number at the offset, and closes the memory. */
-static void child(int input, int output) {
+static void run_child(int input, int output) {
   Message message;
   static int numbers[256];
   char *peer = nullptr;
@@ -40,7 +40,7 @@ int main() {
   if (child_pid == 0) {
     /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
     CHECK(close(to_child[1]) == 0 && close(to_parent[0]) == 0);
-    child(to_child[0], to_parent[1]);
+    run_child(to_child[0], to_parent[1]);
     return 0;
   }
   CHECK(close(to_parent[1]) == 0);

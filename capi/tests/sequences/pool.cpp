@@ -36,7 +36,7 @@ int main() {
       hipDeviceptr_t start = static_cast<char *>(pool) + size;
       OK(hipMemMap(start, more, 0, handle, 0));
       mappings.push_back({start, more});
-      /* The mapping keeps the memory. */
+      /* The mapping keeps the memory allocated. */
       OK(hipMemRelease(handle));
       for (int peer = 0; peer < devices; ++peer) {
         int can_access = peer == device;

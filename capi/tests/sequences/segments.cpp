@@ -107,7 +107,7 @@ private:
 };
 
 /* Copies the parent's descriptors, and reads the memory that the parent wrote. */
-static void child(int input, int output) {
+static void run_child(int input, int output) {
   pid_t parent = 0;
   int descriptors[3] = {};
   CHECK(read(input, &parent, sizeof parent) == sizeof parent);
@@ -143,7 +143,7 @@ int main() {
   if (child_pid == 0) {
     /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
     CHECK(close(to_child[1]) == 0 && close(to_parent[0]) == 0);
-    child(to_child[0], to_parent[1]);
+    run_child(to_child[0], to_parent[1]);
     return 0;
   }
   CHECK(close(to_parent[1]) == 0);

@@ -1,7 +1,7 @@
 //! Runs given sequences in a worker process.
 
 use super::{Message, Task, exit_description, start_worker};
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
@@ -13,7 +13,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Runs sequences in a worker process, and replaces the worker when it crashes or hangs.
 #[derive(Debug)]
 pub struct Executor<'a> {
-    common: &'a Common,
+    common: &'a CommonOptions,
     /// The time limit of an operation.
     pub time_limit: Duration,
     /// The description of the runtime, once the worker has opened the runtime.
@@ -25,12 +25,12 @@ pub struct Executor<'a> {
 
 impl<'a> Executor<'a> {
     /// Creates an executor. The worker starts with the first sequence.
-    pub fn new(common: &'a Common, time_limit: Duration, interrupt: Interrupt) -> Self {
+    pub fn new(common: &'a CommonOptions, time_limit: Duration, interrupt: Interrupt) -> Self {
         Self { common, time_limit, runtime_description: None, worker: None, interrupt }
     }
 
-    /// Runs sequences one after another in one process until one fails. Returns the index of that
-    /// sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
+    /// Runs sequences one after another in one process until a sequence fails. Returns the index of the
+    /// failed sequence and the failure. `None` if no sequence has failed, or if the run is interrupted.
     pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Failure)>> {
         // A loaded library may keep state from earlier sequences, so each run needs a new worker. Each sequence on a
         // simulation has a simulation of its own.

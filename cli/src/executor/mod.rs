@@ -10,7 +10,7 @@ mod serve;
 pub use client::Executor;
 pub use serve::serve;
 
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Counts, Failure, Generator, Sequence};
 use hsa_vmm_conformance::worker::{End, Output, Worker};
@@ -28,7 +28,7 @@ pub enum Task {
         first: u64,
         /// The difference between the numbers of consecutive sequences.
         step: u64,
-        /// The exclusive end of the numbers.
+        /// The exclusive end of the sequences' numbers. `None`: no end.
         end: Option<u64>,
     },
     /// Run these sequences one after another until one fails.
@@ -52,7 +52,7 @@ pub enum Message {
 }
 
 /// Starts a worker that opens the runtime of these options.
-pub fn start_worker(common: &Common) -> anyhow::Result<Worker> {
+pub fn start_worker(common: &CommonOptions) -> anyhow::Result<Worker> {
     let started = crate::program::worker_command().and_then(|mut command| {
         command.arg("worker").args(common.to_arguments());
         Worker::start(command, Output::Capture)

@@ -2,14 +2,14 @@
 
 use super::{Message, Task};
 use crate::Exit;
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::choice::SelectedRuntime;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
 use hsa_vmm_conformance::worker::{Messages, begin};
 
 /// Performs the parent's tasks and sends the results.
-pub fn serve(common: &Common) -> anyhow::Result<Exit> {
+pub fn serve(common: &CommonOptions) -> anyhow::Result<Exit> {
     let (mut tasks, messages) = begin()?;
     let selected = common.runtime.select()?;
     messages.send(&Message::Ready(selected.to_string()))?;
@@ -29,7 +29,8 @@ pub fn serve(common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Runs sequences until one fails. With `reports_operations`, sends a message before each operation.
+/// Runs sequences until one fails, and sends each result. With `reports_operations`, also sends a message before each
+/// operation.
 fn run(
     messages: &Messages,
     selected: &SelectedRuntime,
@@ -53,7 +54,7 @@ fn run(
     Ok(())
 }
 
-/// Opens a new simulation if the sequence names a simulation; otherwise the selected runtime.
+/// Opens a new simulation if the sequence names a simulation. Otherwise, opens the selected runtime.
 fn open_runtime(selected: &SelectedRuntime, sequence: &Sequence) -> anyhow::Result<Runtime> {
     match (sequence.simulation()?, selected) {
         (Some(simulation), _) => Ok(simulation),

@@ -68,10 +68,10 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
 fn print_table(
     out: &mut Screen<'_>,
     diff: &Diff,
-    sides: [(&PathBuf, &Report); 2],
+    reports: [(&PathBuf, &Report); 2],
 ) -> anyhow::Result<()> {
     let bold = Style::new().bold();
-    for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
+    for ((path, report), name) in reports.into_iter().zip(["A", "B"]) {
         out.write_styled(bold, name)?;
         writeln!(out, "  {}", describe(path, report))?;
     }
@@ -120,10 +120,10 @@ fn describe(path: &Path, report: &Report) -> String {
     )
 }
 
-/// Returns a row for each difference other than those of cases.
+/// Returns a row for each difference, except for differences of cases.
 fn difference_rows(diff: &Diff) -> Vec<[String; 3]> {
     let row = |property: String, change: &Change| {
-        let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
+        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".to_owned());
         [property, value(&change.a), value(&change.b)]
     };
     let runtime_rows = diff.run.iter().chain(&diff.runtime);
@@ -144,15 +144,15 @@ fn difference_rows(diff: &Diff) -> Vec<[String; 3]> {
     runtime_rows.chain(functions).chain(quirks).chain(agent_rows).collect()
 }
 
-/// Returns the detail of B, or of A for cases that pass or are missing in B.
+/// Returns the detail of the result in B. For cases that pass or are missing in B, returns the detail in A.
 fn detail(case: &CaseChange) -> &str {
-    let side = match case.kind {
+    let result = match case.kind {
         CaseChangeKind::PassesNow | CaseChangeKind::OnlyA => &case.a,
         _ => &case.b,
     };
-    side.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default()
+    result.as_ref().map(|result| result.detail.as_str()).unwrap_or_default()
 }
 
-fn status_of(outcome: Option<&ReportedResult>) -> Cell {
-    outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status_cell(outcome.status))
+fn status_of(result: Option<&ReportedResult>) -> Cell {
+    result.map_or_else(|| Cell::from("–"), |result| crate::table::status_cell(result.status))
 }

@@ -90,7 +90,7 @@ pub const FAILED: u8 = 125;
 
 /// A failure of the emulation, not of the program.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum EmulationError {
     #[error(transparent)]
     NotFetched(#[from] NotFetched),
     #[error(transparent)]
@@ -107,7 +107,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     // Programs of a fetched release are not in PATH.
     let program_of_release = fetched.as_ref().and_then(|fetched| fetched.program(program));
     if let Some(file) = program_of_release.clone().or_else(|| find_program(program)) {
-        check_preloadable(&file).map_err(Failed::from)?;
+        check_preloadable(&file).map_err(EmulationError::from)?;
     }
     let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
@@ -117,18 +117,19 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
         // If the program is `hsa-vmm`, it loads that release.
         command.env("HSA_VMM_RUNTIME", fetched.runtime());
     }
-    emulation.apply(&mut command).map_err(Failed::from)?;
+    emulation.apply(&mut command).map_err(EmulationError::from)?;
     crate::program::set_outer_command(&mut command, &typed_arguments(args));
     check_configuration(args)?;
     crate::program::become_program(command, program)
 }
 
-/// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
+/// Returns the chosen release. Without `--rocr`, returns the newest fetched release if it contains the program, and
+/// `PATH` does not find the program.
 fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<FetchedRelease>> {
     if let Some(release) = args.rocr {
         return Ok(Some(
-            FetchedRelease::open(&folder().map_err(Failed::from)?, release)
-                .map_err(Failed::from)?,
+            FetchedRelease::open(&folder().map_err(EmulationError::from)?, release)
+                .map_err(EmulationError::from)?,
         ));
     }
     if find_program(program).is_some() {

@@ -1,7 +1,7 @@
 //! `hsa-vmm info`: prints agents, pools, granules and features.
 
 use crate::Exit;
-use crate::arguments::{Common, Format};
+use crate::arguments::{CommonOptions, Format};
 use crate::output::Output;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -18,7 +18,7 @@ use std::io::Write;
 #[derive(Args, Debug)]
 pub struct Info {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The format of the output
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
@@ -27,7 +27,7 @@ pub struct Info {
 }
 
 pub fn run(args: &Info) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let runtime = args.common.runtime.open()?;
     let mut out = args.output.stream()?;
     match args.format {
@@ -83,7 +83,8 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     Ok(())
 }
 
-/// Returns a row for each GPU that says whether the library can control its page table; one row if all GPUs are equal.
+/// Returns a row for each GPU, or one row if the rows of all GPUs are equal. A row says whether the library can control
+/// the GPU's page table.
 fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
     let sentence = |reason: &str| match reason {
         "" => "can be controlled, which enforces permissions (conform --page-tables)".to_owned(),
@@ -135,7 +136,8 @@ fn print_agents(
     Ok(())
 }
 
-/// Describes whether an agent's permissions are enforced: for a GPU only by a `Vmm` that controls page tables.
+/// Describes whether an agent's permissions are enforced. Only a `Vmm` that controls page tables enforces the
+/// permissions of a GPU.
 fn permissions(agent: &AgentDescription) -> String {
     match (agent.page_table_failure.as_deref(), agent.enforcement.as_str()) {
         (Some(""), "enforced") => "enforced with page tables".to_owned(),

@@ -37,8 +37,8 @@ pub struct KfdVersion {
 pub const QUERY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs this subcommand in another process, because a defective driver may hang. Returns the output, which contains the
-/// reason if the subcommand fails. The emulated driver writes no logs, and without `with_faults` injects no planned
-/// faults.
+/// reason if the subcommand fails. In the other process, the emulated driver writes no logs. Without `with_faults`, it
+/// also injects no planned faults.
 ///
 /// # Errors
 /// Returns the reason if the process cannot be started or does not end in time.
@@ -64,7 +64,7 @@ pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
 /// Opens a device in another process, because a defective driver may hang or crash.
 ///
 /// # Errors
-/// Returns the error of `open`, or the end of the process.
+/// Returns the error of the system call `open`, or describes how the process ended.
 pub fn open(path: &Path) -> io::Result<()> {
     let path = path.to_string_lossy();
     let printed = query(&["--device", &path], true).map_err(io::Error::other)?;

@@ -33,7 +33,7 @@ pub const FAILED: u8 = 125;
 
 /// A failure of the recording, not of the program.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum RecordError {
     #[error(transparent)]
     NoObject(#[from] NoObject),
     #[error("{0} exists and is not a recording; choose another file with -o")]
@@ -57,19 +57,22 @@ pub struct Record {
 
 pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let (name, arguments) = program::split_command_line(&args.program)?;
-    let failed = |cause| Failed::Output { path: args.output.display().to_string(), cause };
+    let failed = |cause| RecordError::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
     for earlier in find_recordings(&file).map_err(failed)? {
         fs::remove_file(earlier).map_err(failed)?;
     }
     if file.exists() {
-        return Err(Failed::NotRecording(file.display().to_string()).into());
+        return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
     // Check before the program runs that the file can be created.
     fs::File::create_new(&file).and_then(|_| fs::remove_file(&file)).map_err(failed)?;
     let mut command = Command::new(name);
     command.args(arguments);
-    Recording::new(&file).with_stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
+    Recording::new(&file)
+        .with_stacks(args.stacks)
+        .apply(&mut command)
+        .map_err(RecordError::from)?;
     standard_output::keep_closed(&mut command);
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;

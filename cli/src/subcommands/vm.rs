@@ -147,7 +147,7 @@ pub struct VmRun {
 
 /// A failure of the virtual machine, not of the program.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum VmError {
     #[error(transparent)]
     Fetch(#[from] FetchError),
     #[error(transparent)]
@@ -212,7 +212,7 @@ pub fn run_guest() -> anyhow::Result<Exit> {
 }
 
 fn folder() -> anyhow::Result<PathBuf> {
-    Ok(hsa_vm::folder(&hsa_rocr::folder().map_err(Failed::from)?).map_err(Failed::from)?)
+    Ok(hsa_vm::folder(&hsa_rocr::folder().map_err(VmError::from)?).map_err(VmError::from)?)
 }
 
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
@@ -222,7 +222,7 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
         Some(tree) => hsa_vm::use_tree(&folder()?, tree, &mut report),
         None => hsa_vm::fetch(&folder()?, args.kernel.as_deref(), &mut report),
     };
-    let kernel = kernel.map_err(Failed::from)?;
+    let kernel = kernel.map_err(VmError::from)?;
     if rocr::newest_downloaded().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
         hsa_rocr::fetch(newest, &hsa_rocr::folder()?, &mut |step| steps.begin(step))?;
@@ -235,18 +235,18 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     let command = guest_command(args)?;
-    let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(Failed::from)?;
+    let kernel = Kernel::open(&folder()?, args.kernel.as_deref()).map_err(VmError::from)?;
     let mut machine = Machine::new(kernel).with_gpus(args.gpus).with_vram_mib(args.vram);
     machine = machine.with_memory_mib(args.memory).with_time_limit(args.time_limit);
     for parameter in &args.parameter {
         let is_valid = parameter.split_once('=').is_some_and(|(name, _)| name.contains('.'));
         if !is_valid || parameter.contains(|letter: char| letter.is_whitespace() || letter == '"') {
-            return Err(Failed::Parameter(parameter.clone()).into());
+            return Err(VmError::Parameter(parameter.clone()).into());
         }
         machine = machine.with_parameter(parameter);
     }
     if let Some(folder) = &args.results {
-        let failed = |cause| Failed::Results { path: folder.clone(), cause };
+        let failed = |cause| VmError::Results { path: folder.clone(), cause };
         std::fs::create_dir_all(folder).map_err(failed)?;
         machine = machine.with_results(folder.canonicalize().map_err(failed)?);
     }
@@ -276,7 +276,7 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     if let Some(function) = &args.stub {
         machine = machine.with_stub(function);
     }
-    let result = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
+    let result = machine.run(&command, io::stdout(), io::stderr()).map_err(VmError::from)?;
     Ok(Exit::Program(result.status))
 }
 
@@ -297,12 +297,13 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let release = match args.rocr {
         Some(release) => {
-            let folder = hsa_rocr::folder().map_err(Failed::from)?;
-            Some(FetchedRelease::open(&folder, release).map_err(Failed::from)?)
+            let folder = hsa_rocr::folder().map_err(VmError::from)?;
+            Some(FetchedRelease::open(&folder, release).map_err(VmError::from)?)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => None,
-        // The program is not in PATH, so a fetched release may have it, or it is `hsa-vmm`, which would find no runtime
-        // and use the simulation. In both cases, use the newest fetched release, if there is one.
+        // Use the newest fetched release in two cases. In the first case, the release contains the program, and PATH
+        // does not. In the second case, the program is `hsa-vmm`, which would otherwise find no runtime and use the
+        // simulation.
         None => rocr::newest_downloaded()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
             .inspect(|newest| {
@@ -326,7 +327,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
         preloaded = preloaded.with_page_tables(Machine::GUEST_PAGE_TABLES);
     }
     if preloaded != Emulation::default() {
-        preloaded.apply(&mut command).map_err(Failed::from)?;
+        preloaded.apply(&mut command).map_err(VmError::from)?;
         // The preloaded object emulates nothing: AMD's driver performs the calls.
         command.env("HSA_KFD", "real");
     }

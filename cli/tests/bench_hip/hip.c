@@ -1,9 +1,9 @@
-/* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. Its functions only
- * check their arguments: calls that HIP would reject return hipErrorInvalidValue. At exit, the library
- * writes the numbers of leaked objects and of all imports to the file that FAKE_HIP_LEFT names.
+/* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. The functions check their
+ * arguments and count their calls: calls that HIP would reject return hipErrorInvalidValue. At exit, the
+ * library writes the numbers of leaked objects and of all imports to the file that FAKE_HIP_LEFT names.
  *
- * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
- * -DVERSION=n          the version; by default, one whose import has the form that BY_POINTER selects
+ * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the file descriptor, as in HIP before 7.1
+ * -DVERSION=n          the version that hipRuntimeGetVersion reports; default: 7.0 with BY_POINTER, otherwise 7.1
  * -DDEVICES=n          the number of devices
  * -DACCESS_ERROR=n     hipMemSetAccess returns n from its second call on
  * -DWITHOUT_RETAIN     omits hipMemRetainAllocationHandle */
@@ -27,9 +27,10 @@
 #define INVALID 1
 #define SIZE ((size_t)2 << 20)
 
-/* The values of HIP's constants: 1 means pinned memory, a device, or a descriptor; 3 means read and write access. */
+/* HIP's constants for pinned memory, for the location on a device, and for a file descriptor as handle type are 1. Its
+ * constant for read and write access is 3. */
 typedef struct { int kind, id; } location;
-typedef struct { location where; unsigned int flags; } descriptor;
+typedef struct { location where; unsigned int flags; } access_descriptor;
 typedef struct {
   int kind;
   unsigned int handle_types;
@@ -101,7 +102,7 @@ int hipMemUnmap(void *address, size_t size) {
   return address && size == SIZE ? 0 : INVALID;
 }
 
-int hipMemSetAccess(void *address, size_t size, const descriptor *list, size_t count) {
+int hipMemSetAccess(void *address, size_t size, const access_descriptor *list, size_t count) {
 #ifdef ACCESS_ERROR
   if (granted++ > 0) return ACCESS_ERROR;
 #endif

@@ -22,7 +22,7 @@ fn compile_hip(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
     file
 }
 
-/// Builds the simulation as a library: `bench --hip` accepts only a runtime that is a library.
+/// Builds the simulation as a shared library, because `bench --hip` accepts only a runtime in a shared library.
 fn runtime() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -65,7 +65,7 @@ fn results(output: &Output) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn bench_measures_hip_of_each_release() {
+fn bench_measures_hip_before_and_since_7_1() {
     let folder = tempfile::tempdir().unwrap();
     let libraries = [
         compile_hip(folder.path(), "libamdhip64.so.6.4.43484", &["-DBY_POINTER"]),
@@ -81,7 +81,7 @@ fn bench_measures_hip_of_each_release() {
                 results.iter().filter(has_level).map(|it| it["operation"].as_str().unwrap());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
-        // Opening is not measured with HIP, which cannot be closed.
+        // `open` is not measured at the level `hip`, because HIP cannot be closed and opened again.
         let expected =
             operations("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
         assert_eq!(operations("hip"), expected, "{}", library.display());
@@ -90,17 +90,18 @@ fn bench_measures_hip_of_each_release() {
             assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
             assert!(result["over_raw_ns"].is_number(), "{result}");
         }
-        // One warm-up and three samples import a handle each. All objects are released.
+        // One warm-up and three samples import a handle each. `bench` releases all objects.
         let counts = std::fs::read_to_string(counts).unwrap();
         assert_eq!(counts, "reserved 0 created 0 mapped 0 imported 4\n");
     }
 }
 
-/// The substitute rejects a descriptor that is passed in the form of another release. The test above relies on this.
+/// The substitute rejects a descriptor that is passed in the form of another HIP version.
+/// `bench_measures_hip_before_and_since_7_1` relies on this check.
 #[test]
-fn hip_rejects_calls_of_another_release() {
+fn hip_rejects_calls_of_another_version() {
     let folder = tempfile::tempdir().unwrap();
-    // The library takes a descriptor by value, but its version is that of a release that takes a pointer.
+    // The library takes a descriptor by value, but reports a version that takes a pointer.
     let library = compile_hip(folder.path(), "libamdhip64.so.6", &["-DVERSION=60443484"]);
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
     let stderr = text(&output.stderr);
@@ -151,7 +152,7 @@ fn bench_names_library_that_is_not_hip() {
     }
 }
 
-/// Measures the same cycle with HIP itself and at the other levels, on the same runtime and driver.
+/// Measures the operation `cycle` with HIP itself and at the other levels, on the same runtime and driver.
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
@@ -159,7 +160,7 @@ fn bench_measures_hip_on_the_emulated_driver() {
     let mut tried = 0;
     for fetched in fetch_releases {
         let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };
-        // On the emulated driver, HIP is known to run only with this release.
+        // On the emulated driver, HIP is known to run only with ROCm 6.4.3.
         if release != Release::R6_4_3 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The levels on three releases of AMD's runtime: on the emulated driver, without and with faults, and without a driver.
+//! The levels on releases of AMD's runtime: on the emulated driver with and without faults, and without a driver.
 
 use super::{LEVELS, assert_contains, failed_level, report};
 use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
@@ -26,28 +26,28 @@ fn amds_runtime_reaches_every_level() {
             let release = fetched.release();
             assert_eq!(failed_level(&report), None, "{release}: {report:#}");
             let path = report["runtime"].as_str().unwrap();
-            // The folder may be a link.
+            // The release's folder may be a symbolic link.
             let root = std::fs::canonicalize(fetched.root()).unwrap();
             assert!(Path::new(path).starts_with(root), "{release}: {path}");
             for level in report["levels"].as_array().unwrap() {
                 let skips = level["level"].as_str().is_some_and(|level| skipped.contains(&level));
                 let expected = if skips { "skipped" } else { "reached" };
-                assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
+                assert_eq!(level["status"], expected, "{release}, {machine}: {level:#}");
                 let unlisted = level["asked_besides"].as_array().unwrap();
                 assert!(unlisted.is_empty(), "{release}: the table omits {unlisted:?}");
             }
             let probes = report["probes"].as_array().unwrap();
             let agree = probes.iter().all(|it| it["expected"] == it["found"]);
-            assert!(!probes.is_empty() && agree, "{release}, {profile}: {probes:#?}");
+            assert!(!probes.is_empty() && agree, "{release}, {machine}: {probes:#?}");
         }
     }
 }
 
-/// The levels that replace page-table entries pass whenever new entries take effect: at once or when the level waits.
-/// They fail if the driver does not write the entries, or writes them with too much access.
+/// Some levels replace page-table entries. These levels pass whether new entries take effect at once or later.
+/// They fail if the driver does not write the new entries, or writes entries that allow too much access.
 #[test]
-fn levels_of_page_tables_pass_in_every_mode() {
-    let name = "on_amd::levels_of_page_tables_pass_in_every_mode";
+fn replaced_entries_are_checked_in_every_mode() {
+    let name = "on_amd::replaced_entries_are_checked_in_every_mode";
     let until = ["--until", "permission", "--format", "json"];
     for fetched in test::fetch_selected_releases(name) {
         let release = fetched.release();
@@ -60,7 +60,7 @@ fn levels_of_page_tables_pass_in_every_mode() {
             // The level `permission` is the fourteenth.
             assert_eq!(reached, 14, "{release} {mode:?}: {report:#}");
         }
-        // With `wide`, every entry allows writes.
+        // With the fault `wide`, every entry allows writes.
         let faults = [("GEM_VA.REPLACE=lost", "offset"), ("GEM_VA=wide", "permission")];
         for (fault, expected) in faults {
             let report = report(&run_emulated(fetched, &["--fault", fault], &until), 1);
@@ -70,7 +70,7 @@ fn levels_of_page_tables_pass_in_every_mode() {
     }
 }
 
-/// Reads a log. Returns the number of calls of the driver in each level, by name.
+/// Counts the driver calls in a log that `bringup --log` wrote: for each level, the number of calls by name.
 fn driver_calls_by_level(log: &str) -> Vec<BTreeMap<String, usize>> {
     let mut levels: Vec<BTreeMap<String, usize>> = Vec::new();
     for line in log.lines() {
@@ -106,17 +106,17 @@ fn driver_fault_fails_its_level() {
         let levels = driver_calls_by_level(&std::fs::read_to_string(log).unwrap());
         let release = fetched.release();
         for (mut level, request, error, mut call) in plans {
-            // In this release, reservations use the same driver call.
+            // In ROCm 6.1.2, a reservation also calls `ALLOC_MEMORY_OF_GPU`.
             if release == Release::R6_1_2 && level == "handle" {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
-            // Earlier levels make at most `before` such calls.
+            // Each earlier level makes at most `before` of these driver calls.
             let level_index = LEVELS.iter().position(|name| *name == level).unwrap();
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
             let before = levels[..level_index].iter().map(count).max().unwrap_or(0);
             assert!(count(&levels[level_index]) > before, "{release}, {level}: {levels:?}");
-            // The plan also counts calls of the runtime's own threads, which are not in the log. Therefore, several
-            // numbers are tried.
+            // A fault plan also counts the calls of the runtime's own threads. The log does not contain these calls.
+            // Therefore, the test tries several numbers.
             let report = (before + 1..before + 6).find_map(|number| {
                 // Make later calls fail, too: the runtime may release its caches and try again.
                 let plan = format!("{request}#{number}-100000={error}");
@@ -155,7 +155,7 @@ fn driver_fault_fails_its_level() {
 #[test]
 fn misbehaving_driver_call_fails_its_level() {
     let name = "on_amd::misbehaving_driver_call_fails_its_level";
-    // The fault, the level that detects it, the reported call, its kernel function, and the message.
+    // The fault, the level that detects it, the reported call, the reported kernel function, and part of the message.
     let plans = [
         (
             "COPY=garbled",
@@ -233,8 +233,8 @@ fn misbehaving_driver_call_fails_its_level() {
     for (index, fetched) in fetched_releases.iter().enumerate() {
         let release = fetched.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
-            // Run each plan on one release; without `HSA_VMM_LONG`, run only every second plan. With
-            // `HSA_VMM_PLANTED=all`, run each plan on every release.
+            // With `HSA_VMM_PLANTED=all`, run each plan on every release. Otherwise, run each plan on one release.
+            // Without `HSA_VMM_LONG`, leave out every second plan.
             let runs_all =
                 std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
             let is_selected =
@@ -333,8 +333,8 @@ fn calls_include_the_step_that_shows_the_failure() {
 }
 
 #[test]
-fn missing_driver_triggers_machine_checks() {
-    let name = "on_amd::missing_driver_triggers_machine_checks";
+fn missing_driver_is_reported_with_advice() {
+    let name = "on_amd::missing_driver_is_reported_with_advice";
     if Path::new("/dev/kfd").exists() {
         return;
     }
@@ -368,7 +368,7 @@ fn c_program_repeats_the_failure() {
             ("GEM_VA#1=EINVAL", &["hsa_amd_vmem_set_access", "gpu[0]"]),
             ("IMPORT_DMABUF=EINVAL", &["hsa_amd_vmem_import_shareable_handle(dmabuf"]),
             ("GEM_VA#9-100000=EINVAL", &["hsa_amd_vmem_"]),
-            // Only the comparison shows the failure.
+            // All calls succeed. Only the comparison of data shows the failure.
             ("COPY=garbled", &["at offset 0: expected 0xda7a0001, found 0xda7a0000"]),
         ] {
             let arguments = ["--program", source.to_str().unwrap()];

@@ -116,7 +116,7 @@ fn killing_bringup_kills_its_worker() {
     assert!(Path::new(&status).exists());
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // A zombie has ended, too.
+    // A zombie process (state Z) has ended, but still has an entry in /proc.
     let is_dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
     wait_until("the level has ended", &is_dead);
 }

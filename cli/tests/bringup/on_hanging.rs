@@ -66,7 +66,7 @@ fn call_that_does_not_return_is_named() {
     }
 }
 
-/// The engine that copies runs in another thread than the call that waits for the copy.
+/// The copy engine runs in another thread than the call that waits for the copy.
 #[test]
 fn engine_that_does_not_finish_is_named() {
     let name = "on_hanging::engine_that_does_not_finish_is_named";
@@ -80,7 +80,8 @@ fn engine_that_does_not_finish_is_named() {
     }
 }
 
-/// A driver that crashes when a device is opened does not crash `bringup`, which reports the states that are not known.
+/// If the driver crashes while `bringup` opens a device, `bringup` continues. It reports which facts about the device
+/// are unknown.
 #[test]
 fn devices_are_opened_in_another_process() {
     let name = "on_hanging::devices_are_opened_in_another_process";

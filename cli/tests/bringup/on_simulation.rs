@@ -15,14 +15,15 @@ fn every_generation_reaches_every_level() {
         assert_eq!(failed_level(&report), None, "{generation}: {report:#}");
         let levels = report["levels"].as_array().unwrap().iter();
         let skipped: Vec<_> = levels.filter(|level| level["status"] == "skipped").collect();
-        // Each process of a simulation has its own GPUs, and there is no libdrm.
+        // `offset` and `permission` need libdrm, which the simulation lacks. `killed` needs GPUs that all processes
+        // share, but each process simulates its own GPUs.
         let expected = ["offset", "permission", "killed"];
         let skipped = skipped.iter().map(|level| level["level"].as_str().unwrap());
         assert!(skipped.eq(expected), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
         let probes = report["probes"].as_array().unwrap();
         // Only generation `c` fails to grant a peer access after the owner. In the other generations, the probe of this
-        // quirk proves nothing and is not reported.
+        // quirk has no result and is not reported.
         let count = if generation == "c" { 8 } else { 7 };
         assert_eq!(probes.len(), count, "{generation}: {report:#}");
         assert!(probes.iter().all(|it| it["expected"] == it["found"]), "{generation}: {report:#}");
@@ -72,7 +73,7 @@ fn failing_call_is_reported_at_its_level() {
         let last = failure["calls"].as_array().unwrap().last().unwrap();
         assert_contains(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
     }
-    // Only the level `load` makes that many mappings.
+    // Only the level `load` makes 100 mappings or more.
     let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
     assert_eq!(failed_level(&report(&output, 1)), Some("load"));
 }
@@ -147,7 +148,7 @@ fn invalid_arguments_are_rejected() {
     assert_eq!(output.status.code(), Some(2));
     assert_contains(&stderr(&output), &["cannot write /nowhere/repeat.c"]);
     assert!(stdout(&output).is_empty(), "the file is checked before running: {}", stdout(&output));
-    // The hidden option works only in a worker process.
+    // The hidden option `--run-level` works only in a worker process.
     let output = run(&["bringup", "--runtime", "sim", "--run-level", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_contains(&stderr(&output), &["can be started by hsa-vmm only"]);

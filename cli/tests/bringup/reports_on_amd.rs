@@ -1,11 +1,12 @@
-//! What a report says about faults of the emulated driver: the cause, and the advice.
+//! The cause and the advice that a report of `bringup` gives for faults of the emulated driver.
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};
 use crate::run_command::stdout;
 use hsa_rocr::test;
 
-/// The CPU reads the exported dma-buf without an import, to find out whether the export or the import is wrong.
+/// `bringup` lets the CPU read the exported dma-buf without an import, to find out whether the export or the import is
+/// wrong.
 #[test]
 fn wrong_export_and_wrong_import_are_distinguished() {
     let name = "reports_on_amd::wrong_export_and_wrong_import_are_distinguished";
@@ -37,7 +38,8 @@ fn wrong_export_and_wrong_import_are_distinguished() {
     }
 }
 
-/// Requests that failed come before their consequences. If the version of a driver is 0, the first advice says so.
+/// The report lists the failed requests before the interfaces and the advice. If a driver reports version 0, the first
+/// advice says so.
 #[test]
 fn causes_come_first_in_the_report() {
     let name = "reports_on_amd::causes_come_first_in_the_report";
@@ -84,7 +86,7 @@ fn causes_come_first_in_the_report() {
     }
 }
 
-/// Commands in the advice run on the emulated driver. No advice is about the kernel of this machine.
+/// The commands in the advice use the emulated driver. No advice is about the kernel of this computer.
 #[test]
 fn advice_is_for_the_emulated_driver() {
     let name = "reports_on_amd::advice_is_for_the_emulated_driver";
@@ -105,7 +107,7 @@ fn advice_is_for_the_emulated_driver() {
     }
 }
 
-/// A copy that ends after its signal is distinguished from a copy that never happens.
+/// The report distinguishes a copy that ends after its signal from a copy that never happens.
 #[test]
 fn late_and_lost_copies_are_distinguished() {
     let name = "reports_on_amd::late_and_lost_copies_are_distinguished";
@@ -133,7 +135,8 @@ fn late_and_lost_copies_are_distinguished() {
     }
 }
 
-/// The runtime can ignore an error of the driver, or return another error that the level accepts.
+/// The runtime can ignore an error of the driver, or return another error that the level accepts. The report says which
+/// of these happened.
 #[test]
 fn reaction_to_an_accepted_error_is_named() {
     let name = "reports_on_amd::reaction_to_an_accepted_error_is_named";

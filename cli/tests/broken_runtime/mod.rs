@@ -1,14 +1,14 @@
-//! Runtimes that fail according to a plan.
+//! Runtimes that fail according to the environment variable `BREAK` (`wrap.c`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Compiles `wrap.c` to a library that wraps a runtime and fails according to a plan.
+/// Compiles `wrap.c` to a library that wraps a runtime and fails according to `BREAK`.
 pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let folder = real.parent().unwrap().display();
-    // Rename a temporary file, because other tests may compile the same library.
+    // Compile to a temporary file and rename it, because other tests may compile the same library meanwhile.
     let temporary_file = library.with_extension(format!("{}", std::process::id()));
     let output = Command::new(compiler)
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -25,7 +25,7 @@ pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
     library
 }
 
-/// Builds the simulation as a library that fails according to a plan. Returns the path of the library.
+/// Builds the simulation as a library that fails according to `BREAK`. Returns the path of the library.
 pub fn simulation() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

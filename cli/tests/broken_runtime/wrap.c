@@ -1,8 +1,9 @@
-/* Wraps the runtime that it is linked with. Calls fail according to the environment variable BREAK:
- * `FUNCTION:N:EFFECT:WHEN`, several separated by `;`. N counts the calls of the function in a process, from 1. EFFECT:
- * `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard output and
- * continues) or `child` (starts a child process and crashes). WHEN: `once` (only in the process that creates
- * the file that the variable MARK names), `after` (only if that file exists) or `always`. */
+/* Wraps the runtime that it is linked with. Calls fail according to the environment variable BREAK. BREAK contains
+ * rules `FUNCTION:N:EFFECT:WHEN`, separated by `;`. N counts the calls of the function in a process, from 1.
+ * EFFECT: `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard output and
+ * continues) or `child` (starts a child process and crashes).
+ * WHEN: `always`, `once` or `after`. The variable MARK names a file. `once` applies only if the file does not exist,
+ * and creates it. `after` applies only if the file exists. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void fail(const char *effect)
+static void apply_effect(const char *effect)
 {
     if (strcmp(effect, "chatter") == 0) {
         printf("{\"not\": \"ours\"}\nno JSON at all\n");
@@ -50,7 +51,7 @@ static void apply_plan(const char *function, int call)
             continue;
         if (strcmp(when, "once") == 0 && open(mark, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0)
             continue;
-        fail(effect);
+        apply_effect(effect);
     }
     free(copy);
 }

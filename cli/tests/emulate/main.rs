@@ -40,28 +40,28 @@ fn run_on_releases(name: &str, act: impl Fn(&Fixture)) {
 }
 
 impl Fixture {
-    /// Runs a program on two emulated GPUs.
+    /// Runs a command on two emulated GPUs.
     fn emulate(&self, words: &[&str]) -> Output {
         let release = self.fetched.release();
         let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--"];
         run(&[&start, words].concat())
     }
 
-    /// Returns what the program prints.
-    fn expected(&self) -> String {
+    /// Returns the output of the fixture's program: the number of GPUs, and the program's path.
+    fn expected_output(&self) -> String {
         format!("2 {}\n", self.program.display())
     }
 
-    /// Checks that a command prints what the program prints.
-    fn check(&self, words: &[&str]) {
+    /// Checks that a command succeeds and prints the output of the fixture's program.
+    fn assert_program_runs(&self, words: &[&str]) {
         let output = self.emulate(words);
         let release = self.fetched.release();
         assert_eq!(output.status.code(), Some(0), "{release}: {words:?}: {output:?}");
-        assert_eq!(stdout(&output), self.expected(), "{release}: {words:?}: {output:?}");
+        assert_eq!(stdout(&output), self.expected_output(), "{release}: {words:?}: {output:?}");
     }
 
     /// Writes an executable file, and returns its path.
-    fn script(&self, name: &str, text: &str) -> String {
+    fn write_script(&self, name: &str, text: &str) -> String {
         let path = self.folder.path().join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -74,7 +74,7 @@ fn program_starts_itself() {
     run_on_releases("program_starts_itself", |fixture| {
         let program = fixture.program.to_str().unwrap();
         for how in ["", "execve", "execl", "posix_spawn", "vfork", "system"] {
-            fixture.check(&[program, how]);
+            fixture.assert_program_runs(&[program, how]);
         }
     });
 }
@@ -83,11 +83,12 @@ fn program_starts_itself() {
 fn scripts_start_programs() {
     run_on_releases("scripts_start_programs", |fixture| {
         let program = fixture.program.to_str().unwrap();
-        fixture.check(&["bash", "-c", "exec \"$0\"", program]);
-        fixture.check(&["sh", "-c", "\"$0\" posix_spawn", program]);
-        let inner = fixture.script("inner", &format!("#!/bin/sh -e\n'{program}' $1\n"));
-        let outer = fixture.script("outer", &format!("#!/usr/bin/env bash\n'{inner}' execve\n"));
-        fixture.check(&[&outer]);
+        fixture.assert_program_runs(&["bash", "-c", "exec \"$0\"", program]);
+        fixture.assert_program_runs(&["sh", "-c", "\"$0\" posix_spawn", program]);
+        let inner = fixture.write_script("inner", &format!("#!/bin/sh -e\n'{program}' $1\n"));
+        let outer =
+            fixture.write_script("outer", &format!("#!/usr/bin/env bash\n'{inner}' execve\n"));
+        fixture.assert_program_runs(&[&outer]);
     });
 }
 
@@ -105,12 +106,13 @@ fn ctest_runs_tests() {
         let folder = fixture.folder.path().to_str().unwrap();
         let output = fixture.emulate(&["ctest", "--verbose", "--test-dir", folder]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(stdout(&output).matches(&fixture.expected()).count(), 2, "{}", stdout(&output));
+        let printed = stdout(&output);
+        assert_eq!(printed.matches(&fixture.expected_output()).count(), 2, "{printed}");
     });
 }
 
-/// Returns the project's examples as executables. Builds the examples if any is missing. `cargo test --workspace`
-/// builds them beforehand.
+/// Returns the paths of the project's compiled examples. If any is missing, builds the examples. `cargo test
+/// --workspace` builds the examples before it runs this test.
 fn examples() -> Vec<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let built = Path::new(run_command::HSA_VMM).parent().unwrap();
@@ -142,7 +144,7 @@ fn every_example_runs() {
     });
 }
 
-/// Runs a program of this machine. Returns `None` if it does not exist.
+/// Runs a program of this computer. Returns `None` if the program cannot be started.
 fn try_run(program: &str, arguments: &[&str]) -> Option<Output> {
     Command::new(program).args(arguments).output().ok()
 }
@@ -153,7 +155,7 @@ fn environment_is_kept() {
         let release = fixture.fetched.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
-        // `env` appends the variable that it sets to the end of the environment.
+        // `env` appends the variable that it sets to the environment, so `LD_LIBRARY_PATH` becomes the last variable.
         for first in
             [&["sh"][..], &["env", "-u", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH=/nowhere", "sh"]]
         {
@@ -161,7 +163,7 @@ fn environment_is_kept() {
             let words = [&start, first, &["-c", script, "name", program]].concat();
             let output = command(&words).env("LD_LIBRARY_PATH", "/nowhere").output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{output:?}");
-            assert_eq!(stdout(&output), format!("/nowhere name\n{}", fixture.expected()));
+            assert_eq!(stdout(&output), format!("/nowhere name\n{}", fixture.expected_output()));
         }
     });
 }
@@ -176,8 +178,8 @@ fn programs_that_cannot_be_emulated_are_rejected() {
         let status = compiler::command().args(options).args([&program, &source]).status().unwrap();
         assert!(status.success());
         let program = program.to_str().unwrap();
-        let script = fixture.script("script", &format!("#!{program}\n"));
-        let text = fixture.script("text", "");
+        let script = fixture.write_script("script", &format!("#!{program}\n"));
+        let text = fixture.write_script("text", "");
         fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
         for (program, status, message) in [
             (program, 125, "statically linked"),
@@ -191,7 +193,7 @@ fn programs_that_cannot_be_emulated_are_rejected() {
             assert!(stderr(&output).contains(message), "{program}: {}", stderr(&output));
         }
     });
-    // A missing program is also rejected if no release is named.
+    // Without `--rocr`, a missing program is also rejected.
     let output = run(&["emulate", "--", "/no/such/program"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
 }
@@ -209,14 +211,14 @@ fn sanitizer_build_runs_with_options_from_the_help() {
         return test::report(&format!("SKIPPED {name}: the compiler has no AddressSanitizer"));
     }
     let help = stdout(&run(&["emulate", "--help"])).to_owned();
-    let (_, options) = help.split_once("ASAN_OPTIONS=").expect("the options");
+    let (_, options) = help.split_once("ASAN_OPTIONS=").expect("the help names the options");
     let options = options.split_whitespace().next().unwrap().trim_end_matches('.');
     let with_options = |options: &str| {
         let mut command = command(&["emulate", "--gpus", "1", "--", program.to_str().unwrap()]);
         command.env("ASAN_OPTIONS", options).output().unwrap()
     };
-    let refused = with_options("");
-    assert!(stderr(&refused).contains("ASan runtime does not come first"), "{refused:?}");
+    let rejected = with_options("");
+    assert!(stderr(&rejected).contains("ASan runtime does not come first"), "{rejected:?}");
     let output = with_options(options);
     assert_eq!(
         (output.status.code(), stdout(&output).as_ref()),

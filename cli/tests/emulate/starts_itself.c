@@ -1,5 +1,5 @@
-/* Starts the runtime, and prints the number of GPUs and the name of this program's file. With an argument, the program
- * instead starts itself again without an argument, in the way that the argument names. */
+/* Starts the runtime, and prints the number of GPUs and the path of this program's file. If there is an argument, the
+ * program instead starts itself again without an argument. The argument names the function that starts the program. */
 #define _GNU_SOURCE
 #include <hsa_abi.h>
 #include <limits.h>

@@ -1,5 +1,4 @@
-//! Other programs' parsers accept the output: the Linux kernel's parser of KTAP, `xmllint` for JUnit, and the schema of
-//! KCIDB.
+//! Other programs accept the output: the Linux kernel's KTAP parser, `xmllint` with a JUnit schema, and KCIDB's schema.
 
 #[path = "../ktap/mod.rs"]
 mod ktap;
@@ -17,19 +16,19 @@ use std::{env, fs};
 const CONFORM: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.*"];
 const FAULT: [&str; 2] = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
 
-/// Reports that a test is skipped; fails if `HSA_VMM_REQUIRE` contains `word`.
+/// Reports that a test is skipped. Panics if `HSA_VMM_REQUIRE` contains `word`.
 fn skip(name: &str, word: &str, reason: &str) {
     assert!(!test::is_required(word), "HSA_VMM_REQUIRE contains `{word}`: {reason}");
     test::report(&format!("SKIPPED {name}: {reason}"));
 }
 
-/// Runs the command in a folder of its own, because `fuzz` saves what it finds.
+/// Runs the command in a temporary folder, because `fuzz` saves findings in the current folder.
 fn run(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     command(arguments).current_dir(folder.path()).output().unwrap()
 }
 
-/// Runs the cases. One case fails, and a list of expected results contains this failure.
+/// Runs `conform` with a fault. One case fails, and the list for `--expect` contains this failure.
 fn run_with_known_failure(options: &[&str]) -> Output {
     let failing = run(&[&CONFORM[..], &FAULT, &["--format", "json"]].concat());
     let report: Value = serde_json::from_slice(&failing.stdout).unwrap();
@@ -43,7 +42,7 @@ fn run_with_known_failure(options: &[&str]) -> Output {
     run(&[&CONFORM[..], &FAULT, &expect, options].concat())
 }
 
-/// Counts the tests that have no nested tests: passed, failed, skipped.
+/// Counts the tests that have no nested tests. Returns the numbers of passed, failed and skipped tests.
 fn count(results: &Results) -> [u64; 3] {
     let count_one = |test: &Test| match test {
         Test { nested, .. } if !nested.is_empty() => count(nested),
@@ -58,7 +57,8 @@ fn count(results: &Results) -> [u64; 3] {
     results.values().fold([0; 3], add)
 }
 
-/// Parses a document with `kunit_parser.py`. The last line of the script's output contains the counts as JSON.
+/// A Python script that parses a KTAP document with the kernel's `kunit_parser.py`. The last line of the script's
+/// output contains the counts as JSON.
 const KUNIT: &str = "
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -116,7 +116,7 @@ fn junit_follows_the_schema() {
         return skip(name, "xmllint", "xmllint is not installed (libxml2-utils)");
     }
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/junit.xsd");
-    // The output must also follow the schema that the user names.
+    // The output must also follow the schema that `HSA_VMM_JUNIT_XSD` names.
     let schemas = env::var_os("HSA_VMM_JUNIT_XSD").into_iter().chain([schema.into()]);
     let junit = ["--format", "junit"];
     let missing = ["conform", "--runtime", "/nonexistent/libhsa-runtime64.so.1"];
@@ -140,7 +140,8 @@ fn junit_follows_the_schema() {
     }
 }
 
-/// Checks a document of KCIDB's version 4.0, also after its conversion to the newest version.
+/// A Python script that checks a document of KCIDB's version 4.0. The script then converts the document to the newest
+/// version, and checks the result.
 const KCIDB: &str = "
 import json, sys, kcidb_io
 document = json.load(open(sys.argv[1]))

@@ -28,13 +28,13 @@ fn help_fits_80_columns() {
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
             }
-            // Examples have their own line breaks.
+            // Examples are not wrapped, so they must fit 80 columns in a wider terminal, too.
             let wide = command(&arguments).env("COLUMNS", "100").output().unwrap();
             let examples = stdout(&wide);
             for line in examples.lines().skip_while(|line| !line.ends_with("Examples:")) {
                 assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
             }
-            // After an option without a description, the line ends, and the next line is not indented.
+            // An option is described if text follows on its line, or on an indented next line.
             let lines: Vec<&str> = text.lines().collect();
             for pair in lines.windows(2).filter(|_| flag == "-h") {
                 let is_option = pair[0].trim_start().starts_with('-');

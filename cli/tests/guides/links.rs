@@ -22,7 +22,7 @@ pub fn markdown_pages(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
     }
 }
 
-/// Removes blocks of code. Returns the other lines.
+/// Returns the lines of a page that are not in code blocks.
 fn prose(page: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     page.lines().filter(move |line| {
@@ -50,7 +50,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Returns the targets of a page's links, without those in code.
+/// Returns the targets of a page's links. Omits links in code.
 fn links(page: &str) -> Vec<String> {
     let text = prose(page).collect::<Vec<_>>().join("\n");
     let mut links = Vec::new();
@@ -65,7 +65,7 @@ fn links(page: &str) -> Vec<String> {
     links
 }
 
-/// Returns why a link of a page leads nowhere; `None` if it leads somewhere, or to another site.
+/// Returns why a link of a page is broken. Returns `None` if the link leads to a file or heading, or to another site.
 fn problem(path: &Path, link: &str, pages: &BTreeMap<PathBuf, String>) -> Option<String> {
     if link.starts_with("https://") {
         return None;

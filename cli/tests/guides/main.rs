@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Planned subcommands and options: the guides mention them, and a test fails as soon as they exist.
+/// Planned subcommands and options. The guides may mention them before they exist. As soon as they exist,
+/// `planned_options_do_not_exist` fails.
 const PLANNED: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
@@ -94,7 +95,7 @@ fn invocations(line: &str) -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// Returns the long options of a subcommand; `None` if there is no such subcommand.
+/// Returns the long options of a subcommand. Returns `None` if the subcommand does not exist.
 fn options(subcommand: &str) -> Option<BTreeSet<String>> {
     let words: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();
     let help = run(&words);

@@ -1,4 +1,4 @@
-//! Every option of every subcommand is used: by a guide, or by a test.
+//! A guide or a test uses every option of every subcommand.
 
 use crate::help::subcommands;
 use crate::run_command::{command, stdout};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// Options whose short form the guides use.
 const SHORT_FORMS: &[(&str, &str)] = &[("--output", "-o")];
 
-/// Returns all subcommands, also those of subcommands: `rocr`, `rocr fetch`.
+/// Returns all subcommands, and the subcommands of these: `rocr`, `rocr fetch`.
 pub fn all_subcommands() -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for subcommand in subcommands(&[]) {

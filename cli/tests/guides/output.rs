@@ -1,7 +1,8 @@
-//! Runs the commands of the guides, page by page from top to bottom, and compares their output.
+//! Runs the commands of each guide from top to bottom, and compares their output.
 //!
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
-//! descriptors and column widths may differ. `…` means any lines, or any words in a line.
+//! descriptors and column widths may differ. A line `…` in a guide matches any lines. `…` inside a line matches any
+//! words.
 
 use crate::run_command::{HSA_VMM, stderr, stdout};
 use crate::{GuideCommand, commands, pages, root};
@@ -62,7 +63,8 @@ fn not_run_entry(line: &str) -> Option<&'static str> {
 
 /// Replaces the parts of a word that differ from run to run.
 fn normalize_word(word: &str) -> String {
-    // Replace a fraction, or a process ID and a thread ID. Versions such as `1.17` stay.
+    // Replace a decimal fraction such as `0.25`, or a process ID and a thread ID such as `12:34`. Keep versions such as
+    // `1.17`.
     let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
     let mut parts = number.split(['.', ':']);
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -150,7 +152,7 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
         return Err(format!("{line}: {}\n{stdout}{stderr}", output.status));
     }
     match missing_line(&command.output, [&stdout, &stderr]) {
-        // A truncated log keeps its end, so that the missing line comes last.
+        // If the test's log is truncated, only its end remains. Therefore, the missing line comes last.
         Some(missing) => {
             let printed = excerpt(&format!("{stdout}{stderr}"));
             Err(format!("{line}\nprints\n{printed}\nbut not\n{missing}"))
@@ -174,19 +176,20 @@ fn excerpt(text: &str) -> String {
 #[derive(Default)]
 struct PageResult {
     failures: Vec<String>,
+    /// The number of commands that ran.
     count: usize,
     /// The entries of [`NOT_RUN`] that occur in the page.
     not_run: Vec<&'static str>,
 }
 
-/// Runs the commands of a page in a folder of its own. Without AMD's runtime, omits the commands that need the runtime.
+/// Runs the commands of a page in a temporary folder. Without AMD's runtime, omits the commands that need the runtime.
 fn run_page(path: &Path, page: &str, has_amd: bool) -> PageResult {
     let mut result = PageResult::default();
     let folder = tempfile::tempdir().unwrap();
     for name in ["capi", "conformance", "docs", "examples"] {
         std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
     }
-    // Write the file whose contents the page shows.
+    // Write `expect.toml` with the contents that the page shows.
     if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
         let toml = toml.split("```").next().unwrap();
         std::fs::write(folder.path().join("expect.toml"), toml).unwrap();

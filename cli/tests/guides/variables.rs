@@ -1,4 +1,4 @@
-//! The pages name every environment variable that the code reads, and no others.
+//! The pages name exactly the environment variables that the code reads.
 
 use crate::links::markdown_pages;
 use crate::root;
@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Prefixes of names that no page documents, because users do not set these variables; and the purpose of each.
+/// Prefixes of variables that no page documents, because users do not set them. Beside each prefix, the purpose of the
+/// variables.
 const INTERNAL: &[(&str, &str)] = &[
     ("HSA_KFD_TEST_INSIDE", "a test restarts itself"),
     ("HSA_SIM_PROFILE", "cargo's profile for a test's build of the library"),

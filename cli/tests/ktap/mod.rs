@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     pub ok: bool,
-    /// The directive and its explanation: `SKIP no second GPU`; empty without a directive.
+    /// The directive and its explanation, for example `SKIP no second GPU`. Empty if the result has no directive.
     pub directive: String,
     /// The results of nested tests, by name.
     pub nested: Results,
@@ -32,7 +32,8 @@ pub fn parse(text: &str) -> Result<Results, String> {
     }
 }
 
-/// Parses a version line, a plan and the planned number of results, indented by two spaces a level.
+/// Parses a version line, a plan, and as many results as the plan announces. The indentation of these lines is two
+/// spaces for each level.
 fn parse_block(lines: &[&str], position: &mut usize, level: usize) -> Result<Results, String> {
     let indent = "  ".repeat(level);
     let mut next = |what: &str| {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Packages the crates, and returns the files.
+/// Packages the crates, and returns the `.crate` files.
 fn package_crates() -> Vec<PathBuf> {
     let folder = root().join("target/packages/crates");
     let _ = fs::remove_dir_all(folder.join("package"));
@@ -28,7 +28,7 @@ fn package_crates() -> Vec<PathBuf> {
 }
 
 /// Builds, outside this workspace, a program that embeds the packaged library. Also builds the packaged command there.
-/// Runs both in a minimal Debian.
+/// Runs the program and the command in a minimal Debian.
 #[test]
 fn crates_build_outside_the_workspace() {
     if report_if_skipped("crates_build_outside_the_workspace", &["tar", "cc"]) {

@@ -20,8 +20,8 @@ use std::sync::{Mutex, PoisonError};
 /// The command, as cargo built it for this test.
 const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
 
-/// The profile with which these tests build. It compiles dependencies in the same way inside and outside of this
-/// workspace, so that cargo compiles each dependency only once.
+/// The cargo profile of these tests' builds. With this profile, cargo compiles dependencies in the same way inside and
+/// outside of this workspace, so it compiles each dependency only once.
 const PROFILE: &str = "packages";
 
 /// Returns the folder of the workspace.
@@ -29,9 +29,9 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace
-/// the programs of another. Does not use cargo's own folder, which contains programs that were built for other tests
-/// with other features and flags.
+/// Calls `act` with the folder in which these tests build. Runs one call at a time, because one build can replace the
+/// programs of another build. The folder is not cargo's own target folder. That folder contains programs that cargo
+/// built for other tests, with other features and flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +63,8 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test in a clean tree must be skipped, and reports the reason: `HSA_VMM_LONG` is not set, the user is
-/// not root, or a tool is missing.
+/// Returns whether a test in a clean tree must be skipped, because `HSA_VMM_LONG` is not set, the user is not root, or
+/// a tool is missing. Reports the reason.
 #[track_caller]
 fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {
@@ -86,7 +86,7 @@ fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
     missing.is_some()
 }
 
-/// Returns a folder with the command and the libraries that cargo built for this test.
+/// Returns a folder with copies of the command and the libraries that cargo built for this test.
 fn collect_objects() -> tempfile::TempDir {
     let built = Path::new(HSA_VMM).parent().unwrap();
     // Create the folder below cargo's folder, so that the command finds the fetched releases.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the packages of a workspace that are published, as `cargo metadata` describes them.
+/// Returns the published packages of a workspace, as `cargo metadata` describes them.
 pub fn published(workspace: &Path) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
@@ -14,11 +14,11 @@ pub fn published(workspace: &Path) -> Vec<Value> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap().iter();
-    // `publish` is null, or the list of registries, which is empty if the package is not published.
+    // `publish` is null if the package is published. The list of an unpublished package is empty.
     packages.filter(|package| package["publish"].is_null()).cloned().collect()
 }
 
-/// What `cargo binstall` fetches for a host.
+/// The archive that `cargo binstall` fetches for a host.
 #[derive(Debug)]
 pub struct Binstall {
     pub url: String,
@@ -27,7 +27,7 @@ pub struct Binstall {
 }
 
 impl Binstall {
-    /// Replaces the variables of a package's templates.
+    /// Fills in the variables of a package's templates.
     pub fn of(package: &Value, target: &str, repository: &str) -> Self {
         let metadata = &package["metadata"]["binstall"];
         let own = &metadata["overrides"][target];
@@ -75,29 +75,30 @@ fn published_crates_have_metadata() {
     }
 }
 
-/// Copies the manifests of the workspace, with an empty file for each target.
+/// Copies the manifests of the workspace to a folder. Creates an empty source file for each cargo target.
 fn copy_manifests(to: &Path) {
     let root = root().canonicalize().unwrap();
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
     let output = command.current_dir(&root).output().unwrap();
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let target =
+    let copied_path =
         |path: &Value| to.join(Path::new(path.as_str().unwrap()).strip_prefix(&root).unwrap());
     for package in metadata["packages"].as_array().unwrap() {
         for file in package["targets"].as_array().unwrap() {
-            let file = target(&file["src_path"]);
+            let file = copied_path(&file["src_path"]);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "").unwrap();
         }
-        let manifest = target(&package["manifest_path"]);
+        let manifest = copied_path(&package["manifest_path"]);
         fs::create_dir_all(manifest.parent().unwrap()).unwrap();
         fs::copy(package["manifest_path"].as_str().unwrap(), manifest).unwrap();
     }
     fs::copy(root.join("Cargo.lock"), to.join("Cargo.lock")).unwrap();
 }
 
-/// The repository has no public address yet. `packaging/repository` writes it into the manifests of a release.
+/// The repository has no public address yet. For a release, `packaging/repository` writes the address into the
+/// manifests.
 #[test]
 fn release_sets_repository_of_every_crate() {
     assert!(published(root()).iter().all(|package| package["repository"].is_null()));

@@ -1,4 +1,4 @@
-//! Packages for a system: Debian's, and Python's.
+//! The Debian package and the Python package (wheel).
 
 use crate::tree::Tree;
 use crate::{
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Makes the Debian package, and installs it into a tree.
+/// Installs the Debian package into a tree. The first call makes the package.
 fn install_deb(tree: &Tree) {
     static PACKAGE: OnceLock<PathBuf> = OnceLock::new();
     let package = PACKAGE.get_or_init(|| {

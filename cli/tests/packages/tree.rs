@@ -1,4 +1,4 @@
-//! Clean trees: root folders with nothing, or with a minimal Debian.
+//! Clean trees: folders that serve programs as root folder. A tree contains no programs, or a minimal Debian.
 
 use crate::{assert_conforms, root, run_ok};
 use hsa_rocr::{folder, test};
@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Creates a minimal Debian system of this machine's release from this machine's mirror, with additional packages.
+/// A shell script that creates a minimal Debian system of this computer's release, from this computer's mirror.
+/// Arguments: the folder of the system, the folder for downloads, and additional packages, separated by commas.
 const DEBOOTSTRAP: &str = ". /etc/os-release; exec debootstrap --variant=minbase --cache-dir=\"$2\" \
     ${3:+--include=\"$3\"} \"$VERSION_CODENAME\" \"$1\" \
     \"$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | \
     grep -E '/debian/?$' | head -n 1)\"";
 
-/// Runs a program with another root folder, with `/proc` and `/dev`.
+/// A shell script that mounts `/proc` and `/dev` in a folder, and runs a program with this folder as its root.
+/// Arguments: the folder, the program, and the program's arguments.
 const CHANGE_ROOT: &str = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" && \
     tree=$1 && shift && exec chroot \"$tree\" \"$@\"";
 
@@ -21,7 +23,7 @@ const CHANGE_ROOT: &str = "mount -t proc proc \"$1/proc\" && mount --rbind /dev 
 pub struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// Creates a tree with empty folders only.
+    /// Creates a tree that contains only empty folders.
     pub fn empty() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["dev", "proc", "tmp"] {
@@ -38,13 +40,13 @@ impl Tree {
         Self(folder)
     }
 
-    /// Returns the path on this machine of a file in the tree.
+    /// Returns the path by which this test reaches a file in the tree.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name.trim_start_matches('/'))
     }
 
-    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`. The program has only the environment
-    /// variables PATH and HOME.
+    /// Runs a program with the tree as its root folder, and with `/proc` and `/dev`. The program has only the
+    /// environment variables PATH and HOME. Returns the program's output.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("unshare");
@@ -54,7 +56,7 @@ impl Tree {
         run_ok(&mut command)
     }
 
-    /// Checks that the tree has no such program.
+    /// Checks that the tree contains none of these programs.
     #[track_caller]
     pub fn assert_lacks(&self, programs: &[&str]) {
         for program in programs {
@@ -86,7 +88,8 @@ impl Tree {
     }
 }
 
-/// Returns a folder with a minimal Debian and the named packages. The first call creates it.
+/// Returns a folder with a minimal Debian and the named packages. The first call with the same packages creates the
+/// folder.
 fn base_system(packages: &str) -> PathBuf {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! Checks docs/detection.md: which effects of which calls each tool detects.
 
+use crate::call_faults::{self, CallFault};
 use crate::page::{self, Cell, Representative, Row};
-use crate::pairs::{self, Pair};
 use crate::table::Target;
 use hsa_rocr::test;
 use std::collections::BTreeSet;
@@ -9,16 +9,17 @@ use std::sync::Mutex;
 
 /// The number of rows that a seed chooses.
 const SAMPLE_SIZE: usize = 1;
-/// The number of rows that are tested at once. Faults that hang leave the processors idle.
+/// The number of rows that are tested at once. This can be more than the number of processors, because faults that hang
+/// leave the processors idle.
 const THREADS: usize = 4;
 /// The number of rows that are tested at once while the page is written.
 const WRITING_THREADS: usize = 3;
 
-/// Returns whether the release of the page is fetched.
+/// Returns whether the release that docs/detection.md describes is fetched.
 fn is_release_fetched(name: &str) -> bool {
-    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
-    let Target::Release(version) = pairs::TARGETS[0] else { return false };
-    fetch_releases.iter().any(|it| it.release().version() == version)
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
+    let Target::Release(version) = call_faults::TARGETS[0] else { return false };
+    fetched_releases.iter().any(|it| it.release().version() == version)
 }
 
 #[test]
@@ -27,19 +28,19 @@ fn detection_page_lists_each_effect_of_each_call() {
         return;
     }
     for (target, rows) in page::read() {
-        let listed: BTreeSet<_> = rows.iter().map(|row| row.pair.clone()).collect();
-        let all: BTreeSet<_> = pairs::all_of(target).into_iter().collect();
-        let missing: Vec<_> = all.difference(&listed).map(pairs::Pair::plan).collect();
+        let listed: BTreeSet<_> = rows.iter().map(|row| row.call_fault.clone()).collect();
+        let all: BTreeSet<_> = call_faults::all_of(target).into_iter().collect();
+        let missing: Vec<_> = all.difference(&listed).map(call_faults::CallFault::plan).collect();
         assert!(missing.is_empty(), "{target:?}: docs/detection.md has no row for {missing:?}");
-        let outdated: Vec<_> = listed.difference(&all).map(pairs::Pair::plan).collect();
+        let outdated: Vec<_> = listed.difference(&all).map(call_faults::CallFault::plan).collect();
         assert!(
             outdated.is_empty(),
             "{target:?}: docs/detection.md has outdated rows for {outdated:?}"
         );
-        for Row { pair, conform, bringup } in &rows {
+        for Row { call_fault, conform, bringup } in &rows {
             for cell in [conform, bringup] {
                 let has_reason = !matches!(cell, Cell::Missed(reason) if reason.len() < 20);
-                assert!(has_reason, "{target:?}: {}: no reason", pair.plan());
+                assert!(has_reason, "{target:?}: {}: no reason", call_fault.plan());
             }
         }
     }
@@ -50,7 +51,8 @@ fn detection_page_lists_each_effect_of_each_call() {
 enum Comparison {
     /// A tool must detect each fault that the page lists as detected.
     Detected,
-    /// A tool must detect exactly the faults that the page lists as detected; `bringup` at the same level.
+    /// A tool must detect exactly the faults that the page lists as detected. `bringup` must detect each fault at the
+    /// level that the page lists.
     Full,
 }
 
@@ -62,7 +64,7 @@ fn compare_with_page(
     comparison: Comparison,
 ) -> Result<(), String> {
     let filter = |cell: &Cell| match cell {
-        // `runtime.library.*` are results of the run, which no filter selects.
+        // `runtime.library.*` are results of the whole run. No filter selects these results.
         Cell::Detected(by, _)
             if !by.starts_with("exit") && by != "no end" && !by.starts_with("runtime.library.") =>
         {
@@ -78,40 +80,42 @@ fn compare_with_page(
     // Only the full comparison runs a tool that, according to the row, misses the fault.
     let must_run = |cell: &Cell| is_full || matches!(cell, Cell::Detected(..));
     let mut conform = match must_run(&row.conform) {
-        true => page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit),
+        true => page::conform(target, &row.call_fault, filter(&row.conform).as_deref(), limit),
         false => row.conform.clone(),
     };
     if detected_by(&conform).is_none() && detected_by(&row.conform).is_some() {
         // Some cases fail only after other cases. Therefore, any failed case is accepted.
-        conform = match page::conform(target, &row.pair, None, limit) {
+        conform = match page::conform(target, &row.call_fault, None, limit) {
             Cell::Detected(..) => row.conform.clone(),
             missed => missed,
         };
     }
     let mut bringup = match must_run(&row.bringup) {
-        true => page::bringup(target, &row.pair, filter(&row.bringup).as_deref(), limit),
+        true => page::bringup(target, &row.call_fault, filter(&row.bringup).as_deref(), limit),
         false => row.bringup.clone(),
     };
     // A late release is detected only if the tool counts memory during the delay. A lost WAIT_EVENTS is detected only
-    // if a thread sleeps.
-    let is_late_release = row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free");
-    if is_late_release || row.pair.plan() == "WAIT_EVENTS=lost" {
+    // if a thread sleeps. Therefore, `bringup` may detect or miss these faults.
+    let is_late_release =
+        row.call_fault.effect.starts_with("late") && row.call_fault.call.ends_with("_free");
+    if is_late_release || row.call_fault.plan() == "WAIT_EVENTS=lost" {
         bringup = row.bringup.clone();
     }
-    // The fault is detected only in some runs: those in which the GPU reads the queue's freed memory.
-    if row.pair.plan() == "DESTROY_QUEUE=lost" {
+    // This fault is detected only in runs in which the GPU reads the queue's freed memory. Therefore, both tools may
+    // detect or miss it.
+    if row.call_fault.plan() == "DESTROY_QUEUE=lost" {
         (conform, bringup) = (row.conform.clone(), row.bringup.clone());
     }
     for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
-        // Only the full comparison compares which check detects a fault. Threads of the runtime race with the
-        // tools, so different checks can detect a fault.
+        // Threads of the runtime race with the tools, so different cases or levels can detect a fault. Therefore, only
+        // the full comparison compares the case or level.
         let (found_by, expected_by) = (detected_by(found), detected_by(expected));
         let matches = match comparison {
             Comparison::Full => found_by == expected_by,
             Comparison::Detected => found_by.is_some() || expected_by.is_none(),
         };
         if !matches {
-            return Err(format!("{}: {found:?} instead of {expected:?}", row.pair.plan()));
+            return Err(format!("{}: {found:?} instead of {expected:?}", row.call_fault.plan()));
         }
     }
     Ok(())
@@ -130,16 +134,17 @@ fn chosen_rows() -> Vec<(Target, Row)> {
         "" => choose(all, crate::DEFAULT_SEED),
         selection => match selection.parse() {
             Ok(seed) => choose(all, seed),
-            Err(_) => {
-                all.into_iter().filter(|(_, row)| contains_any(&row.pair, selection)).collect()
-            }
+            Err(_) => all
+                .into_iter()
+                .filter(|(_, row)| contains_any(&row.call_fault, selection))
+                .collect(),
         },
     }
 }
 
-/// Returns whether the plan of a fault contains one of the texts in `texts`, a list separated by commas.
-fn contains_any(pair: &Pair, texts: &str) -> bool {
-    let plan = pair.plan();
+/// Returns whether the plan of a fault contains one of the texts in `texts`. Commas separate the texts.
+fn contains_any(call_fault: &CallFault, texts: &str) -> bool {
+    let plan = call_fault.plan();
     texts.split(',').any(|text| plan.contains(text))
 }
 
@@ -147,7 +152,7 @@ fn contains_any(pair: &Pair, texts: &str) -> bool {
 fn choose(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
     println!("HSA_VMM_PLANTED={seed} repeats this choice");
     // Omit hangs, which take the time limit in each process.
-    let without_hangs = all.into_iter().filter(|(_, row)| row.pair.effect != "hang");
+    let without_hangs = all.into_iter().filter(|(_, row)| row.call_fault.effect != "hang");
     fastrand::Rng::with_seed(seed).choose_multiple(without_hangs, SAMPLE_SIZE)
 }
 
@@ -166,7 +171,7 @@ fn detection_page_is_up_to_date() {
         _ => Comparison::Detected,
     };
     let check_row = |target: Target, row: &Row| {
-        // On a busy machine a case may take longer than the short limit.
+        // If the computer is busy, a case may take longer than the short limit.
         compare_with_page(target, row, page::SHORT_LIMIT, comparison)
             .or_else(|_| compare_with_page(target, row, page::LONG_LIMIT, comparison))
     };
@@ -178,10 +183,11 @@ fn detection_page_is_up_to_date() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `fuzz` and `stress` with a fault. The cells of missed faults contain `reasons`, or `NOT DETECTED`.
+/// Runs `fuzz` and `stress` with a fault. If a tool misses the fault, its cell contains its reason from `reasons`, or
+/// `NOT DETECTED` if this reason is empty.
 fn measure_fuzz_and_stress(
     target: Target,
-    pair: &Pair,
+    call_fault: &CallFault,
     reasons: [&str; 2],
     fuzz_time: &str,
 ) -> Representative {
@@ -190,9 +196,9 @@ fn measure_fuzz_and_stress(
         (Cell::Missed(_), reason) => Cell::Missed(reason.to_owned()),
         (detected, _) => detected,
     };
-    let fuzz = with_reason(page::fuzz(target, pair, fuzz_time), reasons[0]);
-    let stress = with_reason(page::stress(target, pair), reasons[1]);
-    Representative { pair: pair.clone(), fuzz, stress }
+    let fuzz = with_reason(page::fuzz(target, call_fault, fuzz_time), reasons[0]);
+    let stress = with_reason(page::stress(target, call_fault), reasons[1]);
+    Representative { call_fault: call_fault.clone(), fuzz, stress }
 }
 
 /// Calls `act` on each item in several threads. Returns the results in the order of the items.
@@ -237,12 +243,12 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
         })
     };
     let rows = in_parallel(&chosen, |(plan, by_fuzz, by_stress)| {
-        let (pair, reasons) = (Pair::parse(plan).unwrap(), [*by_fuzz, *by_stress]);
-        let row = measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "20s");
-        // On a busy machine, fuzz may run too few sequences.
+        let (call_fault, reasons) = (CallFault::parse(plan).unwrap(), [*by_fuzz, *by_stress]);
+        let row = measure_fuzz_and_stress(call_faults::TARGETS[0], &call_fault, reasons, "20s");
+        // If the computer is busy, `fuzz` may run too few sequences in the shorter time.
         let row = match is_as_expected(&row, reasons) {
             true => row,
-            false => measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "90s"),
+            false => measure_fuzz_and_stress(call_faults::TARGETS[0], &call_fault, reasons, "90s"),
         };
         (is_as_expected(&row, reasons), row)
     });
@@ -257,7 +263,7 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
 fn detection_page_lists_representatives() {
     let rows = page::read_representatives();
     for (plan, fuzz, stress) in page::REPRESENTATIVES {
-        let row = rows.iter().find(|row| row.pair.plan() == plan);
+        let row = rows.iter().find(|row| row.call_fault.plan() == plan);
         let Some(row) = row else { panic!("docs/detection.md has no row for {plan}") };
         for (cell, reason) in [(&row.fuzz, fuzz), (&row.stress, stress)] {
             let matches = match cell {
@@ -284,16 +290,17 @@ fn full_table_of_four_tools() {
     if !is_release_fetched(name) {
         return;
     }
-    let pairs = pairs::TARGETS
-        .into_iter()
-        .flat_map(|target| pairs::all_of(target).into_iter().map(move |pair| (target, pair)));
-    let is_selected =
-        |(_, pair): &(Target, Pair)| selection == "all" || contains_any(pair, &selection);
-    let selected: Vec<_> = pairs.filter(is_selected).collect();
+    let call_faults = call_faults::TARGETS.into_iter().flat_map(|target| {
+        call_faults::all_of(target).into_iter().map(move |call_fault| (target, call_fault))
+    });
+    let is_selected = |(_, call_fault): &(Target, CallFault)| {
+        selection == "all" || contains_any(call_fault, &selection)
+    };
+    let selected: Vec<_> = call_faults.filter(is_selected).collect();
     assert!(!selected.is_empty(), "no fault contains {selection}");
-    let rows = in_parallel(&selected, |(target, pair)| {
-        let row = page::measure(*target, pair);
-        let both = measure_fuzz_and_stress(*target, pair, ["no reason is listed"; 2], "20s");
+    let rows = in_parallel(&selected, |(target, call_fault)| {
+        let row = page::measure(*target, call_fault);
+        let both = measure_fuzz_and_stress(*target, call_fault, ["no reason is listed"; 2], "20s");
         println!("{row:?} {both:?}");
         (*target, row, both)
     });
@@ -302,35 +309,35 @@ fn full_table_of_four_tools() {
 
 /// Returns a row with the current reasons of missed faults.
 fn with_reasons(row: &Row) -> Row {
-    let Row { pair, conform, bringup } = row.clone();
-    let conform = page::with_reason("conform", &pair, conform);
-    let bringup = page::with_reason("bringup", &pair, bringup);
-    Row { pair, conform, bringup }
+    let Row { call_fault, conform, bringup } = row.clone();
+    let conform = page::with_reason("conform", &call_fault, conform);
+    let bringup = page::with_reason("bringup", &call_fault, bringup);
+    Row { call_fault, conform, bringup }
 }
 
 /// Runs the tools with the faults that `HSA_VMM_PLANTED` selects or that have no row, and writes the page.
 fn write_page() {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
-    let is_selected = |pair: &Pair| {
-        selection == "all" || (!selection.is_empty() && contains_any(pair, &selection))
+    let is_selected = |call_fault: &CallFault| {
+        selection == "all" || (!selection.is_empty() && contains_any(call_fault, &selection))
     };
     let before = page::read();
     let mut sections = Vec::new();
-    for target in pairs::TARGETS {
+    for target in call_faults::TARGETS {
         let is_of_target = |it: &&(Target, Vec<Row>)| it.0 == target;
         let known_rows =
             before.iter().find(is_of_target).map(|it| it.1.clone()).unwrap_or_default();
-        let pending = Mutex::new(pairs::all_of(target).into_iter());
+        let pending = Mutex::new(call_faults::all_of(target).into_iter());
         let rows = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..WRITING_THREADS {
                 scope.spawn(|| {
                     loop {
-                        let Some(pair) = pending.lock().unwrap().next() else { break };
-                        let known_row = known_rows.iter().find(|row| row.pair == pair);
+                        let Some(call_fault) = pending.lock().unwrap().next() else { break };
+                        let known_row = known_rows.iter().find(|row| row.call_fault == call_fault);
                         let row = match known_row {
-                            Some(row) if !is_selected(&pair) => with_reasons(row),
-                            _ => page::measure(target, &pair),
+                            Some(row) if !is_selected(&call_fault) => with_reasons(row),
+                            _ => page::measure(target, &call_fault),
                         };
                         if known_row != Some(&row) {
                             println!("{row:?}");
@@ -341,9 +348,9 @@ fn write_page() {
             }
         });
         let mut rows = rows.into_inner().unwrap();
-        rows.sort_by(|a, b| a.pair.cmp(&b.pair));
+        rows.sort_by(|a, b| a.call_fault.cmp(&b.call_fault));
         sections.push((target, rows));
-        // Write after each target, so that an interrupted test keeps results.
+        // Write the page after each target, so that an interrupted test keeps the results of complete targets.
         let unmeasured =
             before.iter().filter(|it| !sections.iter().any(|done| done.0 == it.0)).cloned();
         page::write(&sections.iter().cloned().chain(unmeasured).collect::<Vec<_>>());

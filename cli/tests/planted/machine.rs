@@ -1,10 +1,10 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which faults `conform` and `bringup` detect.
 //!
-//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
-//! with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault. `HSA_VMM_VM_TESTS=FILL` runs the tools with the faults whose
+//! plan starts with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the test writes the results to the page.
 
+use crate::call_faults::CallFault;
 use crate::page::{self, Cell, Row};
-use crate::pairs::Pair;
 use crate::table::Target;
 use hsa_rocr::test;
 
@@ -46,10 +46,11 @@ const ONLY_A_DELAY: &str = "a late interrupt only delays a wait";
 const LAST_LEVEL_BY_SDMA: &str = "unmapped";
 /// The last level of `bringup` that passes without faults if the CPU writes page tables and there is no TLB.
 const LAST_LEVEL_WITHOUT_TLB: &str = "shared";
-/// The time limit of a case or level. Without KVM, QEMU emulates the processor.
+/// The time limit of a case or level. The limit is long because QEMU emulates the processor if KVM is not available.
 const TIME_LIMIT: &str = "1min";
 
-/// Returns the selected faults. Reports the test as skipped if there are none or no virtual machine is available.
+/// Returns the selected faults. If no fault is selected or no virtual machine is available, reports the test as
+/// skipped, and returns no faults.
 fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     let selection = std::env::var("HSA_VMM_VM_TESTS").unwrap_or_default();
     let is_selected = |plan: &str| {
@@ -73,18 +74,18 @@ fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)
 
 /// Runs `conform` and `bringup` with a fault.
 fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
-    let pair = Pair::parse(plan).unwrap();
+    let call_fault = CallFault::parse(plan).unwrap();
     let with_reason = |cell: Cell, reason: &str| match (cell, reason) {
         (Cell::Missed(_), "") => Cell::Missed("NOT DETECTED".to_owned()),
         (Cell::Missed(_), reason) => Cell::Missed(reason.to_owned()),
         (detected, _) => detected,
     };
     let target = page::MACHINE;
-    let conform = with_reason(page::conform(target, &pair, None, TIME_LIMIT), conform_reason);
+    let conform = with_reason(page::conform(target, &call_fault, None, TIME_LIMIT), conform_reason);
     let last = if bringup_has_tlb(plan) { LAST_LEVEL_BY_SDMA } else { LAST_LEVEL_WITHOUT_TLB };
-    let bringup = page::bringup(target, &pair, Some(last), TIME_LIMIT);
+    let bringup = page::bringup(target, &call_fault, Some(last), TIME_LIMIT);
     let bringup = with_reason(bringup, bringup_reason);
-    Row { pair, conform, bringup }
+    Row { call_fault, conform, bringup }
 }
 
 #[test]
@@ -99,10 +100,10 @@ fn software_gpu_faults_are_detected() {
                 wrong.push(format!("{}: {cell:?}, reason {reason:?}", fault.0));
             }
         }
-        rows.retain(|other| other.pair != row.pair);
+        rows.retain(|other| other.call_fault != row.call_fault);
         rows.push(row);
         if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
-            rows.sort_by(|a, b| a.pair.cmp(&b.pair));
+            rows.sort_by(|a, b| a.call_fault.cmp(&b.call_fault));
             page::write_machine(&rows);
         }
     }
@@ -113,7 +114,7 @@ fn software_gpu_faults_are_detected() {
 fn detection_page_lists_faults_of_software_gpus() {
     let rows = page::read_rows(page::MACHINE);
     for (plan, conform, bringup) in FAULTS {
-        let row = rows.iter().find(|row| row.pair.plan() == plan);
+        let row = rows.iter().find(|row| row.call_fault.plan() == plan);
         let Some(row) = row else { panic!("docs/detection.md has no row for {plan}") };
         for (cell, reason) in [(&row.conform, conform), (&row.bringup, bringup)] {
             let matches = match cell {
@@ -128,8 +129,8 @@ fn detection_page_lists_faults_of_software_gpus() {
 
 /// Returns whether the GPUs have a TLB when `bringup` runs with this fault.
 ///
-/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails.
-/// If the SDMA engine writes page tables, it writes them late, and the level "used at once" always fails.
+/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`. With a TLB, the level "unmapped" then
+/// always fails. If the SDMA engine writes page tables, it writes them late, and the level "used at once" always fails.
 fn bringup_has_tlb(plan: &str) -> bool {
     !["KERNEL", "INTERRUPT"].iter().any(|operation| plan.starts_with(operation))
 }

@@ -1,13 +1,14 @@
 //! Planned faults of the simulation and of the emulated driver: `conform` or `fuzz` must find each fault.
 //!
-//! Each fault of the table must be found and named within two minutes. By default, a fixed seed chooses a few
-//! faults. `HSA_VMM_PLANTED=all` tests all faults and prints the time of each. `HSA_VMM_PLANTED=SEED` tests the faults
-//! that another seed chooses, and `HSA_VMM_PLANTED=TEXT` the faults whose name or plan contains the text.
+//! The tool must find and name each fault of the table (`table.rs`) within two minutes. By default, a fixed seed
+//! chooses a few faults. `HSA_VMM_PLANTED=all` tests all faults. `HSA_VMM_PLANTED=SEED` tests the faults that another
+//! seed chooses. `HSA_VMM_PLANTED=TEXT` tests the faults whose name or plan contains the text. The test prints how long
+//! the tool took to find each fault.
 
+mod call_faults;
 mod detection;
 mod machine;
 mod page;
-mod pairs;
 mod reasons;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
@@ -27,7 +28,7 @@ use table::{FAULTS, Fault, Finder, Target};
 const LIMIT: Duration = Duration::from_secs(120);
 /// The seed if `HSA_VMM_PLANTED` is not set. This seed is fixed, so that every run tests the same faults.
 const DEFAULT_SEED: u64 = 1;
-/// The number of faults chosen by a seed; with `HSA_VMM_LONG=1` three times as many.
+/// The number of faults that a seed chooses. With `HSA_VMM_LONG=1`, it chooses three times as many.
 const SAMPLE_SIZE: usize = 2;
 
 struct RunResult {
@@ -120,7 +121,7 @@ fn check_failed_case(report: &str, case: &str, words: &str) -> Result<(), String
     }
 }
 
-/// Finds the fault by a case of `conform`. Without `all_cases`, runs only that case if the plan allows it.
+/// Finds the fault by a case of `conform`. Runs only this case, if `all_cases` is false and the plan counts no calls.
 fn find_by_conform(
     fault: &Fault,
     (case, words): (&str, &str),
@@ -129,7 +130,7 @@ fn find_by_conform(
 ) -> Result<Duration, String> {
     let mut arguments = vec!["conform", "--format", "json"];
     arguments.extend(options);
-    // The call numbers of a plan count the calls of all cases.
+    // The call numbers of a plan (`#`) count the calls of all cases, so all cases must run.
     if !all_cases && !fault.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
@@ -142,7 +143,7 @@ fn find_by_conform(
     }
 }
 
-/// Finds the fault by `fuzz`. A replay of the saved file must fail with the fault, and pass without it.
+/// Finds the fault by `fuzz`. `replay` of the saved file must fail with the fault, and pass without the fault.
 fn find_by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
@@ -165,7 +166,7 @@ fn find_by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     Ok(result.duration)
 }
 
-/// Returns the time that it took to find a fault, or the reason why it was not found.
+/// Returns how long it took to find a fault. Returns an error if the fault was not found.
 fn find(fault: &Fault, all_cases: bool) -> Result<Duration, String> {
     match fault.finder {
         Finder::Conform(case, words) => find_by_conform(fault, (case, words), &[], all_cases),
@@ -201,7 +202,7 @@ fn chosen_faults() -> (Vec<&'static Fault>, bool) {
     (random.choose_multiple(all, sample_size), false)
 }
 
-/// Returns whether the target is available; prints a note otherwise.
+/// Returns whether the target of a fault is available. If AMD's releases are not fetched, prints a note.
 fn can_run(fault: &Fault) -> bool {
     let Target::Release(release) = fault.target else { return true };
     let fetch_releases = test::fetch_releases("planned_faults_are_found").unwrap_or_default();

@@ -1,6 +1,6 @@
 //! docs/detection.md: which tool detects which fault, and its message.
 
-use crate::pairs::{Pair, TARGETS};
+use crate::call_faults::{CallFault, TARGETS};
 use crate::reasons;
 use crate::table::Target;
 use crate::{RunResult, run, run_within};
@@ -13,11 +13,11 @@ use std::time::Duration;
 const HEAD: &str = "\
 # Which fault is detected by which tool
 
-A test generates this page: it plans each fault in a run of each tool. `HSA_VMM_PLANTED=all
+A test generates this page. The test runs each tool with each planned fault. `HSA_VMM_PLANTED=all
 HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted detection` tests all faults again (about an
 hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page. `.ci/run`, and
 any `cargo test` with `HSA_VMM_LONG=1`, checks that `conform` and `bringup` detect every fault for which this page names
-a case or level. By default, `cargo test` checks that each effect of each call has a row, and tests one row, which a
+a case or level. By default, `cargo test` checks that each effect of each call has a row. It then tests one row, which a
 seed chooses.
 
 The column of `conform` names the first case that fails. The column of `bringup` names the level that fails, and the
@@ -28,22 +28,22 @@ no tool reports a fault.
 A cell without a case or level contains the reason why the fault is not detected.
 
 `fuzz` (`--seed 1 --time 20s`) and `stress` (`--time 1s --time-limit 10s`) compare results, resources and contents, too.
-The following table has one fault of each effect, on AMD's 7.2.4. A cell of `fuzz` begins with the kind of the finding, a
-cell of `stress` with the scenario; the message follows.
+The following table has one fault of each effect, on AMD's 7.2.4. A cell of `fuzz` begins with the kind of the finding. A
+cell of `stress` begins with the scenario. The message follows.
 `HSA_VMM_WRITE_PAGES=1 HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted one_fault_of_each_effect` writes
 this table (two minutes). `HSA_VMM_TABLE=all.md HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted full_table`
-runs all four tools with every fault of the tables below and writes the results to `all.md` (several hours);
-`HSA_VMM_PLANTED=GEM_CLOSE` selects the faults that contain this text.
+runs all four tools with every fault of the tables below and writes the results to `all.md` (several hours).
+`HSA_VMM_PLANTED=GEM_CLOSE` selects the faults whose plan contains `GEM_CLOSE`.
 
 ";
 
 const MACHINE_INTRODUCTION: &str = "\
-These faults are those of the software GPUs' engines in the virtual machine (`hsa-vmm vm --fault`), with two GPUs and
-Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level
-`unmapped`; for faults of the kernel's engine and of interrupts, it runs with `hsa_vmm.tlb=0` up to the level `shared`.
-The time limit is one minute. `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted
-software_gpu` writes this table (an hour on a busy machine). Without `HSA_VMM_WRITE_PAGES`, the test compares the results
-with this page.
+The software GPUs' engines in the virtual machine have these faults (`hsa-vmm vm --fault`). The tools run with two GPUs
+and Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level
+`unmapped`. For faults of the kernel's engine and of interrupts, `bringup` runs with `hsa_vmm.tlb=0` up to the level
+`shared`. The time limit is one minute. `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test
+planted software_gpu` writes this table (an hour on a busy computer). Without `HSA_VMM_WRITE_PAGES`, the test compares
+the results with this page.
 
 ";
 
@@ -72,10 +72,10 @@ const NO_QUERY: &str = "this tool does not query the available memory";
 /// The target of the page's last section: the virtual machine.
 pub const MACHINE: Target = Target::Machine("6.4.3");
 
-/// A fault and the results of `fuzz` and `stress`.
+/// A row of the page's first table: a fault, and the results of `fuzz` and `stress`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Representative {
-    pub pair: Pair,
+    pub call_fault: CallFault,
     pub fuzz: Cell,
     pub stress: Cell,
 }
@@ -87,12 +87,13 @@ fn run_limit(target: Target) -> Duration {
 
 /// The time limit of a case or level.
 pub const SHORT_LIMIT: &str = "4s";
-/// The time limit for a second try, because the machine may be busy.
+/// The time limit of a case or level in a second try, because the computer may be busy.
 pub const LONG_LIMIT: &str = "30s";
 
+/// A row of the page's other tables: a fault, and the results of `conform` and `bringup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    pub pair: Pair,
+    pub call_fault: CallFault,
     pub conform: Cell,
     pub bringup: Cell,
 }
@@ -145,16 +146,16 @@ fn shorten(text: &str) -> String {
     short.replace('|', "/").replace('`', "'")
 }
 
-/// Runs `conform` with a fault.
-pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -> Cell {
+/// Runs `conform` with a fault. The cell contains the first failed case.
+pub fn conform(target: Target, call_fault: &CallFault, filter: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["conform", "--format", "json", "--time-limit", limit];
     // With these effects, each case takes its time limit or restarts its process.
     let effects = ["hang", "crash", "EIO", "ERROR"];
-    if effects.contains(&pair.effect.as_str()) || target.is_machine() {
+    if effects.contains(&call_fault.effect.as_str()) || target.is_machine() {
         arguments.push("--fail-fast");
     }
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
-    let plan = pair.plan();
+    let plan = call_fault.plan();
     let result = run_within(run_limit(target), target, &plan, &arguments).or_else(|_| {
         // The run took too long, because many cases crash or hang. Only the first failure is needed.
         if !arguments.contains(&"--fail-fast") {
@@ -181,12 +182,12 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     }
 }
 
-/// Runs `bringup` with a fault.
-pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) -> Cell {
+/// Runs `bringup` with a fault. The cell contains the failed level.
+pub fn bringup(target: Target, call_fault: &CallFault, until: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["bringup", "--format", "json", "--time-limit", limit];
     let until = until.map(|level| level.replace('_', "-"));
     arguments.extend(until.iter().flat_map(|level| ["--until", level.as_str()]));
-    let result = match run_within(run_limit(target), target, &pair.plan(), &arguments) {
+    let result = match run_within(run_limit(target), target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -205,14 +206,14 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
 }
 
 /// Runs `fuzz` with a fault. The cell contains the kind of the finding.
-pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
+pub fn fuzz(target: Target, call_fault: &CallFault, time: &str) -> Cell {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let save = ["--shrink", "1s", "--save", file.to_str().expect("text")];
     let fuzz =
         ["fuzz", "--format", "json", "--seed", "1", "--processes", "2", "--time-limit", "3s"];
     let arguments = [&fuzz[..], &["--time", time], &save].concat();
-    let result = match run(target, &pair.plan(), &arguments) {
+    let result = match run(target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -228,9 +229,9 @@ pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
 }
 
 /// Runs `stress` with a fault. The cell contains the scenario with an unexpected error or a leak.
-pub fn stress(target: Target, pair: &Pair) -> Cell {
+pub fn stress(target: Target, call_fault: &CallFault) -> Cell {
     let arguments = ["stress", "--format", "json", "--time", "1s", "--time-limit", "10s"];
-    let result = match run(target, &pair.plan(), &arguments) {
+    let result = match run(target, &call_fault.plan(), &arguments) {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
@@ -257,21 +258,23 @@ fn cell_without_report(result: &RunResult) -> Cell {
     Cell::Detected(ended, shorten(last.unwrap_or("nothing ran")))
 }
 
-/// Adds the reason to a missed fault.
-pub fn with_reason(tool: &str, pair: &Pair, cell: Cell) -> Cell {
+/// If a tool missed a fault, replaces the text of the cell by the reason from [`reasons`].
+pub fn with_reason(tool: &str, call_fault: &CallFault, cell: Cell) -> Cell {
     match cell {
         Cell::Missed(_) => {
-            Cell::Missed(reasons::find(tool, pair).unwrap_or("NOT DETECTED").to_owned())
+            Cell::Missed(reasons::find(tool, call_fault).unwrap_or("NOT DETECTED").to_owned())
         }
         cell => cell,
     }
 }
 
 /// Runs `conform` and `bringup` with a fault.
-pub fn measure(target: Target, pair: &Pair) -> Row {
-    let conform = with_reason("conform", pair, conform(target, pair, None, SHORT_LIMIT));
-    let bringup = with_reason("bringup", pair, bringup(target, pair, None, SHORT_LIMIT));
-    Row { pair: pair.clone(), conform, bringup }
+pub fn measure(target: Target, call_fault: &CallFault) -> Row {
+    let conform =
+        with_reason("conform", call_fault, conform(target, call_fault, None, SHORT_LIMIT));
+    let bringup =
+        with_reason("bringup", call_fault, bringup(target, call_fault, None, SHORT_LIMIT));
+    Row { call_fault: call_fault.clone(), conform, bringup }
 }
 
 fn title(target: Target) -> String {
@@ -300,8 +303,8 @@ pub fn write_representatives(rows: &[Representative]) {
 fn beginning(rows: &[Representative]) -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| fault | `fuzz` | `stress` |\n|---|---|---|\n");
-    for Representative { pair, fuzz, stress } in rows {
-        let _ = writeln!(page, "| `{}` | {} | {} |", pair.plan(), fuzz.text(), stress.text());
+    for Representative { call_fault, fuzz, stress } in rows {
+        let _ = writeln!(page, "| `{}` | {} | {} |", call_fault.plan(), fuzz.text(), stress.text());
     }
     page
 }
@@ -310,9 +313,10 @@ fn beginning(rows: &[Representative]) -> String {
 pub fn write_table(file: &str, rows: &[(Target, Row, Representative)]) {
     let head = "| target | fault | `conform` | `bringup` | `fuzz` | `stress` |\n|---|---|---|---|---|---|\n";
     let mut table = head.to_owned();
-    for (target, Row { pair, conform, bringup }, Representative { fuzz, stress, .. }) in rows {
+    for (target, Row { call_fault, conform, bringup }, Representative { fuzz, stress, .. }) in rows
+    {
         let cells = [conform, bringup, fuzz, stress].map(Cell::text).join(" | ");
-        let _ = writeln!(table, "| {} | `{}` | {cells} |", title(*target), pair.plan());
+        let _ = writeln!(table, "| {} | `{}` | {cells} |", title(*target), call_fault.plan());
     }
     std::fs::write(file, table).expect("a table");
 }
@@ -349,8 +353,8 @@ fn heading(target: Target) -> String {
 
 fn write_rows(page: &mut String, rows: &[Row]) {
     page.push_str("| fault | `conform` | `bringup` |\n|---|---|---|\n");
-    for Row { pair, conform, bringup } in rows {
-        let (plan, conform, bringup) = (pair.plan(), conform.text(), bringup.text());
+    for Row { call_fault, conform, bringup } in rows {
+        let (plan, conform, bringup) = (call_fault.plan(), conform.text(), bringup.text());
         let _ = writeln!(page, "| `{plan}` | {conform} | {bringup} |");
     }
 }
@@ -372,8 +376,8 @@ pub fn read_representatives() -> Vec<Representative> {
     let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let section = page.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter_map(parse_row);
-    rows.map(|Row { pair, conform, bringup }| Representative {
-        pair,
+    rows.map(|Row { call_fault, conform, bringup }| Representative {
+        call_fault,
         fuzz: conform,
         stress: bringup,
     })
@@ -383,7 +387,7 @@ pub fn read_representatives() -> Vec<Representative> {
 /// Reads a row: a fault, and the results of two tools.
 fn parse_row(line: &str) -> Option<Row> {
     let mut cells = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ");
-    let pair = Pair::parse(cells.next()?.trim_end_matches('`'))?;
+    let call_fault = CallFault::parse(cells.next()?.trim_end_matches('`'))?;
     let (conform, bringup) = (Cell::parse(cells.next()?), Cell::parse(cells.next()?));
-    Some(Row { pair, conform, bringup })
+    Some(Row { call_fault, conform, bringup })
 }

@@ -1,9 +1,9 @@
 //! The reasons why a tool does not detect a fault.
 
-use crate::pairs::Pair;
+use crate::call_faults::CallFault;
 
-/// Each row contains the tool (`*` means both), the calls, the effects (`*` means all), and the reason. The first
-/// matching row applies.
+/// Each row contains the tool (`*` means `conform` and `bringup`), the calls, the effects (`*` means all), and the
+/// reason. The first matching row applies.
 const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "conform",
@@ -224,11 +224,13 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     ),
 ];
 
-/// Returns the reason why a tool does not detect a fault, if there is one.
-pub fn find(tool: &str, pair: &Pair) -> Option<&'static str> {
+/// Returns the reason why a tool does not detect a fault. Returns `None` if no row matches.
+pub fn find(tool: &str, call_fault: &CallFault) -> Option<&'static str> {
     let matches = |list: &[&str], name: &str| list.contains(&"*") || list.contains(&name);
     let found = REASONS.iter().find(|(by, calls, effects, _)| {
-        matches(&[by], tool) && matches(calls, &pair.call) && matches(effects, &pair.effect)
+        matches(&[by], tool)
+            && matches(calls, &call_fault.call)
+            && matches(effects, &call_fault.effect)
     });
     found.map(|row| row.3)
 }

@@ -1,4 +1,4 @@
-//! The planned faults, and the tool that finds each.
+//! The planned faults, and the tool that must find each fault.
 
 /// The runtime and driver that a tool runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Target {
     Machine(&'static str),
 }
 
-/// The tool that must find a fault, and its expected message.
+/// The tool that must find a fault, and the message that the tool must print.
 #[derive(Clone, Copy, Debug)]
 pub enum Finder {
     /// `conform`: the case that must fail, and a part of its detail.

@@ -1,5 +1,5 @@
 /* A HIP program whose memory grows and shrinks in one reservation. The program exports the memory once and imports it
- * again. The argument is HIP's library. Prints what each call of HIP returned. */
+ * again. The argument is the path of HIP's library. The program prints the result of each call of HIP. */
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
   }
   CALL(hipMemRetainAllocationHandle, &again, start);
   CALL(hipMemExportToShareableHandle, &descriptor, again, hipMemHandleTypePosixFileDescriptor, 0);
-  /* HIP 6 reads the descriptor through the pointer. */
+  /* HIP before 7.1 takes a pointer to the descriptor. */
   CALL(hipMemImportFromShareableHandle, &imported, &descriptor,
        hipMemHandleTypePosixFileDescriptor);
   close(descriptor);

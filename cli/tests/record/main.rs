@@ -53,8 +53,8 @@ impl Fixture {
         assert!(output.status.success(), "{}", stderr(&output));
     }
 
-    /// Returns the words that run a command on two emulated GPUs.
-    fn emulate<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    /// Returns the command line that runs a command on two emulated GPUs.
+    fn emulated_command<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         let release = self.release();
         [&[HSA_VMM, "emulate", "--gpus", "2", "--rocr", release, "--"], words].concat()
     }
@@ -67,11 +67,11 @@ impl Fixture {
     fn record(&self, options: &[&str], program: &[&str]) -> (String, Output) {
         let file = self.path("calls.jsonl");
         let start = [&["record", "-o", &file], options, &["--"]].concat();
-        let output = run(&[&start[..], &self.emulate(program)].concat());
+        let output = run(&[&start[..], &self.emulated_command(program)].concat());
         (file, output)
     }
 
-    /// Records the program `mistakes`, which must succeed.
+    /// Records the program `mistakes`, which must succeed. Returns the file.
     fn record_mistake(&self, options: &[&str], mistake: &str) -> String {
         let (file, output) = self.record(options, &[&self.path("mistakes"), mistake]);
         assert_eq!(output.status.code(), Some(0), "{}: {mistake}: {output:?}", self.release());
@@ -97,7 +97,8 @@ fn lint_finds_each_mistake_and_no_other() {
         let file = fixture.record_mistake(&[], "none");
         assert_eq!(findings(&file), [] as [Value; 0], "{}", fs::read_to_string(&file).unwrap());
         for mistake in MISTAKES {
-            // With call stacks, calls that do not return are recorded, too: 7.2.4 crashes in `vmem-in-ipc`.
+            // With `--stacks`, `record` also records calls that do not return. ROCm 7.2.4 crashes in such a call, in
+            // `vmem-in-ipc`.
             let program = fixture.path("mistakes");
             let (file, output) = fixture.record(&["--stacks"], &[&program, mistake]);
             assert!(output.status.success() || mistake == "vmem-in-ipc", "{mistake}: {output:?}");
@@ -139,7 +140,7 @@ fn repeated_mistakes_are_counted() {
     });
 }
 
-/// Checks that all calls of a recording agree on a runtime. Returns their number.
+/// Replays a recording. Checks that each call returns the recorded status. Returns the number of calls.
 fn assert_agrees(words: &[&str], context: &str) -> u64 {
     let output = run(words);
     let result = json(&output);
@@ -154,7 +155,7 @@ fn replay_agrees_on_other_runtimes() {
     run_on_releases("replay_agrees_on_other_runtimes", |fixture| {
         let file = fixture.record_mistake(&[], "none");
         let replay = ["replay", "--format", "json", &file];
-        let emulated = fixture.emulate(&[HSA_VMM]);
+        let emulated = fixture.emulated_command(&[HSA_VMM]);
         assert_agrees(&[&emulated[1..], &replay].concat(), "same release");
         assert_agrees(&[&replay[..], &["--runtime", "sim", "--gpus", "2"]].concat(), "simulation");
         let output = run(&[&replay[..], &["--runtime", "sim", "--gpus", "1"]].concat());
@@ -196,7 +197,7 @@ fn program_repeats_the_calls() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         fixture.compile(Path::new(&source), "again", &[]);
         let again = fixture.path("again");
-        let output = run(&fixture.emulate(&[&again])[1..]);
+        let output = run(&fixture.emulated_command(&[&again])[1..]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let calls = fs::read_to_string(&file).unwrap().lines().count() - 2;
         assert_eq!(stdout(&output), format!("{calls} of {calls} calls agreed\n"));
@@ -209,7 +210,7 @@ fn record_keeps_exit_status() {
         let program = fixture.path("mistakes");
         let (file, output) = fixture.record(&[], &[&program, "exit"]);
         assert_eq!(output.status.code(), Some(7), "{output:?}");
-        // A program that exits without stopping the runtime has a complete recording.
+        // If a program exits without stopping the runtime, its recording is complete.
         assert_eq!(findings(&file), [] as [Value; 0]);
         let (file, output) = fixture.record(&[], &[&program, "crash"]);
         assert_eq!(output.status.code(), Some(128 + libc::SIGABRT), "{output:?}");
@@ -259,7 +260,7 @@ fn other_processes_write_other_files() {
             .filter(|path| path.starts_with(&format!("{file}.")))
             .collect();
         assert_eq!(names(&findings(&second[0])), ["leak"], "{second:?}");
-        // The next recording replaces both.
+        // The next recording replaces the files of both processes.
         fixture.record_mistake(&[], "none");
         assert!(!Path::new(&second[0]).exists());
     });
@@ -325,10 +326,10 @@ fn hip_program_is_recorded_and_replayed() {
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.matches("\"hsa_amd_vmem_map\"").count() >= 5, "{text}");
     let hip_calls = stdout(&output).lines().count();
-    // 6.1.2 rejects calls that HIP 6.4.3 makes.
+    // ROCm 6.1.2 rejects calls that HIP 6.4.3 makes.
     for fetched in fetched_releases.iter().filter(|it| it.release() != Release::R6_1_2) {
         let fixture = Fixture { fetched, folder: tempfile::tempdir().unwrap() };
-        let emulated = fixture.emulate(&[HSA_VMM, "replay", "--format", "json", &file]);
+        let emulated = fixture.emulated_command(&[HSA_VMM, "replay", "--format", "json", &file]);
         let calls = assert_agrees(&emulated[1..], &text);
         let release = fixture.release();
         test::report(&format!(
@@ -337,7 +338,7 @@ fn hip_program_is_recorded_and_replayed() {
     }
 }
 
-/// Reports the cost of recording: the difference between the costs of a call with and without recording.
+/// Reports how much longer a call takes with recording than without.
 #[test]
 fn recording_costs_microseconds() {
     run_on_releases("recording_costs_microseconds", |fixture| {
@@ -347,7 +348,7 @@ fn recording_costs_microseconds() {
             assert_eq!(output.status.code(), Some(0), "{output:?}");
             stdout(&output).split(' ').next().unwrap().parse().unwrap()
         };
-        let without_recording = cost(run(&fixture.emulate(&words)[1..]));
+        let without_recording = cost(run(&fixture.emulated_command(&words)[1..]));
         let with_recording = cost(fixture.record(&[], &words).1);
         let with_stacks = cost(fixture.record(&["--stacks"], &words).1);
         test::report(&format!(
@@ -356,7 +357,7 @@ fn recording_costs_microseconds() {
             with_recording - without_recording,
             with_stacks - without_recording
         ));
-        // The limit is far above the usual cost, so that the test passes on a busy machine.
+        // The limit is far above the usual cost, so that the test passes on a busy computer.
         assert!(
             with_recording - without_recording < 100_000.0,
             "{without_recording} {with_recording}"

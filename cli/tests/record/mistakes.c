@@ -1,4 +1,5 @@
-/* Makes one mistake, or none. The arguments are the mistake and how often it is made; without a number, once. */
+/* The first argument names the mistake that the program makes. With `none`, `threads`, `measure`, `exit`, `crash` and
+ * `fork`, it makes no mistake. The second argument is how many times the program makes the mistake (default: 1). */
 #include <hsa_abi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -80,7 +81,7 @@ static void run_once(const char *mistake) {
   if (gpu_count < 2) {
     CHECK(grant(at, size, 0, -1));
   } else {
-    /* The memory belongs to the first GPU. Some releases reject the other order. */
+    /* The first GPU owns the memory. Some releases reject a list that names the owner first. */
     hsa_status_t status = grant(at, size, owner_first ? 0 : 1, owner_first ? 1 : 0);
     if (!owner_first) CHECK(status);
   }
@@ -112,8 +113,8 @@ static double now(void) {
   return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-/* Measures calls that fail in the runtime at once, so that recording is most of their cost. Prints the fastest of 50
- * batches, because the machine may be busy. */
+/* Measures calls that fail in the runtime at once, so that recording is most of their cost. Prints the time of the
+ * fastest of 50 batches, because the computer may be busy. */
 static void measure(int rounds) {
   hsa_access_permission_t permission;
   double fastest = 1e9;

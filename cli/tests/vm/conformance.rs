@@ -5,8 +5,8 @@ use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants};
 use hsa_rocr::{FetchedRelease, Release, test};
 use std::collections::BTreeSet;
 
-/// The cases that are skipped on every release. They are for runtimes with fewer features, or need control of page
-/// tables. `memory_stays_in_vram` needs a kernel with options that Debian's kernel does not have.
+/// The cases that are skipped on every release. These cases are for runtimes with fewer features, or need control of
+/// page tables. `memory_stays_in_vram` needs a kernel with options that Debian's kernel does not have.
 const SKIPPED: [&str; 15] = [
     "access.enforced.after_free",
     "access.enforced.after_revoke",
@@ -25,6 +25,7 @@ const SKIPPED: [&str; 15] = [
     "runtime.virtual_memory.refused_if_absent",
 ];
 
+/// The cases that need two GPUs.
 const TWO_GPU_CASES: [&str; 22] = [
     "access.every_pair.in_one_range",
     "access.every_pair.not_granted",
@@ -50,7 +51,7 @@ const TWO_GPU_CASES: [&str; 22] = [
     "share.import.peer_after_the_owner",
 ];
 
-/// The cases that need IPC handles. ROCm 6.1 has them only with AMD's own package of the kernel driver.
+/// The cases that need IPC handles. ROCm 6.1 supports IPC handles only with AMD's own package of the kernel driver.
 const IPC_CASES: [&str; 13] = [
     "ipc.close.own_memory",
     "ipc.get.interior",
@@ -72,7 +73,7 @@ fn conform_passes_on_amds_kernel_driver() {
     let name = "conform_passes_on_amds_kernel_driver";
     let Some(lock) = lock_machine(name) else { return };
     let runs_all = runs_all_variants(&format!("{name}, other releases and numbers of GPUs"));
-    // A busy machine emulates slowly.
+    // The time limit is long, because QEMU emulates slowly on a busy computer.
     let arguments = ["--format", "json", "--time-limit", "5min"];
     let releases = lock.fetch_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
@@ -122,7 +123,7 @@ fn info_warns_of_missing_kernel_options() {
     assert!(stderr(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", stderr(&output));
 }
 
-/// With the default parameters, the CPU writes page tables. In the second mode, the SDMA engine writes them, 50
+/// With the default parameters, the CPU writes page tables. In the second mode, the SDMA engine writes page tables, 50
 /// milliseconds late.
 const MODES: [&[&str]; 2] =
     [&[], &["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"]];
@@ -162,7 +163,7 @@ fn access_is_enforced_and_calls_are_logged() {
     }
 }
 
-/// Unusual machines, with a part of the cases.
+/// Runs some cases in virtual machines with unusual settings.
 #[test]
 fn conform_passes_with_other_settings() {
     let name = "conform_passes_with_other_settings";

@@ -1,4 +1,4 @@
-//! Faults of amdgpu and of the software GPUs are detected.
+//! `conform` and `bringup` detect faults of amdgpu and of the software GPUs.
 
 use crate::run_command::{HSA_VMM, json, stderr, stdout};
 use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_all_variants};
@@ -58,10 +58,11 @@ fn lost_tlb_flush_is_detected() {
     assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
 }
 
-/// The page-table entries of the runtime's own memory are late, too. Its fault is in the kernel's log only.
+/// The fault also delays page-table entries of the runtime's own memory. The GPU page fault in this memory is only in
+/// the kernel's log.
 #[test]
-fn gpu_page_fault_is_in_the_headline() {
-    let name = "gpu_page_fault_is_in_the_headline";
+fn report_begins_with_gpu_page_fault() {
+    let name = "report_begins_with_gpu_page_fault";
     let Some(_lock) = lock_machine(name) else { return };
     let parameter = ["--parameter", "amdgpu.vm_update_mode=0", "--fault", "PTE_WRITE=late:50ms"];
     let options = [&["--rocr", RELEASE.version()], &parameter[..]].concat();
@@ -77,7 +78,7 @@ fn gpu_page_fault_is_in_the_headline() {
         first.contains("first suspect that the entry is missing, or was written only"),
         "{first}"
     );
-    // Commands in the advice run in the virtual machine.
+    // The commands in the advice use the virtual machine.
     let advice = failure["try_next"].to_string();
     for expected in [" -- gdb -batch -ex run", "hsa-vmm vm --log calls.log --gpus 2 "] {
         assert!(advice.contains(expected), "{failure:#}");

@@ -8,10 +8,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The programs that `vm fetch` needs, besides those of apt. The command fails before it runs these.
+/// The programs that `vm fetch` needs, besides those of apt. In these tests, the command fails before it runs them.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
 
-/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside the script has a
+/// A script with the output of `apt-cache search` and `apt-cache madison`. The file `packages` beside the script has a
 /// line for each package: name and version.
 const APT_CACHE: &str = r#"#!/bin/sh
 packages="${0%/*}/packages"
@@ -23,7 +23,7 @@ case $1 in
 esac
 "#;
 
-/// Succeeds at `update`; no other command may run.
+/// A script that succeeds for `apt-get update`, and fails for any other command.
 const APT_GET: &str = r#"#!/bin/sh
 echo "$*" >>"${0%/*}/calls"
 case $* in *update) ;; *) echo "E: unexpected command" >&2; exit 100 ;; esac
@@ -34,9 +34,9 @@ pub fn write_program(file: &Path, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs `hsa-vmm vm fetch` with these packages (name, version). Returns the message; checks that nothing was
-/// downloaded.
-fn fetch(packages: &[(&str, &str)], arguments: &[&str]) -> String {
+/// Runs `hsa-vmm vm fetch`, which must fail, with package sources that contain `packages` (name, version). Checks that
+/// nothing was downloaded. Returns the message.
+fn fetch_rejection(packages: &[(&str, &str)], arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let programs = folder.path().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -58,7 +58,7 @@ fn fetch(packages: &[(&str, &str)], arguments: &[&str]) -> String {
         .unwrap();
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     let calls = fs::read_to_string(programs.join("calls")).unwrap_or_default();
-    // Only root updates the lists of packages.
+    // As root, the command runs `apt-get update`. It must run no other command of `apt-get`.
     assert!(calls.lines().all(|call| call.ends_with("update")), "{calls}");
     let files: Vec<_> = fs::read_dir(kernels).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(files, ["lock"]);
@@ -79,7 +79,7 @@ fn fetch_rejects_packages_of_different_versions() {
     for (changed, (name, version)) in KERNEL.iter().enumerate().skip(1) {
         let mut packages = KERNEL;
         packages[changed].1 = "6.12.110-1~deb12u1";
-        let message = fetch(&packages, &[]);
+        let message = fetch_rejection(&packages, &[]);
         let expected = format!(
             "cannot fetch the kernel 6.12.117+deb12-amd64: the package sources do not have {name} {version}, which must \
              have the kernel's version; run `apt-get update`, or choose another kernel with --kernel"
@@ -90,7 +90,7 @@ fn fetch_rejects_packages_of_different_versions() {
 
 #[test]
 fn fetch_names_all_missing_packages() {
-    let message = fetch(&KERNEL[..2], &["--kernel", "6.12.117+deb12-amd64"]);
+    let message = fetch_rejection(&KERNEL[..2], &["--kernel", "6.12.117+deb12-amd64"]);
     for (name, version) in &KERNEL[2..] {
         assert!(message.contains(&format!("{name} {version}")), "{message}");
     }
@@ -101,15 +101,15 @@ fn fetch_names_all_missing_packages() {
 fn fetch_rejects_kernels_of_other_series() {
     let packages =
         [("linux-image-6.1.0-55-amd64", "6.1.1-1"), ("linux-image-7.1.3+deb14-amd64", "7.1.3-1")];
-    let message = fetch(&packages, &[]);
+    let message = fetch_rejection(&packages, &[]);
     assert!(message.contains("have no kernel of the series 6.12 (available: none)"), "{message}");
     for (release, _) in packages {
         let release = release.trim_start_matches("linux-image-");
-        let message = fetch(&packages, &["--kernel", release]);
+        let message = fetch_rejection(&packages, &["--kernel", release]);
         let expected = format!("cannot fetch the kernel {release}: only Linux 6.12 is supported");
         assert!(message.contains(&expected), "{message}");
     }
-    let message = fetch(&KERNEL, &["--kernel", "6.12.90+deb12-amd64"]);
+    let message = fetch_rejection(&KERNEL, &["--kernel", "6.12.90+deb12-amd64"]);
     let expected = "have no kernel 6.12.90+deb12-amd64 (available: 6.12.117+deb12-amd64)";
     assert!(message.contains(expected), "{message}");
 }

@@ -1,8 +1,9 @@
 /*
- * A queue that hangs stays halted when the scheduler maps it again. Exits with 1 if the queue then runs its packet.
+ * A queue that hangs must stay halted when the scheduler maps the queue again. The program exits with 1 if the queue
+ * then runs its packet.
  *
- * Run with --fault COPY#1=hang: the first copy hangs. The second copy creates an SDMA queue, so that the kernel
- * writes a new run list, from which the scheduler maps all queues again.
+ * Run the program with --fault COPY#1=hang, so that the first copy hangs. The second copy creates an SDMA queue.
+ * Therefore, the kernel writes a new run list. From this list, the scheduler maps all queues again.
  */
 #include "gpu.h"
 
@@ -16,7 +17,7 @@ static hsa_status_t use_cpu(hsa_agent_t agent, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Starts a copy of a page; returns its signal. */
+/* Starts a copy of one page. Returns the signal that becomes 0 when the copy ends. */
 static hsa_signal_t start_copy(void *to, const void *from, hsa_agent_t from_agent) {
   hsa_signal_t done;
   CALL(hsa_signal_create, 1, 0, NULL, &done);

@@ -1,4 +1,5 @@
-//! Programs in the virtual machine that attack the host through the folder that both share. The programs are root there.
+//! Programs in the virtual machine that attack the host through the folder that host and guest share. In the virtual
+//! machine, the programs run as root.
 
 use crate::programs::{KeptMachines, run_kept};
 use crate::run_command::stderr;
@@ -18,7 +19,7 @@ fn host_follows_no_link_of_the_guest() {
         touch ../hsa-vmm-job/received && echo written; exit 0";
     let options = ["--gpus", "1", "--time-limit", "10min", "--log", log.to_str().unwrap()];
     let output = run_in_machine(&options, &["sh", "-c", script, file.to_str().unwrap()]);
-    // The log cannot be copied.
+    // The host must not copy the log, because the guest has replaced it by a link.
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("not a regular file"), "{}", stderr(&output));
     assert_eq!(output.stdout, b"");
@@ -34,7 +35,7 @@ fn kept_machine_removes_folders_of_a_program() {
     let folder = machines.0.path();
     let script = "mkdir -p /run/hsa-vmm/folder/.inner && touch /run/hsa-vmm/.hidden";
     let list = "test \"$(ls -A /run/hsa-vmm)\" = booted";
-    // The second program runs in the first machine, and the fourth in a new one.
+    // The second program runs in the machine of the first. The third and the fourth program run in new machines.
     for (keep, script) in [("60s", script), ("1s", list), ("1s", script), ("1s", list)] {
         let (output, _) = run_kept(folder, &[&format!("--keep={keep}")], script);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
+//! `hsa-vmm` on AMD's own kernel driver, in a virtual machine with software GPUs.
 //!
 //! The tests run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and `hsa-vmm vm fetch` has fetched
 //! a kernel. Otherwise, each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and
@@ -30,8 +30,8 @@ struct MachineLock {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Takes a free lock, or waits for the first one. If virtual machines are not available, reports the reason and
-/// returns `None`.
+/// Takes a free lock. If no lock is free, waits for the first lock. If virtual machines are not available, reports the
+/// reason and returns `None`.
 fn lock_machine(name: &str) -> Option<MachineLock> {
     static LOCKS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
     let is_selected = test::is_long() || test::is_required("vm") || selection().is_some();
@@ -61,12 +61,12 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
     None
 }
 
-/// Returns the user's selection of tests.
+/// Returns the value of `HSA_VMM_VM_TESTS`, which selects tests.
 fn selection() -> Option<String> {
     std::env::var("HSA_VMM_VM_TESTS").ok()
 }
 
-/// Returns whether `HSA_VMM_VM_TESTS` enables long tests. Reports the test as skipped otherwise.
+/// Returns whether `HSA_VMM_VM_TESTS` is `all`. If not, reports the variants as skipped.
 fn runs_all_variants(name: &str) -> bool {
     let runs_all = selection().is_some_and(|value| value == "all");
     if !runs_all {

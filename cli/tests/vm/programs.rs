@@ -1,4 +1,4 @@
-//! Programs in the virtual machine: output, exit status, limits, files.
+//! Programs in the virtual machine: their output, exit status, time limits and files, and kept machines.
 
 use crate::run_command::{HSA_VMM, command, stderr, stdout};
 use crate::{RELEASE, lock_machine, run_in_machine};
@@ -45,7 +45,8 @@ fn program_runs_with_its_output_and_status() {
     assert_eq!(calls.map(str::trim), Some("1"), "{coverage}");
 }
 
-/// AMD's driver returns errors while the runtime starts, which the log contains. They are no failures.
+/// While the runtime starts, AMD's driver returns errors. The log contains these errors, but `bringup` must not report
+/// them as failures.
 #[test]
 fn bringup_passes_while_calls_are_logged() {
     let name = "bringup_passes_while_calls_are_logged";
@@ -143,7 +144,7 @@ pub fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Durat
     (output, started.elapsed())
 }
 
-/// A folder of kept machines. Ends the machine of one GPU on drop, so that the machine also ends when a test fails.
+/// A folder of kept machines. On drop, ends the kept machine that has one GPU, so that it also ends when a test fails.
 pub struct KeptMachines(pub TempDir);
 
 impl Drop for KeptMachines {
@@ -183,7 +184,7 @@ fn kept_machine_runs_next_programs() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(run("5").0, first);
 
-    // A kernel that has warned is not used again.
+    // A machine whose kernel has warned is not used again. In `tainted`, 512 means that the kernel has warned.
     let taint = "cat /proc/sys/kernel/random/boot_id; echo 512 >/proc/sys/kernel/tainted";
     let (tainted, _) = run_kept(folder, &["--keep=60s"], taint);
     assert_eq!(stdout(&tainted), first);

@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// The tests of the test program `amd` that run in the virtual machine and plan faults of the emulated driver, which the virtual machine does not have.
+/// The tests of the test program `amd` that plan faults of the emulated driver. They are skipped, because programs in
+/// the virtual machine do not use the emulated driver.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::missing_control_is_reported",
     "permissions::failed_first_grant_leaves_no_access",
@@ -19,7 +20,7 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "host_memory::failed_driver_calls_leave_nothing_behind",
 ];
 
-/// The parameters that make the SDMA engine write page tables, with a delay. By default, the CPU writes them.
+/// The parameters with which the SDMA engine writes page tables, after a delay. By default, the CPU writes page tables.
 const BY_SDMA: [&str; 4] =
     ["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"];
 
@@ -46,7 +47,7 @@ fn build(folder: &str, name: &str) -> String {
     program.last().expect("a test program")
 }
 
-/// Runs tests of a program in the virtual machine. Fails unless all pass; returns their number.
+/// Runs tests of a test program in the virtual machine. Panics if a test fails. Returns the number of passed tests.
 fn run_tests(options: &[&str], environment: &[&str], program: &str, arguments: &[&str]) -> usize {
     let environment = [&["env", "HSA_VMM_TEST_DRIVER=own"][..], environment].concat();
     let program = [&environment[..], &[program, "--test-threads=1"], arguments].concat();
@@ -72,8 +73,8 @@ fn tests_of_memory_and_page_tables_pass() {
     run_library_tests("tests_of_memory_and_page_tables_pass", &tests);
 }
 
-/// Runs tests of the test program `amd` on one release, with page tables written by the CPU. With
-/// `HSA_VMM_VM_TESTS=all`, runs them on all releases, also with page tables written by the SDMA engine.
+/// Runs tests of the test program `amd` on one release, while the CPU writes page tables. With `HSA_VMM_VM_TESTS=all`,
+/// runs the tests on all releases. Then also runs the tests while the SDMA engine writes page tables.
 fn run_library_tests(name: &str, tests: &[&str]) {
     let Some(_lock) = lock_machine(name) else { return };
     let runs_all = runs_all_variants(&format!("{name}, other releases and page tables by SDMA"));
@@ -107,7 +108,7 @@ fn barrier_is_needed_in_each_mode() {
     }
 }
 
-/// More than 2,000 random operations on each release, in each mode.
+/// Runs more than 2,000 random operations on each release, while the CPU and then the SDMA engine writes page tables.
 #[test]
 fn library_matches_model() {
     let name = "library_matches_model";
@@ -123,7 +124,7 @@ fn library_matches_model() {
     }
 }
 
-/// rocrtst is AMD's own test program. Two of its tests of virtual memory run no kernel.
+/// rocrtst is AMD's own test program. Runs its two tests of virtual memory that run no GPU kernel.
 #[test]
 fn rocrtst_passes() {
     let name = "rocrtst_passes";
@@ -139,8 +140,9 @@ fn rocrtst_passes() {
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
 }
 
-/// The differential test of the simulation, which also compares the emulated driver with the simulation. The TLB is
-/// off: AMD's user-space driver does not flush it (docs/defects.md), and the sequences would read unmapped memory.
+/// Runs the simulation's differential test on AMD's kernel driver. Outside the virtual machine, the same test runs on
+/// the emulated driver. The TLB is off, because AMD's user-space driver does not flush it (docs/defects.md). With a
+/// TLB, the sequences would read unmapped memory.
 #[test]
 fn simulation_agrees_with_kernel_driver() {
     let name = "simulation_agrees_with_kernel_driver";

@@ -37,7 +37,7 @@ CONFIG_FUNCTION_TRACER=y
 CONFIG_DYNAMIC_FTRACE_WITH_REGS=y
 ";
 
-/// The other files of a compiled tree, and the arguments of `make` that create them.
+/// The other files of a compiled tree: the path, the contents, and the targets of `make` that create the file.
 const FILES: [(&str, &str, &str); 5] = [
     ("arch/x86/boot/bzImage", "image", "bzImage"),
     ("include/config/kernel.release", "6.12.9-mine\n", "bzImage modules"),
@@ -70,7 +70,8 @@ fn create_tree() -> TempDir {
     tree
 }
 
-/// Returns the message for a tree that cannot be used. Checks that nothing was created.
+/// Runs `vm fetch --tree` with a tree that the command must reject. Checks that the command creates no folder. Returns
+/// the message.
 fn fetch_rejection(tree: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let kernels = folder.path().join("kernels");
@@ -152,7 +153,7 @@ for word; do case $word in M=*) cd "${word#M=}"; echo software-gpu >hsa_vmm.ko; 
     ("qemu-system-x86_64", ""),
 ];
 
-/// Runs `vm fetch --tree` with these tools.
+/// Runs `vm fetch --tree` with [`TOOLS`].
 fn fetch(tree: &Path, programs: &Path, kernels: &Path) -> Output {
     for (name, text) in TOOLS {
         write_program(&programs.join(name), &format!("#!/bin/sh\n{text}\n"));
@@ -174,7 +175,7 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tree = create_tree();
-    // This is an earlier kernel of Debian with the same name.
+    // Create a file of an earlier Debian kernel with the same name.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -184,7 +185,7 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     assert_eq!(fs::read_to_string(kernel.join("vmlinuz")).unwrap(), "image");
     let initramfs = fs::read(kernel.join("initramfs")).unwrap();
     let initramfs = String::from_utf8_lossy(&initramfs);
-    // The modules that are built in have no file.
+    // Built-in modules have no file, so the list does not contain them.
     assert!(initramfs.contains("overlay\nttm\namdgpu\nhsa_vmm\n"), "{initramfs}");
     assert!(initramfs.contains("software-gpu\n") && initramfs.contains(CONFIGURATION));
     let arguments = fs::read_to_string(programs.path().join("make-arguments")).unwrap();

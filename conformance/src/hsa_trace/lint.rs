@@ -16,9 +16,11 @@ use std::collections::HashMap;
 #[non_exhaustive]
 pub enum Mistake {
     /// Addresses are used after they were unmapped, or a handle after its last release.
-    UseAfterUnmap,
+    #[serde(rename = "use-after-unmap")]
+    UseAfterRelease,
     /// No agent ever gets access to a mapping, or none has access when the mapping is copied or filled.
-    NeverGranted,
+    #[serde(rename = "never-granted")]
+    NoAccess,
     /// A GPU gets access after the GPU that owns the memory.
     OwnerNotLast,
     /// A range begins or ends inside a mapping or a reservation.
@@ -32,8 +34,8 @@ pub enum Mistake {
 impl Mistake {
     /// All mistakes.
     pub const ALL: [Self; 6] = [
-        Self::UseAfterUnmap,
-        Self::NeverGranted,
+        Self::UseAfterRelease,
+        Self::NoAccess,
         Self::OwnerNotLast,
         Self::RangeCut,
         Self::Leak,
@@ -44,8 +46,8 @@ impl Mistake {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::UseAfterUnmap => "use-after-unmap",
-            Self::NeverGranted => "never-granted",
+            Self::UseAfterRelease => "use-after-unmap",
+            Self::NoAccess => "never-granted",
             Self::OwnerNotLast => "owner-not-last",
             Self::RangeCut => "range-cut",
             Self::Leak => "leak",
@@ -91,14 +93,14 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
             check(&state, record, &recording.header, &mut findings);
         }
         for ungranted in state.apply(record) {
-            findings.add(Mistake::NeverGranted, ungranted, NEVER_GRANTED.to_owned());
+            findings.add(Mistake::NoAccess, ungranted, NEVER_GRANTED.to_owned());
         }
     }
     // A program that crashed or was killed could not release anything.
     if recording.complete {
         for mapping in state.mappings.values() {
             if !mapping.was_granted {
-                findings.add(Mistake::NeverGranted, mapping.created_by, NEVER_GRANTED.to_owned());
+                findings.add(Mistake::NoAccess, mapping.created_by, NEVER_GRANTED.to_owned());
             }
             findings.add(
                 Mistake::Leak,
@@ -255,7 +257,7 @@ fn check_not_unmapped(
     if let Some(unmapped) = state.unmapped(address, size) {
         let message =
             format!("{address:#x} was unmapped by the call of line {}", unmapped.unmapped_by.line);
-        add(Mistake::UseAfterUnmap, message);
+        add(Mistake::UseAfterRelease, message);
     }
 }
 
@@ -269,14 +271,14 @@ fn check_contents(
     if let Some(unmapped) = state.unmapped(address, size).filter(|unmapped| !unmapped.is_freed) {
         let message =
             format!("{address:#x} was unmapped by the call of line {}", unmapped.unmapped_by.line);
-        add(Mistake::UseAfterUnmap, message);
+        add(Mistake::UseAfterRelease, message);
     }
     if let Some(mapping) = state.overlapping(address, size).find(|it| it.granted.is_empty()) {
         let message = format!(
             "no agent has access to {address:#x}, which the call of line {} mapped",
             mapping.created_by.line
         );
-        add(Mistake::NeverGranted, message);
+        add(Mistake::NoAccess, message);
     }
 }
 
@@ -308,6 +310,6 @@ fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mista
             "the handle {handle:#x} was released before; the call of line {} returned it",
             released.created_by.line
         );
-        add(Mistake::UseAfterUnmap, message);
+        add(Mistake::UseAfterRelease, message);
     }
 }

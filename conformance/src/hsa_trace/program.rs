@@ -24,9 +24,9 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     let mut text = HEAD
         .replacen("DECLARATIONS", &declarations, 1)
         // C has no empty arrays.
-        .replacen("[BLOCKS]", &format!("[{}]", plan.blocks.max(1)), 1)
-        .replacen("[MEMORIES]", &format!("[{}]", plan.memory_handles.max(1)), 1)
-        .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1)
+        .replacen("[BLOCKS]", &format!("[{}]", plan.block_count.max(1)), 1)
+        .replacen("[MEMORIES]", &format!("[{}]", plan.handle_count.max(1)), 1)
+        .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptor_count.max(1)), 1)
         // The last replacement, so that no other replaces a part of the recorded name.
         .replacen("PROGRAM", &name.replace("*/", "* /"), 1);
     let parts = plan.steps.chunks(CALLS_PER_FUNCTION);

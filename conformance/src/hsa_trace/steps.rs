@@ -14,11 +14,11 @@ pub struct Plan {
     /// The calls, in the order of the recording.
     pub steps: Vec<Step>,
     /// The number of blocks of addresses. A block is a reservation or an allocation from a pool.
-    pub blocks: usize,
+    pub block_count: usize,
     /// The number of handles of memory.
-    pub memory_handles: usize,
+    pub handle_count: usize,
     /// The number of descriptors.
-    pub descriptors: usize,
+    pub descriptor_count: usize,
 }
 
 /// A recorded call.
@@ -50,7 +50,7 @@ pub enum Skipped {
     NotReturned,
     /// A copy or a fill: recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
-    Contents,
+    MovesData,
     /// An address that no recorded call has returned.
     #[error("uses an address that no recorded call has returned")]
     UnknownAddress,
@@ -133,9 +133,9 @@ pub fn plan(recording: &Recording) -> Plan {
             action,
         });
     }
-    plan.blocks = values.blocks;
-    plan.memory_handles = values.memory_handles;
-    plan.descriptors = values.descriptors;
+    plan.block_count = values.block_count;
+    plan.handle_count = values.handle_count;
+    plan.descriptor_count = values.descriptor_count;
     plan
 }
 
@@ -167,9 +167,9 @@ impl Plan {
 /// The recorded values and their numbers.
 struct Values<'a> {
     header: &'a Header,
-    blocks: usize,
-    memory_handles: usize,
-    descriptors: usize,
+    block_count: usize,
+    handle_count: usize,
+    descriptor_count: usize,
     /// Blocks by their address: the size and the number.
     block_at: BTreeMap<u64, (u64, usize)>,
     memory_of: HashMap<u64, usize>,
@@ -184,9 +184,9 @@ impl<'a> Values<'a> {
     fn new(header: &'a Header) -> Self {
         Self {
             header,
-            blocks: 0,
-            memory_handles: 0,
-            descriptors: 0,
+            block_count: 0,
+            handle_count: 0,
+            descriptor_count: 0,
             block_at: BTreeMap::new(),
             memory_of: HashMap::new(),
             descriptor_of: HashMap::new(),
@@ -237,23 +237,23 @@ impl<'a> Values<'a> {
 
     fn new_block(&mut self, address: Option<u64>, size: u64) -> Option<usize> {
         let address = address?;
-        self.block_at.insert(address, (size, self.blocks));
-        self.blocks += 1;
-        Some(self.blocks - 1)
+        self.block_at.insert(address, (size, self.block_count));
+        self.block_count += 1;
+        Some(self.block_count - 1)
     }
 
     fn new_memory(&mut self, handle: Option<u64>) -> Option<usize> {
         let handle = handle?;
         self.other_process_handles.remove(&handle);
-        self.memory_of.insert(handle, self.memory_handles);
-        self.memory_handles += 1;
-        Some(self.memory_handles - 1)
+        self.memory_of.insert(handle, self.handle_count);
+        self.handle_count += 1;
+        Some(self.handle_count - 1)
     }
 
     fn new_descriptor(&mut self, fd: Option<i64>) -> Option<usize> {
-        self.descriptor_of.insert(fd?, self.descriptors);
-        self.descriptors += 1;
-        Some(self.descriptors - 1)
+        self.descriptor_of.insert(fd?, self.descriptor_count);
+        self.descriptor_count += 1;
+        Some(self.descriptor_count - 1)
     }
 
     fn action(&mut self, record: &Record) -> Result<Action, Skipped> {
@@ -341,7 +341,7 @@ impl<'a> Values<'a> {
                 return Err(Skipped::Dmabuf);
             }
             Call::CloseDmabuf { .. } => return Err(Skipped::Dmabuf),
-            Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::Contents),
+            Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::MovesData),
         })
     }
 }

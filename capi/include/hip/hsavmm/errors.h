@@ -58,7 +58,7 @@ typedef enum HSAVMM_NODISCARD hipError_t {
   hipErrorTbd
 } hipError_t;
 
-/* Returns the error's name; "hipErrorUnknown" for an unknown number. */
+/* Returns the error's name. For an unknown number, returns "hipErrorUnknown". */
 const char *hipGetErrorName(hipError_t error);
 /* Returns the error's description. */
 const char *hipGetErrorString(hipError_t error);

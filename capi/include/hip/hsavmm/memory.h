@@ -67,9 +67,9 @@ typedef enum hipPointer_attribute {
   HIP_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17
 } hipPointer_attribute;
 
-/* Allocates memory of the current device; for 0 bytes `*ptr` is null. */
+/* Allocates memory of the current device. For 0 bytes, sets `*ptr` to null. */
 hipError_t hipMalloc(void **ptr, size_t size);
-/* Frees memory that this library allocated on a device or the host; null is valid. */
+/* Frees memory that this library allocated on a device or the host. For null, does nothing. */
 hipError_t hipFree(void *ptr);
 /* Allocates memory of the host that all devices can access. */
 hipError_t hipHostMalloc(void **ptr, size_t size,
@@ -82,8 +82,8 @@ hipError_t hipFreeHost(void *ptr);
 /* Allocates memory of the host that all devices can access. The memory never migrates. */
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
-/* Allocates the same memory as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
- * For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
+/* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
+ * memory. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns.
  * Memory pools are not supported. */
@@ -102,7 +102,7 @@ hipError_t hipMemGetInfo(size_t *free, size_t *total);
 /* Returns the attributes of an address. Memory that does not belong to this library has the type
  * hipMemoryTypeUnregistered, as in HIP since 6.0. Returns hipErrorInvalidValue if a pointer is null. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
-/* Writes one attribute, in the type that HIP documents; returns hipErrorNotSupported for attributes that
+/* Writes one attribute, in the type that HIP documents. Returns hipErrorNotSupported for attributes that
  * this library does not support. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
 /* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0, because every copy is

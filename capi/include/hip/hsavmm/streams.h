@@ -79,7 +79,7 @@ hipError_t hipDevicePrimaryCtxRetain(hipCtx_t *context, hipDevice_t device);
 hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device);
 /* Returns the context of the current device. */
 hipError_t hipCtxGetCurrent(hipCtx_t *context);
-/* Makes the context's device the current device; null changes nothing. */
+/* Makes the context's device the current device. For null, does nothing. */
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);
@@ -87,7 +87,7 @@ hipError_t hipCtxSynchronize(void);
 hipError_t hipSetDeviceFlags(unsigned int flags);
 hipError_t hipGetDeviceFlags(unsigned int *flags);
 /* Destroys the current device's streams and events. Frees the device's memory from hipMalloc, and the host memory that
- * was allocated while the device was the current one. Does not free reservations, mappings and handles;
+ * was allocated while the device was the current one. Does not free reservations, mappings and handles.
  * hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 

@@ -142,7 +142,7 @@ hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void 
 hipError_t hipMemAddressFree(void *ptr, size_t size);
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
-/* Releases one reference; mapped memory is kept until it is unmapped. */
+/* Releases one reference. The memory is freed when it has no reference and no mapping. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
 /* Maps `size` bytes of a handle, from `offset` on. `flags` must be 0. `offset` must be 0, unless the library controls
  * GPUs' page tables (hsavmm_use_page_tables()). */
@@ -150,12 +150,13 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
+/* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
- * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The
- * host keeps its access if it differs from the devices' highest access, because an earlier call has named the host.
- * A GPU's access is enforced only if hsavmm_enforcement() returns 1 for the GPU; see
- * hsavmm_use_page_tables() and hsavmm_revoke(). */
+ * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The host
+ * keeps its access if its access differs from the devices' highest access before the call, because an earlier call
+ * has then named the host.
+ * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
+ * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
@@ -168,7 +169,7 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
 /* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
- * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
+ * A value below 65,536 is a descriptor, and any other value is a pointer. The caller still owns the
  * descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t that this
  * library has exported. Handles that HIP has exported are rejected, because they contain no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
@@ -180,9 +181,9 @@ typedef enum hipMemRangeHandleType {
 
 /* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of hipMalloc
  * or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several dma-bufs, or does
- * not begin at the start of its dma-buf. hsavmm_export_address_range() exports such ranges. The descriptor gives
- * access to the whole dma-buf: to the allocation outside the range, and to small allocations of hipMalloc that share
- * the dma-buf. */
+ * not begin at the start of its dma-buf. hsavmm_export_address_range() exports these ranges, too. The descriptor
+ * gives access to the whole dma-buf, also outside the range: to the other parts of the allocation, and to small
+ * allocations of hipMalloc that share the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to the handle. */

@@ -3,7 +3,7 @@
 mod plot;
 
 use crate::Exit;
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::choice::RuntimeChoice;
 use crate::output::Output;
 use crate::progress;
@@ -35,7 +35,7 @@ the median minus the median of the runtime's own call.";
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The number of mappings that exist while calls are measured; a list (1,1000) repeats the measurement for each number
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
@@ -115,7 +115,7 @@ argument_value!(
 );
 
 pub fn run(args: &Bench) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let mut bench = args.open_runtime()?;
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
@@ -135,7 +135,8 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut results = Vec::new();
     if measures_open {
         let (backend, samples) = (bench.backend().clone(), args.samples as usize);
-        // Close this instance first: opening is cheap while another instance is open.
+        // Close this instance first. Otherwise, the measurement would be too low, because opening a runtime is cheap
+        // while another instance is open.
         drop(bench);
         let mut on_progress = |fraction: f64| bar.set_position((fraction * 100.0) as u64);
         results.extend(hsa_vmm_bench::measure_opening(

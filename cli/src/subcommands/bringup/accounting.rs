@@ -12,12 +12,12 @@ type Result<T> = std::result::Result<T, AlreadyReported>;
 /// The maximum size of a large allocation. An allocation must be large, so that a change by another process is not
 /// mistaken for the allocation.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time limit within which a driver must make freed memory available and close its descriptors. The tries of an
-/// allocation share the time. The driver may wait for fences first.
+/// The time within which a driver must make freed memory available and close the memory's descriptors. The driver may
+/// first have to wait for fences. All tries of an allocation together take at most this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
-/// The number of rounds of "descriptors".
+/// The number of rounds of the level "descriptors".
 const ROUNDS: usize = 4;
 
 /// Returns the number of bytes of a large allocation: a quarter of what is available, up to [`MAX_SIZE`].
@@ -27,7 +27,7 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
 }
 
 /// Checks that the available memory of a GPU is plausible: not 0, and at most the size of its pool. Returns the number
-/// of available bytes; `None` if the runtime does not report it.
+/// of available bytes. `None` if the runtime does not report this number.
 pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
     let available = hsa.available_memory(gpu);
     let what = match available {
@@ -46,7 +46,8 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
     Err(hsa.recorder.fail_in(AGENT_INFO, message))
 }
 
-/// Allocates and frees memory. Checks that the available memory changes by about the allocated size each time.
+/// Allocates and frees memory. Checks that an allocation reduces the available memory by about its size, and that freed
+/// memory becomes available again.
 pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
@@ -157,7 +158,7 @@ fn allocate_and_free(
 /// A step of a round that must leave no descriptor open.
 type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 
-/// Checks that no call leaves descriptors open: counts them before and after several rounds.
+/// Checks that no call leaves descriptors open. Counts the open descriptors before and after several rounds.
 pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());

@@ -37,7 +37,7 @@ fn unfinished_operation(line: &str) -> Option<&str> {
     words.next().filter(|device| *device == "engine").and(words.next())
 }
 
-/// Returns the advice for a line of the driver's log without a result.
+/// Returns the advice for a request that has not returned. `line` is the request's line in the driver's log.
 fn advise_unfinished(line: &str) -> String {
     if let Some(operation) = unfinished_operation(line) {
         return format!(
@@ -64,7 +64,7 @@ fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
 }
 
 /// Returns whether a step copies, fills or compares data.
-fn moves_data(call: &str) -> bool {
+fn uses_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
@@ -85,7 +85,7 @@ pub fn advise(
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
     }
-    // The first error usually causes the later ones.
+    // The first error usually causes the later errors.
     let is_error = |line: &&String| is_failed_request(line);
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
     let repeated = errors.first().map_or(0, |first| {
@@ -176,7 +176,7 @@ pub fn advise(
                 .to_owned(),
         ),
         Cause::Wrong(Some(_), _)
-            if !is_simulation && call.is_some_and(|call| moves_data(&call.begin.call)) =>
+            if !is_simulation && call.is_some_and(|call| uses_data(&call.begin.call)) =>
         {
             advice.push(format!(
                 "the destination does not contain the source's data. If it still has its old contents (0, or a value \

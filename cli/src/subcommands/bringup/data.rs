@@ -161,8 +161,8 @@ impl HostBuffer<'_> {
         self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If each copy had the same
-    /// error at its start, a single copy could undo the error of the copy that wrote the data.
+    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If copies have an error at
+    /// their start, a single copy could undo the error of the copy that wrote the data.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -294,7 +294,8 @@ fn late_copy(gpu: &Agent, va: &Address) -> String {
     format!("{}'s copies to and from {} {LATE_COPY}", gpu.c_expression, va.c_expression)
 }
 
-/// Has a GPU use memory immediately after each grant. Only the first round spends time on creating a queue.
+/// Has a GPU use memory immediately after each grant. The runtime creates a queue in the first round only, so later
+/// rounds have less time between the grant and the use.
 pub fn check_at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

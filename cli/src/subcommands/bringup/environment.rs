@@ -74,7 +74,7 @@ impl Environment {
         let (file, debugger) = match self {
             Self::Simulation => return None,
             Self::EmulatedDriver | Self::Real => ("repeat.c", "gdb -ex run -ex bt ./repeat"),
-            // Only files in this folder remain after the machine ends. Its programs read no input.
+            // Only files in FOLDER remain after the virtual machine ends. Programs in the machine cannot read input.
             Self::VirtualMachine => (
                 "FOLDER/repeat.c (and vm --results FOLDER)",
                 "gdb -batch -ex run -ex bt FOLDER/repeat",
@@ -105,7 +105,7 @@ impl Environment {
     /// Says how to read the kernel's log if this program cannot read it.
     pub fn advise_kernel_log(self) -> Option<&'static str> {
         match self {
-            // The emulated driver logs nothing there.
+            // The simulation and the emulated driver write nothing to the kernel's log.
             Self::Simulation | Self::EmulatedDriver => None,
             Self::VirtualMachine => Some("write the kernel's log to a file: vm --dmesg FILE"),
             Self::Real => Some("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu"),

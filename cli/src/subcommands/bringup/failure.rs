@@ -31,8 +31,7 @@ pub struct Failure {
     pub failed_requests: Vec<String>,
     /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. The failed
     /// requests are then results of the failure, not its cause.
-    #[serde(rename = "failed_requests_are_later")]
-    pub are_requests_later: bool,
+    pub failed_requests_are_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     #[serde(rename = "rests_on")]
     pub interfaces: Vec<UsedInterface>,
@@ -67,7 +66,7 @@ pub struct FailedCall {
 pub struct UsedInterface {
     #[serde(flatten)]
     pub interface: Interface,
-    /// The result; `None` if the driver is not emulated, or does not log the requests.
+    /// The result. `None` if the driver is not emulated, or does not log the requests.
     #[serde(rename = "answer")]
     pub result: Option<DriverResult>,
 }
@@ -112,8 +111,8 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns `None` if the run has not
-    /// failed.
+    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns
+    /// `None` if the run has not failed.
     pub fn of(run: &LevelRun, command: &str) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
@@ -149,7 +148,7 @@ impl Failure {
             call: call.map(FailedCall::of),
             other_calls: cause.other_calls(&run.calls),
             failed_requests: run.failed_requests(LOG_LINES),
-            are_requests_later: call.is_some_and(|call| run.requests_fail_after(call)),
+            failed_requests_are_later: call.is_some_and(|call| run.requests_fail_after(call)),
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
@@ -360,7 +359,7 @@ impl LevelRun {
         }
     }
 
-    /// Returns the copy whose wrong result `last` found; `None` unless `last` is a comparison after a copy.
+    /// Returns the copy whose wrong result `last` found. Returns `None` unless `last` is a comparison after a copy.
     fn copy_before(&self, last: &Call) -> Option<&Call> {
         let (process, thread) = (last.begin.id.process, last.begin.thread);
         let by_thread =
@@ -374,8 +373,8 @@ impl LevelRun {
     }
 
     /// Returns the calls up to the call that shows the failure, without queries of agents and pools. If a thread other
-    /// than the main thread failed, returns the first calls of the main thread, then the last round of that thread. If
-    /// no call failed, returns all calls of the main thread, with queries.
+    /// than the main thread failed, returns the first calls of the main thread, then the last round of the failed
+    /// thread. If no call failed, returns all calls of the main thread, with queries.
     fn listed_calls(&self) -> Vec<String> {
         let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);

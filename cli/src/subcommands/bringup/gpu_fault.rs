@@ -8,12 +8,13 @@ const MESSAGE: &str = "Memory access fault by GPU";
 /// The words with which amdgpu logs a fault. The address follows in this line or in one of the next two:
 /// `amdgpu: [gfxhub0] no-retry page fault (src_id:0 …)`, `amdgpu:   in page starting at address 0x00007f… from …`.
 const KERNEL_MESSAGE: &str = "page fault";
+/// The number of lines that are searched for the address, from the line with [`KERNEL_MESSAGE`] on.
 const KERNEL_LINES: usize = 3;
 
 /// A page fault of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuFault {
-    /// The address; `None` if no message names it.
+    /// The address. `None` if no message names it.
     pub address: Option<u64>,
 }
 

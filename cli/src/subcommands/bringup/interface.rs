@@ -4,9 +4,10 @@
 use super::level::Level;
 use serde::Serialize;
 
+/// A kernel interface: a request to a device or file, and the kernel function that handles the request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interface {
-    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if the log does not contain
+    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`. Empty if the log does not contain
     /// the requests.
     #[serde(rename = "log")]
     pub logged: &'static str,
@@ -118,8 +119,8 @@ const INTERRUPT: Interface =
 /// The interfaces that an allocation of pool memory uses.
 const POOL_ALLOCATION: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
 
-/// The interfaces that each call uses, in the order of use. `library` is the loading of the library; `fill` and
-/// `compare` are writes and reads by the CPU.
+/// The interfaces that each call uses, in the order of use. `library` stands for loading the library. `fill` and
+/// `compare` stand for writes and reads by the CPU.
 pub const TABLE: &[(&str, &[Interface])] = &[
     ("library", &[LIBRARY]),
     (
@@ -234,8 +235,8 @@ pub fn is_requested(line: &str) -> bool {
     function_of(line).is_some()
 }
 
-/// Returns which kernel function to suspect first, and for which request. Used if a level found a wrong result although
-/// all requests succeeded; `call` is the call that the level reported.
+/// Returns which kernel function to suspect first, and for which request, if a level found a wrong result although all
+/// requests succeeded. `call` is the call that the level reported.
 pub fn suspect(level: Level, call: &str) -> Option<String> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),

@@ -117,7 +117,7 @@ impl Level {
     }
 
     /// Returns the number of granules of the level's memory.
-    pub fn granules(self) -> usize {
+    pub fn granule_count(self) -> usize {
         match self {
             Self::Data | Self::Sdma | Self::Blit => 4,
             Self::Offset => 2,
@@ -126,7 +126,7 @@ impl Level {
     }
 
     /// Returns the environment variable that the level's process needs, and the value of the variable.
-    pub fn variable(self) -> Option<(&'static str, &'static str)> {
+    pub fn environment_variable(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Sdma => Some(("HSA_ENABLE_SDMA", "1")),
             Self::Blit => Some(("HSA_ENABLE_SDMA", "0")),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineCheck {
-    /// Whether the check passed; `None` if the state is not known.
+    /// Whether the check passed. `None` if the state is not known.
     pub passed: Option<bool>,
     /// The state that the check found, or what is not known and why.
     pub what: String,

@@ -58,13 +58,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     // Check the arguments before running anything.
     args.simulation_config()?;
-    args.program.as_deref().map_or(Ok(()), output::check)?;
+    args.program.as_deref().map_or(Ok(()), output::check_writable)?;
     let mut log = args.log.as_deref().map(create_log).transpose()?;
     let mut kernel = KernelLog::open_at_end();
-    args.output.check()?;
+    args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
-    // The table is written level by level.
-    // The reader of a table copies its commands, so that names stay without --redact.
+    // The table is written level by level. Without --redact, the table keeps the names of the user and of the home
+    // folder, because its readers copy commands.
     let open_table = || match args.privacy.removes_folders() {
         true => args.output.private_stream(&args.privacy),
         false => args.output.stream(),
@@ -83,8 +83,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
-            let written =
-                write_log(log, &run).map_err(|cause| output::failed("the log (--log)", &cause));
+            let written = write_log(log, &run)
+                .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }
@@ -184,7 +184,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     })
 }
 
-/// Writes the runtime and how the results are produced.
+/// Writes a description of the runtime and of the run.
 fn write_notes(ktap: &mut Ktap<Screen<'_>>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
     let runtime = match &run.runtime {
         Some(Some(path)) => path,
@@ -213,12 +213,12 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults
 }
 
-/// Runs a level, or the part of the level's other process, in a process that `bringup` has started.
+/// Runs a level's main process or another process of the level. `bringup` has started this process as a worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, messages) = begin()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
     if args.other_process.is_some() {
-        return run_level::run_in_second_process(args, level, &recorder, &requests);
+        return run_level::run_in_other_process(args, level, &recorder, &requests);
     }
     run_level::run_level(args, level, &recorder)?;
     Ok(Exit::Success)
@@ -261,14 +261,14 @@ fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The library's file; `null` if there is no library or the runtime is the simulation.
+    /// The library's file. `null` if there is no library or the runtime is the simulation.
     runtime: Option<&'a str>,
     simulation: bool,
     /// Whether SIGINT or SIGTERM ended the run early.
     interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
-    /// The quirks that the library looked for after the last level; `null` if it did not look for any.
+    /// The quirks that the library looked for after the last level. `null` if the library did not look for quirks.
     probes: Option<Vec<ProbeDescription>>,
 }
 

@@ -149,8 +149,9 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.free(&va, size)
 }
 
-/// Records whether the export or the import returned other memory. To find out, the CPU reads the dma-buf without an
-/// import. If the CPU cannot read the dma-buf, the export is the cause, because the import only opens exported memory.
+/// Records whether the export or the import returned the wrong memory. To find out, the CPU reads the dma-buf without
+/// an import. If the CPU cannot read the dma-buf, attributes the failure to the export, because the import only opens
+/// exported memory. The message then names both calls.
 fn attribute_to_export_or_import(
     hsa: &Hsa<'_>,
     resources: &Resources,

@@ -5,14 +5,14 @@
 
 /* Constants of libdrm's headers, and functions of the copy of libdrm that the runtime has loaded. */
 enum { DMA_BUF = 2, REPLACE = 4, AMDGPU_VM_PAGE_READABLE = 2, ALL_PERMISSIONS = 14 };
-struct import {
+struct imported_buffer {
   void *buffer;
   uint64_t size;
 };
-static int (*initialize)(int, uint32_t *, uint32_t *, void **);
-static int (*import)(void *, unsigned, uint32_t, struct import *);
-static int (*operate)(void *, void *, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t);
-static int (*free_buffer)(void *);
+static int (*device_initialize)(int, uint32_t *, uint32_t *, void **);
+static int (*bo_import)(void *, unsigned, uint32_t, struct imported_buffer *);
+static int (*bo_va_op_raw)(void *, void *, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t);
+static int (*bo_free)(void *);
 static void *device;
 static volatile int faulted;
 static UNUSED char page[4096] __attribute__((aligned(4096)));
@@ -47,19 +47,19 @@ static UNUSED void open_address_space(hsa_agent_t agent) {
     fprintf(stderr, "no libdrm_amdgpu, or cannot open %s\n", path);
     exit(1);
   }
-  *(void **)&initialize = dlsym(libdrm, "amdgpu_device_initialize");
-  *(void **)&import = dlsym(libdrm, "amdgpu_bo_import");
-  *(void **)&operate = dlsym(libdrm, "amdgpu_bo_va_op_raw");
-  *(void **)&free_buffer = dlsym(libdrm, "amdgpu_bo_free");
-  check_libdrm(initialize(file, &major, &minor, &device), "amdgpu_device_initialize");
+  *(void **)&device_initialize = dlsym(libdrm, "amdgpu_device_initialize");
+  *(void **)&bo_import = dlsym(libdrm, "amdgpu_bo_import");
+  *(void **)&bo_va_op_raw = dlsym(libdrm, "amdgpu_bo_va_op_raw");
+  *(void **)&bo_free = dlsym(libdrm, "amdgpu_bo_free");
+  check_libdrm(device_initialize(file, &major, &minor, &device), "amdgpu_device_initialize");
 }
 
 static UNUSED void replace(int dmabuf, void *va, size_t bytes, size_t offset, uint64_t permissions) {
-  struct import memory;
-  check_libdrm(import(device, DMA_BUF, (uint32_t)dmabuf, &memory), "amdgpu_bo_import");
-  int result = operate(device, memory.buffer, offset, bytes, (uintptr_t)va, permissions, REPLACE);
+  struct imported_buffer memory;
+  check_libdrm(bo_import(device, DMA_BUF, (uint32_t)dmabuf, &memory), "amdgpu_bo_import");
+  int result = bo_va_op_raw(device, memory.buffer, offset, bytes, (uintptr_t)va, permissions, REPLACE);
   check_libdrm(result, "amdgpu_bo_va_op_raw");
-  free_buffer(memory.buffer);
+  bo_free(memory.buffer);
 }
 
 static UNUSED void expect_fault(hsa_signal_t signal) {

@@ -51,7 +51,7 @@ const PARAMETERS: &[(&str, &[&str])] = &[
     ("amdgpu_bo_va_op_raw", &["dmabuf", "va", "size", "offset", "permissions"]),
 ];
 
-/// Returns the names of the parameters of a function; empty if it is not listed.
+/// Returns the names of the parameters of a function. Returns an empty list if the function is not in [`PARAMETERS`].
 fn parameters(call: &str) -> &'static [&'static str] {
     PARAMETERS.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }

@@ -25,8 +25,8 @@ const FIRST: u32 = 0x9e55_0001;
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
-/// The time within which memory must become available. In "pressure", other processes release the memory; in "killed",
-/// the driver frees the memory of the killed process.
+/// The time within which memory must become available. In the level "pressure", other processes release the memory. In
+/// the level "killed", the driver frees the memory of the killed process.
 const FREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.
@@ -165,7 +165,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// Runs the other process of "killed": holds memory until it is killed.
+/// Runs the other process of "killed": holds memory until the process is killed.
 pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let size = large_size(resources, hsa.available_memory(gpu).unwrap_or_default());

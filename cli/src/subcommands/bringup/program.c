@@ -1,4 +1,4 @@
-/* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. Needs no headers of ROCm. To build:
+/* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. The program needs no headers of ROCm. To build:
  *
  *   cc -g -o repeat repeat.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1 -lpthread
  */
@@ -89,8 +89,9 @@ static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step
   }
 }
 
-/* Forks a second process. Must be called before the runtime starts. Returns a socket to that process. */
-static UNUSED int start(void (*other)(int)) {
+/* Forks a second process, which calls `other`. Must be called before the runtime starts. Returns a socket to the second
+ * process. */
+static UNUSED int start_process(void (*other)(int)) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) exit(1);
   if (fork() == 0) {

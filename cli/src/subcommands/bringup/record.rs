@@ -15,14 +15,15 @@ pub enum Record {
     Failed(CallId),
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
-    /// The level fails because of the last call of the function `call`, even if the call succeeded. A call of `task`
-    /// is preferred. With `first`, only calls with this first argument count, such as copies to an address.
+    /// The level fails because of the last call of the function `call`, even if the call succeeded. The parent prefers
+    /// a call by `task`. With `first`, the parent considers only calls with this first argument, such as copies to an
+    /// address.
     Attributed { task: String, call: String, first: Option<String>, what: String },
     /// The level does not apply. Contains the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
     Fact(String),
-    /// The library that was loaded; `None` for the simulation.
+    /// The library that was loaded. `None` for the simulation.
     Runtime(Option<String>),
     /// No library was found. Lists the rejected files.
     NoLibrary(String),
@@ -33,9 +34,9 @@ pub enum Record {
 /// Identifies a call.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct CallId {
-    /// The number of the process, 0 for the level's first.
+    /// The number of the process, 0 for the level's first process.
     pub process: u8,
-    /// The number of the call in that process.
+    /// The number of the call in the process.
     #[serde(rename = "call")]
     pub number: u64,
 }
@@ -45,7 +46,7 @@ pub struct CallId {
 pub struct Begin {
     #[serde(rename = "number")]
     pub id: CallId,
-    /// The number of the thread, from 1; 0 for the main thread.
+    /// The number of the thread, from 1. The main thread has the number 0.
     pub thread: u32,
     /// Process and thread ID: `16306:16308`.
     pub task: String,
@@ -62,7 +63,7 @@ pub struct Begin {
 pub struct Return {
     #[serde(rename = "number")]
     pub id: CallId,
-    /// The status; `None` if the step has none.
+    /// The status. `None` if the step returns no status.
     pub status: Option<u32>,
     /// The output arguments.
     #[serde(rename = "answered")]
@@ -71,15 +72,16 @@ pub struct Return {
     pub logs: Logs,
 }
 
-/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of the
-/// expression. For an output, `value` is `out`; for a callback, `callback`; for a literal, the name of the parameter.
+/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of
+/// the expression. The value of an output is `out`, and the value of a callback is `callback`. The value of a literal
+/// is the name of the parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,
     pub value: String,
 }
 
-/// The lengths of the logs when a record is sent.
+/// The lengths of the logs in bytes when a record is sent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Logs {
     /// The length of the emulated driver's log.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 thread_local! {
-    /// The number of this thread, from 1; 0 for the main thread.
+    /// The number of this thread, from 1. The main thread has the number 0.
     static THREAD_NUMBER: Cell<u32> = const { Cell::new(0) };
     static LAST_CALL: Cell<Option<CallId>> = const { Cell::new(None) };
 }
@@ -22,6 +22,7 @@ thread_local! {
 pub struct Recorder {
     messages: Messages,
     process: u8,
+    /// The number of calls so far.
     calls: AtomicU64,
     driver_log: Option<PathBuf>,
 }
@@ -31,7 +32,7 @@ pub struct Recorder {
 pub struct AlreadyReported;
 
 impl Recorder {
-    /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first.
+    /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first process.
     pub fn new(messages: Messages, process: u8) -> Self {
         let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
         Self { messages, process, calls: AtomicU64::new(0), driver_log }
@@ -117,7 +118,8 @@ impl Recorder {
         self.send(&Record::Fact(message.into()));
     }
 
-    /// Returns the end of a message that names this process, ` of process 2`; empty for the level's first process.
+    /// Returns the end of a message that names this process, ` of process 2`. Returns an empty text for the level's
+    /// first process.
     pub fn process_suffix(&self) -> String {
         match self.process {
             0 => String::new(),

@@ -45,7 +45,7 @@ pub fn program_source(run: &LevelRun) -> String {
         _ => (calls_of(failed_process), Vec::new()),
     };
     let mut text = HEAD.replace("LEVEL", run.level.title());
-    text = text.replace("GRANULES", &run.level.granules().to_string());
+    text = text.replace("GRANULES", &run.level.granule_count().to_string());
     text = text.replacen("DECLARATIONS", &declarations(), 1);
     if matches!(run.level, Level::Offset | Level::Permission) {
         text.push_str(PAGE_TABLE);
@@ -66,11 +66,11 @@ pub fn program_source(run: &LevelRun) -> String {
         text.push_str("  }\n  return NULL;\n}\n");
     }
     text.push_str("\nint main(void) {\n");
-    if let Some((name, value)) = run.level.variable() {
+    if let Some((name, value)) = run.level.environment_variable() {
         let _ = writeln!(text, "  setenv(\"{name}\", \"{value}\", 1);");
     }
     if !other.is_empty() {
-        text.push_str("  int socket = start(other_process);\n");
+        text.push_str("  int socket = start_process(other_process);\n");
     }
     let in_main_thread = |call: &&Call| call.begin.thread == 0;
     if threads > 0 {
@@ -96,8 +96,8 @@ fn write_body(text: &mut String, calls: &[&Call]) {
     write_statements(text, calls, "  ");
 }
 
-/// Returns the calls of one thread up to the end of its first round. Chooses the thread that failed, if one did. All
-/// rounds and threads make the same calls.
+/// Returns the calls of one thread up to the end of its first round. Chooses the thread of the failed call, if a call
+/// failed. All rounds and threads make the same calls.
 fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     let thread = failed.map_or(1, |call| call.begin.thread.max(1));
     let by_thread: Vec<_> =
@@ -150,8 +150,9 @@ fn write_statements(text: &mut String, calls: &[&Call], indent: &str) {
     }
 }
 
-/// Writes releases of the resources that the calls have not released: a failed round stops early, and some memory
-/// is allocated once for all rounds. AMD's runtime crashes in `hsa_shut_down` if a GPU's mapping still exists.
+/// Writes calls that release the resources that `calls` do not release. A failed round stops before its releases, and
+/// some memory is allocated once for all rounds. AMD's runtime crashes in `hsa_shut_down` if a GPU's mapping still
+/// exists.
 fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
     let was_called = |name: &str| calls.iter().any(|call| call.begin.call == name);
     for (allocate, release, arguments) in RELEASES {

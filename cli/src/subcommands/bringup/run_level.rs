@@ -24,10 +24,10 @@ const ROUNDS: u32 = 64;
 const BY_CPU: u32 = 0x0c90_0001;
 /// The first of the numbers that the level "gpu" writes.
 const BY_GPU: u32 = 0x6900_0001;
-/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the position of the other
-/// GPU among those that can access the memory, from 1.
+/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the number of the peer,
+/// from 1. The peers are the other GPUs that can access the memory.
 const BY_OWNER: u32 = 0x9ee2_0000;
-/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the same position.
+/// The first of the numbers that a peer writes in "peer". Bits 8 to 15 contain the number of the peer, from 1.
 const BY_PEER: u32 = 0x9ee3_0000;
 /// The first of the numbers in memory that is mapped twice in "peer".
 const MAPPED_TWICE: u32 = 0x9ee4_0001;
@@ -37,11 +37,11 @@ const MAPPED_TWICE: u32 = 0x9ee4_0001;
 pub struct Resources {
     pub cpu: Agent,
     pub gpus: Vec<Agent>,
-    /// Memory of the first GPU.
+    /// The first GPU's pool.
     pub pool: Pool,
-    /// The size of the memory that a level creates, in bytes: [`Level::granules`] granules.
+    /// The size of the memory that a level creates, in bytes: [`Level::granule_count`] granules.
     pub size: usize,
-    /// Memory of the CPU, for the levels that need it.
+    /// The CPU's pool, for the levels that need CPU memory.
     pub host_pool: Option<Pool>,
 }
 
@@ -58,8 +58,8 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     Ok(())
 }
 
-/// Runs the part of a level that a second process performs, in that process.
-pub fn run_in_second_process(
+/// Runs the part of a level that belongs to another process than the level's first. Called in that other process.
+pub fn run_in_other_process(
     args: &Bringup,
     level: Level,
     recorder: &Recorder,
@@ -132,10 +132,10 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
         run_with_agents(hsa, level)?;
     }
     match level {
-        // Do not call hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
+        // Do not call hsa_shut_down: with HSA_ENABLE_SDMA=0, this function aborts in one of four runs in ROCm 6.1.2,
         // because it locks a mutex of a destroyed queue.
         Level::Blit => Ok(()),
-        // Do not call hsa_shut_down: after a GPU fault, it waits forever for the GPU's queue.
+        // Do not call hsa_shut_down: after a GPU fault, this function waits forever for the GPU's queue.
         Level::Permission => Ok(()),
         _ => hsa.shut_down(),
     }
@@ -199,7 +199,7 @@ pub fn find_resources(
         true => Some(find_pool(hsa, &cpu, "host_pool")?.0),
         false => None,
     };
-    Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
+    Ok(Resources { cpu, gpus, pool, size: info.granule * level.granule_count(), host_pool })
 }
 
 /// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the

@@ -36,7 +36,7 @@ pub fn print_level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
         }
         Outcome::Failed(cause) => {
             let description = run.describe(cause);
-            // The report of the failure lists the rejected files.
+            // Print only the first line. The report of the failure lists the rejected files.
             let first = description.lines().next().unwrap_or_default();
             let first = first.strip_suffix("; tried or ignored:").unwrap_or(first);
             print_line(out, RED, "✗", title, first, Some(run.took))
@@ -96,7 +96,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
         writeln!(out, "  at the same time in {call}")?;
     }
     if !failure.failed_requests.is_empty() {
-        let title = match failure.are_requests_later {
+        let title = match failure.failed_requests_are_later {
             false => "Requests to the emulated driver that failed or have not returned",
             true => "Requests that failed after this call: a result of the failure, not its cause",
         };
@@ -112,7 +112,8 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
                 Some(DriverResult::NoRequest) => (DIM, "·"),
                 None => (Style::new(), " "),
             };
-            let (file, request) = (short(interface.file), short(interface.request));
+            let (file, request) =
+                (without_prefix(interface.file), without_prefix(interface.request));
             let line = format!("{file:9} {request:29} {}", interface.function);
             out.write_styled(style, mark)?;
             writeln!(out, " {}", line.trim_end())?;
@@ -166,7 +167,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
 }
 
 /// Removes the prefix of a request or a file. The table has a column for the device, so the prefix is not needed.
-fn short(name: &str) -> &str {
+fn without_prefix(name: &str) -> &str {
     let prefixes = ["DRM_IOCTL_", "AMDKFD_IOC_", "/dev/dri/", "/sys/…/kfd/"];
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }

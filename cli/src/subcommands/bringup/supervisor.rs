@@ -1,4 +1,4 @@
-//! The parent's side of a level: starts its process, receives its records and derives the outcome.
+//! Runs a level from the parent process: starts the level's process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
 use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
@@ -42,7 +42,8 @@ pub enum Cause {
     /// The result is wrong, although the calls may have succeeded. Contains the index of the call that is the cause, or
     /// of the last call.
     Wrong(Option<usize>, String),
-    /// The driver returned an error, but no call of the level failed. Contains the index of the call that received the error.
+    /// The driver returned an error, but no call of the level failed. Contains the index of the call that received the
+    /// error.
     DriverError(Option<usize>, String),
     /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
     /// and the calls in flight.
@@ -65,7 +66,7 @@ pub struct LevelRun {
     pub took: Duration,
     /// The time from the last record of the level to the end of the level or to the time limit.
     pub idle: Duration,
-    /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
+    /// The lines of the emulated driver's log with their offsets. `None` if the driver is not emulated.
     pub driver: Option<Vec<(u64, String)>>,
     /// The output of the runtime.
     pub output: String,
@@ -99,7 +100,7 @@ pub fn supervise(
     let mut command =
         crate::program::worker_command().context("cannot start this program again")?;
     command.args(arguments).env("HSA_KFD_LOG", &driver_log);
-    command.envs(level.variable());
+    command.envs(level.environment_variable());
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
@@ -253,8 +254,8 @@ impl Records {
         }
     }
 
-    /// Returns the index of the last call of a function by this task; if the task made no such call, by any task. If
-    /// `first` is given, considers only calls with this first argument.
+    /// Returns the index of the last call of a function by this task. If the task has not called the function, returns
+    /// the last call by any task. If `first` is given, considers only calls with this first argument.
     fn last_call_of(&self, task: &str, function: &str, first: Option<&str>) -> Option<usize> {
         let is_call = |call: &Call| {
             let argument = call.begin.arguments.first().map(|argument| argument.name.as_str());
@@ -272,7 +273,7 @@ impl Records {
     fn in_flight(&self) -> Vec<usize> {
         let has_no_end = |index: &usize| self.calls[*index].end.is_none();
         let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(has_no_end).collect();
-        // Waiting calls come last, because they only wait for a process that hangs.
+        // Calls that wait for another process come last, because the other process is the one that hangs.
         in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
         in_flight
     }
@@ -321,7 +322,7 @@ impl LevelRun {
         GpuFault::find(&self.output, kernel).filter(|_| self.level != Level::Permission)
     }
 
-    /// Describes the failure in one sentence, which begins with a GPU fault that happened.
+    /// Describes the failure in one sentence. If a GPU faulted, the sentence begins with the fault.
     pub fn describe(&self, cause: &Cause) -> String {
         let what = cause.describe(&self.calls);
         match self.gpu_fault() {
@@ -332,7 +333,7 @@ impl LevelRun {
         }
     }
 
-    /// Sorts the calls in flight: first those during which the driver returned an error.
+    /// Sorts the calls in flight: calls during which the driver returned an error come first.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {

@@ -1,6 +1,6 @@
 //! The arguments of `hsa-vmm conform`.
 
-use crate::arguments::{Common, option_with_value, parse_time};
+use crate::arguments::{CommonOptions, option_with_value, parse_time};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 pub struct Conform {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// Run only cases whose name contains PATTERN; a PATTERN with `*` must match the whole name; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub filter: Vec<String>,

@@ -24,8 +24,8 @@ impl BackgroundOutput {
         }
     }
 
-    /// Removes requests and lines that were logged in at least as many failed cases as passed cases. They are not usual:
-    /// after a fault, a case can pass although a request fails.
+    /// Removes requests and lines that were logged in at least as many failed cases as passed cases. These requests and
+    /// lines are not background: after a fault, a case can pass although a request fails.
     pub fn remove_frequent_in_failures(&mut self, report: &Report) {
         let is_failure = |status| status == Status::Fail;
         let failed = report.cases.iter().filter(|case| is_failure(case.status));
@@ -46,8 +46,8 @@ impl BackgroundOutput {
         is_background.then(|| short_form(line))
     }
 
-    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual
-    /// lines. A request that fails in every run may be the cause if no other request failed.
+    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of the
+    /// background lines. A request that fails in every run may be the cause if no other request failed.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
@@ -97,30 +97,30 @@ mod tests {
     use super::*;
     use hsa_vmm_conformance::CaseReport;
 
-    fn request(end: &str) -> String {
+    fn log_line(end: &str) -> String {
         format!("driver: 1:1 0.5 kfd GET_DMABUF_INFO fd=7 size=0x0 {end} (1.0 us)")
     }
 
     #[test]
-    fn lines_of_passing_cases_are_usual() {
+    fn lines_of_passing_cases_are_background() {
         let mut background = BackgroundOutput::default();
         background.add(
-            [request("= EINVAL").as_str(), &request("-> ok"), "4 Signals leaked."].into_iter(),
+            [log_line("= EINVAL").as_str(), &log_line("-> ok"), "4 Signals leaked."].into_iter(),
         );
-        let short = background.background_short_form(&request("= EINVAL"));
+        let short = background.background_short_form(&log_line("= EINVAL"));
         assert_eq!(short.as_deref(), Some("kfd GET_DMABUF_INFO EINVAL"));
         assert_eq!(
             background.background_short_form("12 Signals leaked.").as_deref(),
             Some("12 Signals leaked.")
         );
-        for line in [&request("= EIO"), &request("-> ok"), "HSA exception: BadAlloc", ""] {
+        for line in [&log_line("= EIO"), &log_line("-> ok"), "HSA exception: BadAlloc", ""] {
             assert_eq!(background.background_short_form(line), None, "{line}");
         }
     }
 
     #[test]
-    fn usual_request_is_cause_if_no_other_request_fails() {
-        let (background, einval) = (BackgroundOutput::default(), request("= EINVAL"));
+    fn background_request_is_cause_if_no_other_fails() {
+        let (background, einval) = (BackgroundOutput::default(), log_line("= EINVAL"));
         let output = format!("{einval}\n4 Signals leaked.\n");
         let (causes, in_short) = background.split(&output);
         assert_eq!((causes, in_short.len()), (vec![einval.as_str(), "4 Signals leaked."], 0));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn request_frequent_in_failures_is_not_usual() {
+    fn request_frequent_in_failures_is_not_background() {
         let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::default()).unwrap();
         let options = hsa_vmm_conformance::Options {
             filters: vec!["map.handle.zero".to_owned()],
@@ -141,16 +141,16 @@ mod tests {
         };
         let mut report = hsa_vmm_conformance::run(&runtime, &options, &mut |_| ());
         let failed = |error: &str| CaseReport {
-            output: Some(request(error)),
+            output: Some(log_line(error)),
             ..CaseReport::new("a", "", Status::Fail)
         };
         report.cases = vec![failed("= EINVAL"), failed("= EINVAL"), failed("= EIO")];
         let mut background = BackgroundOutput::default();
         for error in ["= EINVAL", "= EIO", "= EIO"] {
-            background.add([request(error).as_str()].into_iter());
+            background.add([log_line(error).as_str()].into_iter());
         }
         background.remove_frequent_in_failures(&report);
-        assert_eq!(background.background_short_form(&request("= EINVAL")), None);
-        assert!(background.background_short_form(&request("= EIO")).is_some());
+        assert_eq!(background.background_short_form(&log_line("= EINVAL")), None);
+        assert!(background.background_short_form(&log_line("= EIO")).is_some());
     }
 }

@@ -8,8 +8,8 @@ use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// The name of the last result. It fails if the runtime did not start again after a crash, if it did not stop at the end,
-/// or if the run was interrupted.
+/// The name of the last result. This result is a failure if the runtime did not start again after a crash, if the
+/// runtime did not stop at the end, or if the run was interrupted.
 const PROCESS: &str = "process";
 
 /// Writes results in the order of the cases.
@@ -39,7 +39,7 @@ impl KtapStream {
         lines.iter().try_for_each(|line| self.ktap.write_note(line))
     }
 
-    /// Adds a result. Writes each result for which all earlier cases have a result.
+    /// Adds a result. Writes the results of all cases before the first case without a result.
     pub fn add(&mut self, case: &CaseReport) -> io::Result<()> {
         self.pending.insert(case.name.clone(), case.clone());
         while let Some(next) = self.cases.get(self.written)

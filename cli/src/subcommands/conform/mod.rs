@@ -41,7 +41,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.list {
         return list_cases(args);
     }
-    args.output.check()?;
+    args.output.check_writable()?;
     let mut options = options(args)?;
     let selected = options.selected();
     if selected.is_empty() {
@@ -88,7 +88,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
     let closing = closing_lines(&report, writer.hangs, interruption.is_some());
-    // The table ends with these lines; other formats are for programs.
+    // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
@@ -118,8 +118,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the last lines of a run for people: what a table omits, the reason for an early end, and the counts by
-/// status.
+/// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
+/// for an early end, and the counts by status.
 fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
@@ -209,7 +209,7 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
-    /// Writes how KTAP results are produced. `runtime` describes the runtime.
+    /// Writes a description of the run to KTAP output. `runtime` describes the runtime.
     fn describe(&mut self, args: &Conform, runtime: &str, driver: Option<Driver>) {
         let Some(stream) = &mut self.stream else { return };
         let config = args.common.runtime.config_text();
@@ -219,16 +219,18 @@ impl ResultWriter {
         self.error = self.error.take().or(written.err());
     }
 
-    /// Adds the result of a case from the interrupted run that this run continues.
-    fn add_finished(&mut self, case: &CaseReport) {
+    /// Writes a result to KTAP output, but not to the partial file. The partial file already contains the results of
+    /// the interrupted run that this run continues.
+    fn add_to_stream(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
+    /// Writes a result to the partial file and to KTAP output.
     fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
-        self.add_finished(case);
+        self.add_to_stream(case);
     }
 }
 
@@ -331,7 +333,7 @@ fn run_all(
         return Ok(report);
     }
     let add_finished = |writer: &mut ResultWriter| {
-        options.finished.iter().for_each(|case| writer.add_finished(case))
+        options.finished.iter().for_each(|case| writer.add_to_stream(case))
     };
     let log = RefCell::new(DriverLog::open());
     let mut command = || {

@@ -38,7 +38,7 @@ pub struct PartialFile {
 
 impl PartialFile {
     /// Creates the file, or opens the file of an interrupted run. Returns the file and the results that it
-    /// contains; `None` if the results go to standard output, a device or a pipe.
+    /// contains. `None` if the results go to standard output, a device or a pipe.
     pub fn open(
         output: &Output,
         resume: bool,
@@ -52,7 +52,7 @@ impl PartialFile {
             if resume { read_results(&path, cases, &options)? } else { (Vec::new(), 0) };
         let mut file = OpenOptions::new();
         file.create(true).append(true);
-        let failed = |cause| output::failed(path.display(), &cause);
+        let failed = |cause| output::record_failure(path.display(), &cause);
         let file = file.open(&path).map_err(failed)?;
         // Remove an incomplete last line or, if no run is resumed, the earlier content.
         file.set_len(length).map_err(failed)?;
@@ -85,11 +85,11 @@ impl PartialFile {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let written = (&self.file).write_all(&text).and_then(|()| self.file.sync_data());
-        Ok(written.map_err(|cause| output::failed(self.path.display(), &cause))?)
+        Ok(written.map_err(|cause| output::record_failure(self.path.display(), &cause))?)
     }
 }
 
-/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the machine
+/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the computer
 /// stopped, the last line may be incomplete.
 fn read_results(
     path: &Path,

@@ -19,9 +19,9 @@ const NOT_TRIED: &str = "not tried: ";
 /// The maximum number of cases of a cause that are named after the first.
 const NAMES: usize = 8;
 
-/// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason share one line. `background` contains what was logged during cases that passed.
-/// `bringup` is the command to try next.
+/// Prints a table of all cases or, with `failures_only`, of the failed cases. Then prints each cause of failures once.
+/// Successive cases that were not tried for the same reason share one line. `background` contains what was logged
+/// during cases that passed. `bringup` is the command to try next.
 pub fn print_report(
     out: &mut Screen<'_>,
     report: &Report,
@@ -68,9 +68,9 @@ pub fn print_report(
     Ok(())
 }
 
-/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which the
-/// driver returned an error. If the failure names no call, as for wrong data, returns `true` unless the case is about
-/// IPC. Levels also compare data, but no level uses IPC.
+/// Returns whether `bringup` can repeat the failure of a case: one of its levels makes the failed call, or a request to
+/// the driver that failed during the case. If the failure names no call, as for wrong data, returns `true` except for
+/// cases about IPC. Levels also compare data, but no level uses IPC.
 fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
@@ -186,7 +186,8 @@ fn print_output(
     Ok(())
 }
 
-/// Returns the command that runs a case in gdb. Programs in the virtual machine read no input.
+/// Returns the command that runs a case in gdb. In the virtual machine, gdb runs as a batch, because programs there
+/// cannot read input.
 fn in_gdb(command: &str) -> String {
     let in_process = command.replacen(" conform", " conform --in-process", 1);
     let is_in_machine = command.contains(" vm ");

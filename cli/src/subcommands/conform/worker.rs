@@ -36,7 +36,7 @@ pub fn options(args: &Conform) -> io::Result<Options> {
     let words = [peer.get_program()].into_iter().chain(peer.get_args());
     let peer = words.map(Into::into).collect();
     let (profile, page_tables) = (args.profile, args.page_tables);
-    // If the time limit was extended for a slow machine, the second process of a case gets two thirds of the time.
+    // If the time limit of a case was extended for a slow machine, the peer's limit is two thirds of this limit.
     let peer_time_limit = peer::TIME_LIMIT.max(args.time_limit / 3 * 2);
     Ok(Options { profile, page_tables, peer, peer_time_limit, ..Options::default() })
 }

@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm fuzz`.
 
 use crate::arguments::parse_time;
-use crate::arguments::{Common, RunFormat};
+use crate::arguments::{CommonOptions, RunFormat};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::Args;
@@ -23,7 +23,7 @@ Exit status: 0 no sequence failed, 1 a sequence failed.";
 #[derive(Args, Debug)]
 pub struct Fuzz {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The seed of the sequences; a new one each time by default
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,

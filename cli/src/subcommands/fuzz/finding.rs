@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Finding {
     failure: Failure,
-    /// The sequences that show the failure, one after another in one process; usually one.
+    /// The sequences that show the failure when one process runs them one after another. Usually, there is one.
     sequences: Vec<Sequence>,
     /// The number of operations before shrinking.
     original_length: usize,
@@ -31,16 +31,17 @@ pub struct Finding {
 /// The result of repeating the saved sequences, each time in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// The number of tries in which a failure occurred; 0 if the failure depends on state that the sequences do not
+    /// The number of tries in which a failure occurred. Zero if the failure depends on state that the sequences do not
     /// create.
     failures: u32,
-    /// The number of repetitions; 0 if the run was interrupted before the sequences were repeated.
+    /// The number of repetitions. Zero if the run was interrupted before the sequences were repeated.
     tries: u32,
 }
 
 /// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit. A
 /// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
+/// The maximum number of operations that the report of a finding lists.
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -131,8 +132,8 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
     }
 }
 
-/// Repeats a sequence: first alone, then after the sequences that its process ran before. Returns the
-/// sequences and the failure if it occurs again.
+/// Repeats the sequence `number`: first alone, then after the sequences that its process ran before. The process ran
+/// every `step`-th sequence. If a failure occurs again, returns the sequences and the failure.
 fn repeat(
     executor: &mut Executor,
     generator: &Generator,

@@ -28,7 +28,7 @@ const COMPARE_EVERY: usize = 16;
 const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
-    args.save.as_deref().map_or(Ok(()), output::check)?;
+    args.save.as_deref().map_or(Ok(()), output::check_writable)?;
     let selected = args.common.runtime.select()?;
     let runtime_note = format!("runtime: {selected}");
     let runtime = match selected {
@@ -59,7 +59,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             "--faults generates the faults, but the simulation `{text}` has faults, too; remove one"
         );
     }
-    args.output.check()?;
+    args.output.check_writable()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
     let generator = Generator { seed, max_operations: MAX_OPERATIONS, runtime, faults, every };
@@ -154,7 +154,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the simulation's configuration; `None` if sequences run on various simulations or on a library.
+/// Returns the simulation's configuration. Returns `None` if sequences run on various simulations or on a library.
 fn simulation_config(runtime: &SequenceRuntime) -> Option<&str> {
     match runtime {
         SequenceRuntime::Simulated(text) => Some(text),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The worker processes. They are killed on drop.
 pub struct Workers<'a> {
     args: &'a Fuzz,
-    /// Whether to print the description of the runtime as soon as a worker has opened it.
+    /// Whether to print the description of the runtime as soon as a worker has opened the runtime.
     prints_runtime: bool,
     workers: Vec<FuzzWorker>,
 }

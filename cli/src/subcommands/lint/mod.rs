@@ -17,7 +17,8 @@ pub const ABOUT: &str = "\
 Mistakes:
   use-after-unmap  addresses used after hsa_amd_vmem_unmap, or a handle after
                    its last release
-  never-granted    a mapping to which no agent ever has access
+  never-granted    a mapping to which no agent ever has access, or no agent has
+                   access when it is copied or filled
   owner-not-last   another GPU gets access after the GPU that owns the memory
                    (ROCm 7.14 rejects this, or corrupts the mapping)
   range-cut        a range begins or ends inside a mapping
@@ -41,7 +42,7 @@ pub struct Lint {
 }
 
 pub fn run(args: &Lint) -> anyhow::Result<Exit> {
-    args.output.check()?;
+    args.output.check_writable()?;
     let recording = Recording::open(&args.file)
         .with_context(|| format!("cannot read {}", args.file.display()))?;
     let mut findings = lint(&recording);

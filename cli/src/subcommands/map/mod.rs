@@ -1,7 +1,7 @@
 //! `hsa-vmm map`: shows the address space at the end of a trace.
 
 use crate::Exit;
-use crate::arguments::Common;
+use crate::arguments::CommonOptions;
 use crate::output::Output;
 use crate::screen::{Screen, note};
 use anyhow::{Context, anyhow, bail};
@@ -43,7 +43,7 @@ pub enum MapFormat {
 #[derive(Args, Debug)]
 pub struct Map {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// Traces, one JSON object a line, plain or gzip; without a file, shows an example
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct Map {
 
 pub fn run(args: &Map) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
-    args.output.check()?;
+    args.output.check_writable()?;
     let recorded = read_recorded(args)?;
     let total = match &recorded {
         Recorded::Trace(trace) => trace.ops.len(),

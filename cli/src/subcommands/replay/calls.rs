@@ -95,12 +95,14 @@ struct Replayer {
     /// The agents, each with its pools.
     cpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
     gpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
-    /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until the
-    /// call has succeeded here.
+    /// The start of each block (a reservation or pool memory), by the number of the block in the plan. `None` until
+    /// this process has reserved or allocated the block.
     blocks: Vec<Option<u64>>,
-    /// The runtime's handles of physical memory, by the number of the handle in the plan; `None` as for `blocks`.
+    /// The runtime's handles of physical memory, by the number of the handle in the plan. `None` until a call in this
+    /// process has returned the handle.
     memories: Vec<Option<u64>>,
-    /// The exported descriptors, by the number of the descriptor in the plan; `None` as for `blocks`.
+    /// The exported descriptors, by the number of the descriptor in the plan. `None` until a call in this process has
+    /// returned the descriptor.
     descriptors: Vec<Option<OwnedFd>>,
     /// The address and the size of each mapping that still exists.
     mapped: Vec<(u64, u64)>,
@@ -121,13 +123,13 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 extern "C" fn add_pool(pool: sys::hsa_amd_memory_pool_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
+    // SAFETY: `Replayer::new` passes a pointer to a vector of pools, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
     sys::HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_agent(agent: sys::hsa_agent_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Replayer::new` passes a pointer to such a vector, which nothing else uses during the call.
+    // SAFETY: `Replayer::new` passes a pointer to a vector of agents, which nothing else uses during the call.
     unsafe { &mut *list.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
     sys::HSA_STATUS_SUCCESS
 }
@@ -184,9 +186,9 @@ impl Replayer {
             vmem,
             cpus,
             gpus,
-            blocks: none(plan.blocks),
-            memories: none(plan.memory_handles),
-            descriptors: (0..plan.descriptors).map(|_| None).collect(),
+            blocks: none(plan.block_count),
+            memories: none(plan.handle_count),
+            descriptors: (0..plan.descriptor_count).map(|_| None).collect(),
             mapped: Vec::new(),
         })
     }
@@ -272,7 +274,7 @@ impl Replayer {
                 let mut address = ptr::null_mut();
                 let result = &raw mut address;
                 let size = size as usize;
-                // Releases before 6.2 cannot align a reservation; the status is compared nevertheless.
+                // Releases before 6.2 cannot align a reservation. Then, reserve without alignment.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
                     // SAFETY: see the start of `repeat`.
                     (Some(alignment), Some(reserve)) => unsafe {
@@ -423,7 +425,7 @@ impl Replayer {
         Ok(Some((status, None)))
     }
 
-    /// Unmaps the remaining mappings: the driver logs a warning about a process that ends with mappings.
+    /// Unmaps the remaining mappings, because the driver logs a warning about a process that ends with mappings.
     fn unmap_remaining(&mut self) {
         for (address, size) in self.mapped.drain(..) {
             // SAFETY: the runtime has mapped the range, and nothing uses it any more.

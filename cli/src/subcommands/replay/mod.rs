@@ -3,7 +3,7 @@
 mod calls;
 mod sequences;
 
-use crate::arguments::{Common, Format};
+use crate::arguments::{CommonOptions, Format};
 use crate::output::{self, Output};
 use crate::table::table;
 use crate::{BadUsage, Exit, progress};
@@ -28,7 +28,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct Replay {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// Traces, sequences of `fuzz`, or a recording of `record`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -47,8 +47,8 @@ pub struct Replay {
 
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
-    args.output.check()?;
-    args.program.as_deref().map_or(Ok(()), output::check)?;
+    args.output.check_writable()?;
+    args.program.as_deref().map_or(Ok(()), output::check_writable)?;
     let file = || args.file.display();
     if hsa_trace::Recording::is_recording(&args.file) {
         return calls::run(args);

@@ -10,7 +10,7 @@ use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
 
-/// The time limit of an operation; an operation that exceeds it counts as hung.
+/// The time limit of an operation. An operation that exceeds the limit counts as hung.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The maximum number of tries to repeat a failure on a loaded library. The failure may depend on addresses,

@@ -91,8 +91,8 @@ impl FromStr for Releases {
     }
 }
 
-/// Parses a release. Completes the beginning of a release that can be downloaded or was fetched: `7`, `6.4`. Returns a
-/// name that matches no such release unchanged.
+/// Parses a release. Completes the beginning of a known release: `7`, `6.4`. A release is known if it can be downloaded
+/// or was fetched. Returns a name that matches no known release unchanged.
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
     let fetched = fetched_releases().unwrap_or_default();

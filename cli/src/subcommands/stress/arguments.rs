@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use crate::arguments::parse_time;
-use crate::arguments::{Common, RunFormat};
+use crate::arguments::{CommonOptions, RunFormat};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -21,7 +21,7 @@ Exit status: 0 success, 1 a leak or an unexpected error, 3 no runtime.";
 #[derive(Args, Clone, Debug)]
 pub struct Stress {
     #[command(flatten)]
-    pub common: Common,
+    pub common: CommonOptions,
     /// The total time of all scenarios, without the cleanup that follows: `60s`, `10min`, `8h`
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub time: Duration,
@@ -50,16 +50,16 @@ pub struct Stress {
     #[command(flatten)]
     pub privacy: Privacy,
     /// Run one process of a scenario; used by `stress` itself
-    #[arg(long, value_name = "PART", value_parser = parse_part, hide = true)]
-    pub worker: Option<Part>,
+    #[arg(long, value_name = "TASK", value_parser = parse_task, hide = true)]
+    pub worker: Option<WorkerTask>,
     /// Leak a resource on purpose, for tests
     #[arg(long, value_enum, hide = true)]
     pub leak: Option<DeliberateLeak>,
 }
 
-/// The work of one worker process; passed as JSON.
+/// The work of one worker process. It is passed to the process as JSON.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct Part {
+pub struct WorkerTask {
     /// The number of the process, from 1.
     pub number: u32,
     pub scenario: Scenario,
@@ -67,11 +67,11 @@ pub struct Part {
     pub seed: u64,
 }
 
-fn parse_part(text: &str) -> Result<Part, String> {
+fn parse_task(text: &str) -> Result<WorkerTask, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// A resource that `stress` leaks on purpose. `OpenedOnce` is kept only once, which is not a leak.
+/// A resource that `stress` leaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DeliberateLeak {
     /// A `Vmm` with a mapping

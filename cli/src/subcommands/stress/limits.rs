@@ -69,7 +69,7 @@ pub fn run_descriptors(state: &SharedState<'_>, mut rng: Rng) {
                     && let Some(mapping) = state.count(reservation.map(0, &memory))
                     && let Some(cpu) = state.cpu()
                 {
-                    // Grant the CPU, not a GPU: AMD's runtime, built with assertions as in Debian,
+                    // Grant access to the CPU, not to a GPU: AMD's runtime, built with assertions as in Debian,
                     // would abort the process (GRANT_WITHOUT_DESCRIPTOR_ABORTS in the library's tests/defects).
                     state.count(mapping.grant(&[cpu], Access::ReadWrite));
                 }

@@ -128,7 +128,7 @@ fn gpu_ids() -> Vec<i64> {
     ids.filter(|id| *id != 0).collect()
 }
 
-/// Returns the number of bytes that all processes use on all GPUs; `None` if the driver does not report it.
+/// Returns the number of bytes that all processes use on all GPUs. Returns `None` if the driver does not report it.
 pub fn memory_in_use() -> Option<i64> {
     let cards = fs::read_dir("/sys/class/drm").ok()?.flatten();
     let used = cards.filter(|card| {
@@ -141,7 +141,7 @@ pub fn memory_in_use() -> Option<i64> {
     (!used.is_empty()).then(|| used.iter().sum())
 }
 
-/// Reads a number from a file; returns `None` if the file does not contain one.
+/// Reads a number from a file. Returns `None` if the file does not contain one.
 fn read_number(path: &Path) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -29,7 +29,7 @@ pub struct Progress {
     pub operations: u64,
     /// The amount of the scenario's resource that the process holds: items, bytes, descriptors or mappings.
     pub held: u64,
-    /// The limit of that resource; 0 if it is unknown.
+    /// The limit of that resource. Zero if it is unknown.
     pub limit: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct ProcessResult {
     pub microseconds: u64,
     /// The maximum of [`Progress::held`].
     pub most: u64,
-    /// The limit of the resource; 0 if it is unknown.
+    /// The limit of the resource. Zero if it is unknown.
     pub limit: u64,
     /// Errors that the scenario provokes, with their counts.
     pub expected: BTreeMap<String, u64>,

@@ -19,7 +19,7 @@ const MAX_GRANULES: usize = 4;
 /// The size of memory and addresses that are leaked on purpose.
 const LEAK_SIZE: usize = 2 << 20;
 
-/// A mapping with a stamp written at its beginning and its end.
+/// A mapping whose memory contains a random number, the stamp, at its beginning, and the complement at its end.
 struct Item {
     mapping: Mapping,
     owner: AgentId,
@@ -32,7 +32,7 @@ pub fn run_mixed(state: &SharedState<'_>, mut rng: Rng, leak_kind: Option<Delibe
     let mut items: Vec<Item> = Vec::new();
     while state.is_running() {
         let index = rng.usize(..MAX_ITEMS);
-        // The number of values in a range is the frequency of the operation.
+        // The number of values in a range is the relative frequency of the range's operation.
         match rng.u32(..16) {
             0..=5 if items.len() < MAX_ITEMS => {
                 let gpu = gpus[rng.usize(..gpus.len())];
@@ -118,7 +118,7 @@ fn check_stamps(state: &SharedState<'_>, rng: &mut Rng, item: &Item, mapping: &M
     }
 }
 
-/// Changes the access of a GPU other than the owner.
+/// Changes the access of a GPU other than the owner. Checks that the library reports the new access.
 fn change_access(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
     let Some(gpu) = other_gpu(state, rng, item) else { return };
     let access = [Access::None, Access::Read, Access::ReadWrite][rng.usize(..3)];

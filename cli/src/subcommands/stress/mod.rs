@@ -27,7 +27,7 @@ use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
-use arguments::Part;
+use arguments::WorkerTask;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker, wait_for_any};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use measure::{Leak, memory_in_use};
@@ -40,11 +40,11 @@ use std::time::{Duration, Instant};
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Stress) -> anyhow::Result<Exit> {
-    if let Some(part) = &args.worker {
-        worker::run(args, part)?;
+    if let Some(task) = &args.worker {
+        worker::run(args, task)?;
         return Ok(Exit::Success);
     }
-    args.output.check()?;
+    args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
     interrupt.add(signal_hook::consts::SIGHUP)?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
@@ -82,7 +82,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
             if report.scenarios.is_empty() {
                 write_notes(ktap, args, result.simulation)?;
             }
-            let (status, detail) = result.verdict()?;
+            let (status, detail) = result.test_status()?;
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
         }
         report.scenarios.push(result);
@@ -129,7 +129,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
 }
 
-/// Writes the runtime and how the results are produced.
+/// Writes a description of the runtime and of the run.
 fn write_notes(
     ktap: &mut Ktap<Screen<'_>>,
     args: &Stress,
@@ -197,8 +197,8 @@ fn run_scenario(
     let mut processes = Vec::new();
     for number in 1..=args.processes {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
-        let part = serde_json::to_string(&Part { number, scenario, milliseconds, seed })?;
-        let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
+        let task = serde_json::to_string(&WorkerTask { number, scenario, milliseconds, seed })?;
+        let arguments = std::env::args_os().skip(1).chain(["--worker".into(), task.into()]);
         let worker = crate::program::worker_command().and_then(|mut command| {
             command.args(arguments);
             Worker::start(command, Output::Capture)

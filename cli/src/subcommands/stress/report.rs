@@ -88,7 +88,7 @@ impl ScenarioResult {
     }
 
     /// Returns the scenario's test status, with the reason if the scenario failed or was skipped.
-    pub fn verdict(&self) -> anyhow::Result<(Status, String)> {
+    pub fn test_status(&self) -> anyhow::Result<(Status, String)> {
         let mut text = Vec::new();
         self.write_failures(&mut text)?;
         Ok(match (&self.skipped, self.has_passed()) {

@@ -35,7 +35,7 @@ impl Scenario {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error.kind(), ErrorKind::OutOfMemory { .. }),
             // Runtimes have no status for missing descriptors. The library checks afterwards whether the
-            // process has a free descriptor; by then, another thread may have closed one.
+            // process has a free descriptor. Meanwhile, another thread may have closed one.
             Self::Descriptors => matches!(
                 error.kind(),
                 ErrorKind::OutOfDescriptors

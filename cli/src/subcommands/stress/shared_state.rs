@@ -25,7 +25,7 @@ pub struct SharedState<'a> {
     pub held: AtomicU64,
     /// The maximum of `held`.
     pub max_held: AtomicU64,
-    /// The limit of the resource; 0 if it is unknown.
+    /// The limit of the resource. Zero if it is unknown.
     pub limit: AtomicU64,
     /// Locked by the thread that recounts `held`.
     pub counting: Mutex<()>,

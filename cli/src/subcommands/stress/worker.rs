@@ -1,7 +1,7 @@
 //! A worker process: warms up, counts its resources, runs the scenario, releases everything and counts
 //! again. If a count has grown, the process repeats the scenario: only a count that grows again is a leak.
 
-use super::arguments::{Part, Stress};
+use super::arguments::{Stress, WorkerTask};
 use super::measure::ResourceCounts;
 use super::message::{Message, ProcessResult, Progress};
 use super::scenario::Scenario;
@@ -24,9 +24,9 @@ static STOP: AtomicBool = AtomicBool::new(false);
 static NEVER_STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scenario in this process.
-pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
+pub fn run(args: &Stress, task: &WorkerTask) -> anyhow::Result<()> {
     let (mut requests, messages) = begin()?;
-    let scenario = part.scenario;
+    let scenario = task.scenario;
     // The parent sends no requests, but closes the socket to end the scenario.
     thread::spawn(move || {
         while let Ok(Some(serde::de::IgnoredAny)) = requests.receive() {}
@@ -48,7 +48,7 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     let vmm = Vmm::open(&runtime)?;
     let result = match skip_reason(&runtime, scenario) {
         Some(why) => ProcessResult { skipped: Some(why), ..ProcessResult::default() },
-        None => run_and_measure(args, part, &runtime, &vmm, &messages)?,
+        None => run_and_measure(args, task, &runtime, &vmm, &messages)?,
     };
     Ok(messages.send(&Message::Done(Box::new(result)))?)
 }
@@ -66,13 +66,13 @@ fn skip_reason(runtime: &Runtime, scenario: Scenario) -> Option<String> {
 /// Runs the scenario and returns its result, with the resources that it leaked.
 fn run_and_measure(
     args: &Stress,
-    part: &Part,
+    task: &WorkerTask,
     runtime: &Runtime,
     vmm: &Vmm,
     messages: &Messages,
 ) -> anyhow::Result<ProcessResult> {
-    let (scenario, time) = (part.scenario, Duration::from_millis(part.milliseconds));
-    let seed = part.seed ^ u64::from(part.number) << 48;
+    let (scenario, time) = (task.scenario, Duration::from_millis(task.milliseconds));
+    let seed = task.seed ^ u64::from(task.number) << 48;
     // A runtime allocates some resources once, or once per thread. The warm-up causes these allocations.
     let warm_up_time = (time / 10).min(Duration::from_secs(2));
     let state = SharedState::new(runtime, vmm, scenario, &STOP, warm_up_time);
@@ -95,7 +95,7 @@ fn run_and_measure(
     };
     result.add_errors(state);
     result.leaks = before.leaks(|| ResourceCounts::now(runtime, vmm));
-    // A resource that a runtime allocates late and keeps does not grow again; a leak does.
+    // A resource that a runtime allocates late and keeps does not grow again. A leak grows again.
     if !result.leaks.is_empty() {
         let before = ResourceCounts::now(runtime, vmm);
         let mut repeat = |stop, time| -> anyhow::Result<()> {

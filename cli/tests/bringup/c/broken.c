@@ -1,4 +1,4 @@
-/* A runtime with all required functions. `hsa_init` executes the statement BROKEN; the others return 0. */
+/* A runtime with all required functions. `hsa_init` executes the statement BROKEN. The other functions return 0. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-//! Starts and stops the runtime; queries agents and pools.
+//! Starts and stops the runtime, and queries agents and pools.
 
 use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, output};
 use core::ffi::c_void;
@@ -74,7 +74,8 @@ impl Hsa<'_> {
         Ok(value)
     }
 
-    /// Returns the number of available bytes of an agent's memory; `None` if the runtime does not report it.
+    /// Returns the number of available bytes of an agent's memory. Returns `None` if the runtime does not report this
+    /// number.
     pub fn available_memory(&self, agent: &Agent) -> Option<u64> {
         let mut value = 0_u64;
         let arguments = [

@@ -14,8 +14,8 @@ pub const SHADER: &str = "blit shader";
 pub const FILL: &str = "hsa_amd_memory_fill";
 
 impl Hsa<'_> {
-    /// Names the GPU and the engine that copy, and the process if it is not the level's first: `gpu[0] (SDMA) of process
-    /// 2`.
+    /// Names the GPU and the engine that copy: `gpu[0] (SDMA)`. In the level's other processes, also names the
+    /// process: `gpu[0] (SDMA) of process 2`.
     pub fn describe_copier(&self, gpu: &Agent) -> String {
         let engine = self.recorder.copy_engine();
         let engine = engine.or_else(|| match std::env::var("HSA_ENABLE_SDMA").as_deref() {

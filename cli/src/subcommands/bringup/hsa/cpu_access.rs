@@ -14,7 +14,7 @@ pub struct Difference {
     compared: usize,
     /// The number of 32-bit words that differ.
     differing: usize,
-    /// The range from the first to the last word that differs: the offsets of its first and its last byte.
+    /// The range from the first to the last word that differs: the offsets of the range's first and last byte.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
@@ -43,7 +43,7 @@ impl Difference {
         difference
     }
 
-    /// Returns whether at least half a page differs. If so, the GPU has probably accessed the wrong pages; a copy with
+    /// Returns whether at least half a page differs. If so, the GPU has probably accessed the wrong pages. A copy with
     /// single errors changes only a few words.
     pub fn affects_half_a_page(&self) -> bool {
         self.differing * 4 >= 2048
@@ -191,7 +191,7 @@ mod tests {
     /// The second half contains zeros, or numbers of another writer. Many bytes of these numbers are equal to bytes of
     /// the expected numbers.
     #[test]
-    fn half_of_the_memory_counts_as_half() {
+    fn difference_counts_words_with_equal_bytes() {
         for old in [None, Some(0xda7b_0001)] {
             let half = |index: u32| match index {
                 0..512 => 0xda7a_0001 + index,

@@ -21,7 +21,7 @@ use std::fmt;
 
 type Result<T> = std::result::Result<T, AlreadyReported>;
 
-/// A value and its expression in the C program.
+/// A value and its expression in the C program that `--program` writes.
 #[derive(Clone, Debug)]
 pub struct Named<T> {
     pub c_expression: String,
@@ -38,9 +38,9 @@ impl<T> Named<T> {
 pub type Agent = Named<sys::hsa_agent_t>;
 /// A pool: `pool` or `host_pool`.
 pub type Pool = Named<sys::hsa_amd_memory_pool_t>;
-/// Physical memory.
+/// A handle of physical memory.
 pub type Handle = Named<sys::hsa_amd_vmem_alloc_handle_t>;
-/// An address as a number; it becomes a pointer in the call.
+/// An address as a number. In a call, it becomes a pointer.
 pub type Address = Named<usize>;
 
 /// The attributes of a pool.
@@ -60,7 +60,7 @@ pub struct Hsa<'a> {
     pub recorder: &'a Recorder,
 }
 
-/// The status of a function that the library does not have.
+/// The status of a call of a function that the runtime's library does not have.
 const MISSING: u32 = sys::HSA_STATUS_ERROR_NOT_SUPPORTED;
 
 fn hex(value: impl fmt::LowerHex) -> String {
@@ -77,8 +77,8 @@ impl<'a> Hsa<'a> {
         Self { vmem: table.vmem.ok(), table, recorder }
     }
 
-    /// Makes a call that returns a status. With `in_c`, the C program contains the call. Its arguments there are
-    /// the names in `arguments`.
+    /// Makes a call that returns a status. With `in_c`, the C program contains the call, with the names in `arguments`
+    /// as its arguments.
     fn call(
         &self,
         name: &str,
@@ -101,7 +101,7 @@ impl<'a> Hsa<'a> {
         }
     }
 
-    /// Makes a call of a function that the library may not have.
+    /// Makes a call of a function that the runtime's library may not have.
     fn call_optional<F>(
         &self,
         function: Option<F>,

@@ -133,7 +133,7 @@ impl<'a> AddressSpace<'a> {
         })
     }
 
-    /// Makes a call of libdrm, which returns an error number.
+    /// Calls a function of libdrm that returns an error number.
     fn call(
         &mut self,
         name: &str,
@@ -157,7 +157,7 @@ impl<'a> AddressSpace<'a> {
         }
     }
 
-    /// Returns a function of libdrm; `None` if the library does not have it.
+    /// Returns a function of libdrm. Returns `None` if the library does not have it.
     ///
     /// # Safety
     /// `F` is an `Option` of the function's type.
@@ -167,7 +167,7 @@ impl<'a> AddressSpace<'a> {
         if found.is_null() || size_of::<F>() != size_of::<*mut c_void>() {
             return F::default();
         }
-        // SAFETY: the caller guarantees the type; such an option has the size of a pointer.
+        // SAFETY: the caller guarantees the type; an `Option` of a function pointer has the size of a pointer.
         unsafe { core::mem::transmute_copy(&found) }
     }
 }

@@ -58,7 +58,7 @@ impl Hsa<'_> {
         Ok(Named::new(c_variable, handle))
     }
 
-    /// Allocates physical memory; returns `None` if no memory is left. The C program does not contain this call, so all
+    /// Allocates physical memory. Returns `None` if no memory is left. The C program does not contain this call, so all
     /// these handles share the name `memory3`.
     pub fn try_create(&self, pool: &Pool, size: &Named<usize>) -> Result<Option<Handle>> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };

@@ -1,21 +1,21 @@
-//! Every effect of every call that a plan can name. Reads the calls from error messages: the rejection of a plan
-//! with an unknown call or an unsupported effect lists the valid calls.
+//! Every effect of every call that a fault plan can name. The calls are read from error messages: the message about an
+//! unknown call, or about an effect that a call does not support, lists the valid calls.
 
 use crate::table::Target;
 use crate::{RunResult, run};
 use hsa_faults::FaultKind;
 
-/// The targets for which docs/detection.md lists every pair.
+/// The targets for which docs/detection.md lists every effect of every call.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
 /// A call, and an effect that a planned fault has on this call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pair {
+pub struct CallFault {
     pub call: String,
     pub effect: String,
 }
 
-impl Pair {
+impl CallFault {
     /// Parses a fault plan of one call, such as `GEM_VA=EIO`.
     pub fn parse(plan: &str) -> Option<Self> {
         let (call, effect) = plan.split_once('=')?;
@@ -28,7 +28,7 @@ impl Pair {
     }
 }
 
-/// Returns the list of names after `prefix` in the message about an invalid plan.
+/// Runs a subcommand with an invalid plan. Returns the names that follow `prefix` in the error message.
 fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
     let RunResult { stdout, stderr, .. } = run(target, plan, &["info"]).expect("an end");
     let output = format!("{stdout}{stderr}");
@@ -45,13 +45,15 @@ fn error_name(target: Target) -> &'static str {
     }
 }
 
-pub fn all_of(target: Target) -> Vec<Pair> {
+/// Returns every effect of every call of a target.
+pub fn all_of(target: Target) -> Vec<CallFault> {
     let all_calls = listed_names(target, "?=lost", "the calls are: ");
     assert!(all_calls.len() > 30, "{all_calls:?}");
-    let mut pairs = Vec::new();
+    let mut call_faults = Vec::new();
     let mut add = |calls: &[String], effect: &str| {
-        let pair = |call: &String| Pair { call: call.clone(), effect: effect.to_owned() };
-        pairs.extend(calls.iter().map(pair));
+        let call_fault =
+            |call: &String| CallFault { call: call.clone(), effect: effect.to_owned() };
+        call_faults.extend(calls.iter().map(call_fault));
     };
     add(&all_calls, error_name(target));
     for kind in FaultKind::ALL {
@@ -64,6 +66,6 @@ pub fn all_of(target: Target) -> Vec<Pair> {
             _ => add(&listed_names(target, &format!("*={effect}"), "these calls do:"), &effect),
         }
     }
-    pairs.sort();
-    pairs
+    call_faults.sort();
+    call_faults
 }
