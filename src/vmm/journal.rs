@@ -171,7 +171,7 @@ impl<'a, 'c> Journal<'a, 'c> {
 
     /// Returns whether the operation must wait for GPUs, because it has changed, or tried to change, entries of their
     /// page tables.
-    fn changes_gpus(&self) -> bool {
+    fn must_wait_for_gpus(&self) -> bool {
         if !self.shared.waits_for_gpus() {
             return false;
         }
@@ -381,7 +381,7 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Waits until the changes have taken effect on the GPUs, and writes the changes to the ledger. If the wait fails,
     /// undoes all steps.
     fn commit(&mut self) -> Result<(), ErrorKind> {
-        if self.changes_gpus()
+        if self.must_wait_for_gpus()
             && let Err(failure) = self.shared.wait_for_gpus()
         {
             return Err(self.abort(failure));
