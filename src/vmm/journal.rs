@@ -91,7 +91,7 @@ pub(super) struct Journal<'a, 'c> {
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
     /// The base addresses of the reservations that this operation has quarantined because their rollback failed.
-    broken: Vec<usize>,
+    failed_rollbacks: Vec<usize>,
 }
 
 impl<'a, 'c> Journal<'a, 'c> {
@@ -199,12 +199,12 @@ impl<'a, 'c> Journal<'a, 'c> {
                 self.quarantined.get_or_insert(entry.clone());
             } else if let Err(rollback) = self.undo(step, group.clone()) {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
-                self.broken.push(reservation.base);
+                self.failed_rollbacks.push(reservation.base);
             }
             // The ledger keeps the unmapped targets of a quarantined reservation, so that their memory stays allocated.
             // There is one exception: `Vmm::unmap` removes them if no rollback has failed in the reservation.
             let removes_unmapped =
-                self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
+                self.operation == Operation::Unmap && !self.failed_rollbacks.contains(&reservation.base);
             if !removes_unmapped && reservation.quarantined().is_some() {
                 let unmapped = |target: &&mut Target<'_>| !target.is_mapped();
                 let targets = self.targets[group].iter_mut().filter(unmapped);
@@ -475,7 +475,7 @@ impl Shared {
                 names: Vec::new(),
                 steps: SmallVec::new(),
                 quarantined: None,
-                broken: Vec::new(),
+                failed_rollbacks: Vec::new(),
             };
             match act(&mut journal) {
                 Ok(value) => journal.commit().map(|()| value),
