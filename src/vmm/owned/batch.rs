@@ -301,15 +301,15 @@ fn for_each_reservation(
         let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
             |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
-        for run in used.chunk_by(in_one_reservation) {
-            let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
-            let run_end = run.last().map_or(next, |last| last.range().end()).min(end);
-            let is_adjacent = run.first().is_none_or(|first| first.address.get() <= next);
-            if !is_adjacent || run_end <= next {
+        for group in used.chunk_by(in_one_reservation) {
+            let serials: Vec<u64> = group.iter().map(|mapping| mapping.serial).collect();
+            let group_end = group.last().map_or(next, |last| last.range().end()).min(end);
+            let is_adjacent = group.first().is_none_or(|first| first.address.get() <= next);
+            if !is_adjacent || group_end <= next {
                 return Err(not_mapped());
             }
-            act(shared, ExpectedMappings::Only(&serials), Address::new(next), run_end - next)?;
-            next = run_end;
+            act(shared, ExpectedMappings::Only(&serials), Address::new(next), group_end - next)?;
+            next = group_end;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }
     })
