@@ -21,10 +21,10 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
-    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). Earlier
-    /// releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime imports it.
-    /// All agents can be granted access to the memory. A process that imports it sees memory of that GPU, because these
-    /// runtimes report the GPU as the owner.
+    /// ROCm 10 allocates memory [of the host](Location::Host) from a CPU's pool. With earlier releases, the driver of
+    /// the first GPU allocates the memory (GTT), and the runtime imports it. These releases report that GPU as the
+    /// owner, so a process that imports the memory sees memory of the GPU. All agents can be granted access to memory
+    /// of the host.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -72,8 +72,8 @@ impl Vmm {
     /// Returns the properties with which physical memory was created
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is that of the owner
-    /// that the runtime reports, or unknown.
+    /// For imported memory, the kind is pinned, and the type of shareable handle is the type that was imported. The
+    /// location is the owner that the runtime reports, or unknown.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
@@ -156,7 +156,7 @@ impl Shared {
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
 
-    /// Returns whether the runtime has mapping types of dma-bufs, and PCIe devices can access all memory of the
+    /// Returns whether the runtime supports mapping types of dma-bufs and PCIe devices can access all memory of the
     /// owner.
     fn has_gpu_direct_rdma(&self, properties: &AllocationProperties) -> bool {
         let owner = properties.owner().map(usize::from);
@@ -185,7 +185,8 @@ impl Shared {
     /// Releases memory whose handle was removed. Quarantines the memory if that fails, or if a GPU may still use it.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory: its record was removed, and is dropped here.
+            // SAFETY: nothing references, maps or uses the memory. Its record was removed from the ledger, so no
+            // later code uses the handle.
             unsafe { native.handle_release(memory.native) }
         };
         let released = self.wait_for_gpus_if_due().and_then(|()| {

@@ -145,7 +145,7 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. The caller may [`cache`] the reservation after use.
+    /// Returns the reservation that contains an address. The caller may [`cache_reservation`] the reservation after use.
     pub fn find(&self, address: usize) -> Option<Arc<ReservationRecord>> {
         let matches = |it: &Arc<ReservationRecord>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
@@ -170,7 +170,7 @@ impl Reservations {
     pub fn at<T>(&self, address: usize, act: impl FnOnce(&ReservationRecord) -> T) -> Option<T> {
         let found = self.find(address)?;
         let result = act(&found);
-        cache(found);
+        cache_reservation(found);
         Some(result)
     }
 
@@ -227,7 +227,7 @@ impl Reservations {
 }
 
 /// Caches a reservation for this thread's next look-up.
-pub(crate) fn cache(reservation: Arc<ReservationRecord>) {
+pub(crate) fn cache_reservation(reservation: Arc<ReservationRecord>) {
     // Fails only while the thread exits.
     let _ = LAST.try_with(|last| last.set(Some(reservation)));
 }
