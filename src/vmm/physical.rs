@@ -49,7 +49,7 @@ impl Vmm {
     /// The memory is released when no reference and no mapping is left; until then its contents stay.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn release(&self, handle: Handle) -> Result<(), Error> {
         self.run(Operation::Release, |shared| shared.release(handle))
     }
@@ -76,7 +76,7 @@ impl Vmm {
     /// location is the owner that the runtime reports, or unknown.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn allocation_properties(&self, handle: Handle) -> Result<AllocationProperties, Error> {
         self.run(Operation::AllocationProperties, |shared| {
             shared.ledger.handles.with(handle, |record| record.properties)
@@ -86,7 +86,7 @@ impl Vmm {
     /// Returns the size of physical memory in bytes. HIP has no such call.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn allocation_size(&self, handle: Handle) -> Result<usize, Error> {
         self.run(Operation::AllocationProperties, |shared| {
             shared.ledger.handles.with(handle, |record| record.size)

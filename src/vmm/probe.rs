@@ -61,7 +61,7 @@ pub struct Probe {
 /// The quirks that the runtime was probed for, and the quirks that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
-    looked_for: Quirks,
+    probed: Quirks,
     found: Quirks,
 }
 
@@ -74,7 +74,7 @@ impl Attachment for KeptFindings {}
 /// Records the result of one probe: `record!(findings.unmap_keeps_memory = true)`.
 macro_rules! record {
     ($findings:ident.$quirk:ident = $found:expr) => {
-        ($findings.looked_for.$quirk, $findings.found.$quirk) = (true, $found)
+        ($findings.probed.$quirk, $findings.found.$quirk) = (true, $found)
     };
 }
 
@@ -107,8 +107,8 @@ fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let kept_findings = runtime.attachment::<KeptFindings>();
     let known = kept_findings.0.get().copied();
     let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &kept_findings));
-    let looked_for = Quirks::KNOWN.iter().filter(|quirk| findings.looked_for.has(quirk));
-    let probes = looked_for.map(|quirk| {
+    let probed = Quirks::KNOWN.iter().filter(|quirk| findings.probed.has(quirk));
+    let probes = probed.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
         if expected != found && known.is_none() {
             crate::log::event!(WARN, quirk = quirk.name, expected, found, "the probe decides");

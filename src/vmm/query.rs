@@ -103,7 +103,7 @@ impl Vmm {
     /// Names physical memory. An empty name removes the name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn name_handle(&self, handle: Handle, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| {
             shared.ledger.handles.with(handle, |record| record.name = stored_name(name))
