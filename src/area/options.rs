@@ -138,9 +138,9 @@ pub enum Backing {
     /// Physical memory of the device, mapped at reserved addresses (`hsa_amd_vmem_*`).
     #[display("virtual memory")]
     Virtual,
-    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`). Memory of the host is
-    /// always pool memory, because AMD's runtimes before ROCm 10 have no virtual memory of the host. An area
-    /// without a [`Vmm`](crate::Vmm) also uses pool memory for the device.
+    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`). Host memory that an area
+    /// allocates is always pool memory, because AMD's runtimes before ROCm 10 have no virtual memory of the host.
+    /// An area without a [`Vmm`](crate::Vmm) also uses pool memory for the device.
     #[display("pool memory")]
     Pool,
     /// The caller's memory, locked for agents (`hsa_amd_memory_lock`).
