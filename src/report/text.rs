@@ -23,7 +23,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns two spaces and the quoted name, with control characters escaped; empty without a name.
+/// Returns two spaces and the quoted name, with control characters escaped. Returns an empty text if there is no
+/// name.
 fn name_suffix(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
@@ -181,8 +182,8 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &MappingRun<'_>) -> fmt::Result {
     writeln!(f)
 }
 
-/// A size in bytes, displayed in the largest unit in which it is a whole number: `2 MiB`, `2052 KiB`. If that number
-/// has more than four digits, the size is displayed in the largest unit with one decimal: `62.3 GiB`.
+/// A size in bytes, displayed as a whole number in the largest possible unit: `2 MiB`, `2052 KiB`. A number of more
+/// than four digits is displayed in the largest unit instead, rounded to one decimal: `62.3 GiB`.
 ///
 /// ```
 /// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");
