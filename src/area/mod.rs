@@ -164,7 +164,8 @@ impl Area {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) would fail for every size.
     pub fn backing(&self) -> Result<Backing, Error> {
-        let placement = self.placement(self.device).map_err(|kind| Error::new(Operation::Mmap, kind))?;
+        let placement =
+            self.placement(self.device).map_err(|kind| Error::new(Operation::Mmap, kind))?;
         Ok(placement.backing)
     }
 

@@ -92,7 +92,7 @@ pub struct FreeSpace {
 /// A part of a reservation: a hole, or adjacent mappings with equal sizes, owners, names and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct MappingRun<'a> {
+pub struct ReservationPart<'a> {
     /// The offset from the start of the reservation.
     pub offset: usize,
     /// The size of the whole part.
@@ -169,19 +169,19 @@ impl ReservationEntry {
     /// Returns the number and sizes of the holes.
     pub fn free_space(&self) -> FreeSpace {
         let mut free = FreeSpace::default();
-        for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
-            free.size += run.size;
-            free.largest = free.largest.max(run.size);
+        for part in self.parts().iter().filter(|part| part.mapping.is_none()) {
+            free.size += part.size;
+            free.largest = free.largest.max(part.size);
             free.holes += 1;
         }
         free
     }
 
     /// Returns the parts of the reservation, by address. Similar adjacent mappings are one part.
-    pub fn runs(&self) -> Vec<MappingRun<'_>> {
-        let mut runs: Vec<MappingRun<'_>> = Vec::new();
+    pub fn parts(&self) -> Vec<ReservationPart<'_>> {
+        let mut parts: Vec<ReservationPart<'_>> = Vec::new();
         let mut end = 0;
-        let hole = |start, end: usize| MappingRun {
+        let hole = |start, end: usize| ReservationPart {
             offset: start,
             size: end - start,
             count: 1,
@@ -190,14 +190,14 @@ impl ReservationEntry {
         for mapping in &self.mappings {
             let offset = mapping.address.get().saturating_sub(self.address.get());
             if offset > end {
-                runs.push(hole(end, offset));
+                parts.push(hole(end, offset));
             }
-            match runs.last_mut() {
+            match parts.last_mut() {
                 Some(last) if last.mapping.is_some_and(|first| is_similar(first, mapping)) => {
                     last.size += mapping.size;
                     last.count += 1;
                 }
-                _ => runs.push(MappingRun {
+                _ => parts.push(ReservationPart {
                     offset,
                     size: mapping.size,
                     count: 1,
@@ -207,9 +207,9 @@ impl ReservationEntry {
             end = offset + mapping.size;
         }
         if end < self.size {
-            runs.push(hole(end, self.size));
+            parts.push(hole(end, self.size));
         }
-        runs
+        parts
     }
 }
 

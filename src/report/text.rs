@@ -1,6 +1,6 @@
 //! Prints a report as text.
 
-use super::{FreeSpace, IdleItem, MappingRun, MemoryEntry, Report, ReservationEntry};
+use super::{FreeSpace, IdleItem, MemoryEntry, Report, ReservationEntry, ReservationPart};
 use crate::agent::AgentId;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl Report {
             )?,
         }
         writeln!(f, "{}", if reservation.quarantined { ", quarantined" } else { "" })?;
-        reservation.runs().iter().try_for_each(|run| write_run(f, run))
+        reservation.parts().iter().try_for_each(|part| write_part(f, part))
     }
 
     /// Writes one line for all entries that differ only in their handles.
@@ -165,11 +165,11 @@ impl Report {
     }
 }
 
-fn write_run(f: &mut fmt::Formatter<'_>, run: &MappingRun<'_>) -> fmt::Result {
-    write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
-    let Some(mapping) = run.mapping else { return writeln!(f, "free") };
+fn write_part(f: &mut fmt::Formatter<'_>, part: &ReservationPart<'_>) -> fmt::Result {
+    write!(f, "  +{:#013x}  {:>9}  ", part.offset, Size(part.size))?;
+    let Some(mapping) = part.mapping else { return writeln!(f, "free") };
     let mapping_count =
-        if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
+        if part.count > 1 { format!(" in {} mappings", part.count) } else { String::new() };
     let name = name_suffix(&mapping.name);
     write!(f, "{}{mapping_count}{name}: ", owner_name(mapping.agent))?;
     if mapping.access.is_empty() {

@@ -203,8 +203,8 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
             // The ledger keeps the unmapped targets of a quarantined reservation, so that their memory stays allocated.
             // There is one exception: `Vmm::unmap` removes them if no rollback has failed in the reservation.
-            let removes_unmapped =
-                self.operation == Operation::Unmap && !self.failed_rollbacks.contains(&reservation.base);
+            let removes_unmapped = self.operation == Operation::Unmap
+                && !self.failed_rollbacks.contains(&reservation.base);
             if !removes_unmapped && reservation.quarantined().is_some() {
                 let unmapped = |target: &&mut Target<'_>| !target.is_mapped();
                 let targets = self.targets[group].iter_mut().filter(unmapped);

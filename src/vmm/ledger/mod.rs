@@ -22,8 +22,8 @@ mod reservations;
 pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MAX_OFFSET, MappedRange, Mappings, OFFSET_UNIT};
 pub(crate) use reservations::{
-    Guards, ReservationGuard, ReservationRecord, ReservationSnapshot, Reservations, cache_reservation,
-    guard_index, locked_containing,
+    Guards, ReservationGuard, ReservationRecord, ReservationSnapshot, Reservations,
+    cache_reservation, guard_index, locked_containing,
 };
 
 use crate::address::Address;
