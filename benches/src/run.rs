@@ -268,7 +268,7 @@ impl Runner {
 ///
 /// # Errors
 /// [`BenchError`] names the call that failed. All objects are released.
-pub fn run(
+pub fn measure(
     target: &BenchRuntime,
     options: &Options,
     report: &mut dyn FnMut(f64),
