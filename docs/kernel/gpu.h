@@ -135,7 +135,7 @@ __attribute__((unused)) static int copy(void *to, const void *from) {
   return 0;
 }
 
-/* Makes all earlier changes of the page tables take effect. Locking memory waits for the changes and flushes the TLB. */
+/* Makes all earlier changes of the page tables take effect. Locking memory waits for them and flushes the TLB. */
 __attribute__((unused)) static void flush(void) {
   void *page = aligned_alloc(4096, 4096), *address;
   memset(page, 0, 4096);
