@@ -293,8 +293,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive, whereas some functions of AML return negative numbers. If an argument is invalid that no
-    /// method of an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
+    /// The number is positive, whereas some functions of AML return negative numbers. For an error about an argument
+    /// that no method of an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

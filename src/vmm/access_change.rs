@@ -275,8 +275,8 @@ impl Shared {
     }
 
     /// Returns whether [`restore_access`](Self::restore_access) can restore the grants of a mapping that the runtime
-    /// failed to unmap: the runtime may have revoked some of them. If not, the mapping must be unmapped and mapped
-    /// again.
+    /// failed to unmap. The runtime may have revoked some of these grants. If this function returns `false`, the
+    /// mapping must be unmapped and mapped again.
     pub(super) fn can_restore_grants(&self, access: &AccessState) -> bool {
         // Granting again to a CPU could map over a foreign mapping, if the runtime has unmapped the memory.
         !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
@@ -398,8 +398,8 @@ impl Shared {
         if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again to grant another GPU access. A runtime with this quirk cannot
-    /// grant access if the owner, or a GPU that may be the owner, already has access.
+    /// Returns whether the mapping must be mapped again to grant another GPU access. A runtime with the quirk
+    /// `peer_after_owner_fails` cannot grant access if the owner, or a GPU that may be the owner, already has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;

@@ -128,7 +128,7 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindin
         return findings;
     }
     match crate::log::with_expected_failures(|| Prober::run(runtime, granule, &mut findings)) {
-        // If another thread has kept its findings since, drops these.
+        // If another thread has kept its findings in the meantime, drops the findings of this thread.
         Ok(()) => drop(kept_findings.0.set(findings)),
         Err(failure) => {
             crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
@@ -280,8 +280,8 @@ impl Prober<'_> {
         if let Some(peer) = self.peer.filter(|_| changed) {
             let kept = self.native.access_of(base, peer).is_ok_and(|access| access == READ_WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
-            // A successful grant does not exclude the quirk, so it is not recorded: some releases succeed, but corrupt
-            // the mapping (openxla/xla#46576).
+            // Does not record a successful grant, because some releases with the quirk return success, but corrupt the
+            // mapping (openxla/xla#46576).
             let owner_first = [(self.gpu, READ_WRITE), (peer, READ_WRITE)];
             if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
                 record!(findings.peer_after_owner_fails = true);

@@ -42,7 +42,7 @@ impl PagedBuilder {
     /// pages without a fault.
     ///
     /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU succeeds, because AMD's driver
-    /// maps everything writable, and changes all unmapped pages ([`PagedBuffer::zero_page_is_clean`]).
+    /// maps everything writable. The store then changes all unmapped pages ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
@@ -197,7 +197,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page came into use, including pages that were mapped ahead.
     pub maps: u64,
-    /// The number of `maps` that found the page mapped ahead.
+    /// The number of times, among those in `maps`, that the page was already mapped ahead.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped. A retired page counts when its queue has unmapped it.
     pub unmaps: u64,

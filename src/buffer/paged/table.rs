@@ -70,7 +70,8 @@ pub(super) struct Table {
     /// The retired pages that their queues had not unmapped at the last call of `reclaim`.
     retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
-    /// Each number is a page that follows mapped pages. The thread maps up to `pages_ahead` pages from it on.
+    /// The numbers of pages that follow mapped pages. The thread maps up to `pages_ahead` pages, beginning at each
+    /// of these numbers.
     pub ahead_from: BTreeSet<usize>,
     pub stopped: bool,
     counters: PagedStatistics,

@@ -64,8 +64,8 @@ pub struct RetireFailure {
     /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
     /// Whether the mapping is quarantined ([`Vmm::quarantined_ranges`]): it stays mapped and is never used again.
-    /// If not, the mapping does not exist any more: a call by address unmapped it first, or the queue unmapped it but
-    /// could not keep its addresses reserved.
+    /// If `false`, the mapping does not exist any more. Either a call by address unmapped it first, or the queue
+    /// unmapped it but could not keep its addresses reserved.
     pub quarantined: bool,
 }
 

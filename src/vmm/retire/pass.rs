@@ -39,7 +39,7 @@ pub(super) struct Retirement {
     pub mapping: Option<Mapping>,
     /// The signals whose conditions have not held yet.
     pub signals: Signals,
-    /// `None` if there is no limit.
+    /// When the time limit passes; `None` without a limit.
     pub deadline: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Core {
 
 #[derive(Debug)]
 struct Pending {
-    /// By number.
+    /// The retirements that have not ended, ordered by their numbers in [`Core::submissions`].
     retirements: Vec<Retirement>,
     /// The number of the next retirement to take from [`Core::submissions`].
     next: u64,
