@@ -147,7 +147,8 @@ impl Report {
             && self.quarantine.is_empty()
     }
 
-    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their mappings.
+    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their
+    /// mappings.
     pub fn idle(&self) -> Vec<IdleItem<'_>> {
         let usable = self.reservations.iter().filter(|it| !it.quarantined);
         let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(IdleItem::Reservation);

@@ -145,7 +145,8 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. The caller may [`cache_reservation`] the reservation after use.
+    /// Returns the reservation that contains an address. After use, the caller may pass the reservation to
+    /// [`cache_reservation`].
     pub fn find(&self, address: usize) -> Option<Arc<ReservationRecord>> {
         let matches = |it: &Arc<ReservationRecord>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
