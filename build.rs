@@ -1,5 +1,5 @@
-//! Finds ROCm's `lib` folder on the build machine. At run time, hsa-vmm searches this folder for the runtime, in
-//! addition to the usual places. ROCm need not be installed.
+//! Finds ROCm's `lib` folder on the build machine, if ROCm is installed. At run time, hsa-vmm searches this
+//! folder for the runtime, in addition to the usual places.
 
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,11 @@
-//! Measures mapping, granting and unmapping many mappings one by one, and in batches.
+//! Measures the time to map, grant and unmap many mappings, one by one and in batches.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench batches
 //! ```
 //!
-//! Runs on a runtime that does nothing, or on the runtime that `HSA_VMM_RUNTIME` names.
+//! Runs on the runtime that `HSA_VMM_RUNTIME` names. If the variable is not set, runs on a
+//! simulation whose calls do nothing.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

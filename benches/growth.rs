@@ -1,12 +1,13 @@
-//! Measures the time to grow buffers of several sizes: in place, and by allocating, copying and freeing.
+//! Measures the time to grow buffers of several sizes: in place, and by allocating a larger buffer and
+//! copying.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench growth
 //! ```
 //!
-//! Runs on the simulation, whose own cost is part of the figures. The simulation's memory uses this machine's
-//! memory as soon as a page is written. Buffers that are larger than this machine's free memory are therefore
-//! not copied; the first lines of the output list their sizes.
+//! Runs on the simulation, whose own cost is part of the figures. A written page of the simulation's memory
+//! uses memory of this machine. Therefore the program does not copy buffers that are larger than the free
+//! memory. The first lines of the output list their sizes.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

@@ -1,12 +1,12 @@
 //! Performs one operation of the library many times. `.ci/instructions` runs this program under callgrind, which
-//! counts only the instructions of [`measured`].
+//! counts the instructions of the function [`measured`].
 //!
 //! ```sh
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! The program prints the number of calls. A number after the name of the operation adds calls that the printed number
-//! does not include, to test that `.ci/instructions` detects an increase.
+//! The program prints the number of calls. A second argument is a number of additional calls, which the printed number
+//! does not include. `.ci/instructions` uses it to test that it detects an increase.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -19,12 +19,13 @@ use std::process::ExitCode;
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
-/// The number of live mappings, and of holes.
-const PAGES: usize = 1 << 13;
-/// The number of calls that the program prints.
+/// The number of mappings that exist during the measurement. It is also the number of holes.
+const LIVE_MAPPINGS: usize = 1 << 13;
+/// The number of calls that the program prints, without additional calls.
 const CALLS: usize = 1000;
 
-/// A reservation in which live mappings and holes alternate, and the objects of the counted calls.
+/// A reservation in which live mappings (even pages) and holes (odd pages) alternate, and the objects that counted
+/// calls create.
 struct Workload {
     vmm: Vmm,
     base: usize,
@@ -49,12 +50,12 @@ impl Workload {
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let properties = AllocationProperties::on(gpus[0]);
         let handle = vmm.create(SIZE, &properties)?;
-        let base = vmm.address_reserve(2 * PAGES * SIZE, SIZE, None)?.get();
+        let base = vmm.address_reserve(2 * LIVE_MAPPINGS * SIZE, SIZE, None)?.get();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let grants = gpus.iter().map(grant).collect();
         let (reserved, created) = (Vec::with_capacity(calls), Vec::with_capacity(calls));
         let workload = Self { vmm, base, handle, properties, grants, reserved, created, calls };
-        for page in 0..PAGES {
+        for page in 0..LIVE_MAPPINGS {
             workload.map(2 * page)?;
         }
         Ok(workload)
@@ -76,14 +77,14 @@ impl Workload {
         self.vmm.export_to_shareable_handle(handle, DESCRIPTOR)
     }
 
-    /// Makes the calls of an operation. Returns `false` if no operation has this name.
+    /// Calls an operation `self.calls` times. Returns `false` if no operation has this name.
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
-        // Successive calls use holes, or live mappings, that are far apart.
+        // Successive calls use pages that are far apart. 4099 is odd, so the sequence contains each hole once.
         let calls = self.calls;
-        let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
-        let live = || holes().map(|hole| hole - 1);
-        let in_holes =
-            |call: &mut dyn FnMut(usize) -> Result<(), Error>| holes().try_for_each(call);
+        let hole_pages = || (0..calls).map(|number| 2 * (number * 4099 % LIVE_MAPPINGS) + 1);
+        let live_pages = || hole_pages().map(|hole| hole - 1);
+        let for_each_hole =
+            |call: &mut dyn FnMut(usize) -> Result<(), Error>| hole_pages().try_for_each(call);
         let reserve = |this: &mut Self| -> Result<(), Error> {
             for _ in 0..this.calls {
                 this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None)?);
@@ -111,48 +112,48 @@ impl Workload {
                 let vmm = &self.vmm;
                 measured(&mut || self.created.iter().try_for_each(|&handle| vmm.release(handle)))?;
             }
-            "map" => measured(&mut || in_holes(&mut |page| self.map(page)))?,
+            "map" => measured(&mut || for_each_hole(&mut |page| self.map(page)))?,
             "set_access" => {
-                in_holes(&mut |page| self.map(page))?;
+                for_each_hole(&mut |page| self.map(page))?;
                 let grant = |page| self.vmm.set_access(self.address(page), SIZE, &self.grants);
-                measured(&mut || in_holes(&mut &grant))?;
+                measured(&mut || for_each_hole(&mut &grant))?;
             }
             "unmap" => {
-                in_holes(&mut |page| self.map(page))?;
+                for_each_hole(&mut |page| self.map(page))?;
                 let unmap = |page| self.vmm.unmap(self.address(page), SIZE);
-                measured(&mut || in_holes(&mut &unmap))?;
+                measured(&mut || for_each_hole(&mut &unmap))?;
             }
             "get_access" => {
                 let agent = self.grants[0].agent;
                 let query =
                     |page| self.vmm.get_access(agent, self.address(page)).map(black_box).map(drop);
-                measured(&mut || live().try_for_each(query))?;
+                measured(&mut || live_pages().try_for_each(query))?;
             }
             "mapped_range_at" => {
                 let query = |page| {
                     black_box(self.vmm.mapped_range_at(self.address(page)));
                     Ok(())
                 };
-                measured(&mut || live().try_for_each(query))?;
+                measured(&mut || live_pages().try_for_each(query))?;
             }
             "retain" => {
                 let retain = |page| self.vmm.retain_allocation_handle(self.address(page));
-                measured(&mut || live().try_for_each(|page| retain(page).map(drop)))?;
+                measured(&mut || live_pages().try_for_each(|page| retain(page).map(drop)))?;
             }
             "properties" => {
                 let query =
                     |_| self.vmm.allocation_properties(self.handle).map(black_box).map(drop);
-                measured(&mut || live().try_for_each(query))?;
+                measured(&mut || live_pages().try_for_each(query))?;
             }
             "export" => {
                 let handle = self.create_shareable()?;
                 // Close each descriptor immediately, because the limit can be lower than the number of calls.
-                measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
+                measured(&mut || live_pages().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {
                 let descriptor = self.export(self.create_shareable()?)?;
                 let import = |_| self.vmm.import_from_shareable_handle(&descriptor, DESCRIPTOR);
-                measured(&mut || live().try_for_each(|page| import(page).map(drop)))?;
+                measured(&mut || live_pages().try_for_each(|page| import(page).map(drop)))?;
             }
             "cycle" => {
                 let agent = self.grants[0].agent;
@@ -166,7 +167,7 @@ impl Workload {
                     self.vmm.release(handle)?;
                     self.vmm.address_free(base, SIZE)
                 };
-                measured(&mut || live().try_for_each(cycle))?;
+                measured(&mut || live_pages().try_for_each(cycle))?;
             }
             _ => return Ok(false),
         }

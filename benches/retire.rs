@@ -4,8 +4,9 @@
 //! cargo bench -p hsa-vmm-bench --bench retire
 //! ```
 //!
-//! Runs on the simulation, but a submission makes no call of the runtime. A batch of submissions fills the queue. If
-//! the queue has a thread, the thread reads the signals of the batch's earlier submissions during the measurement.
+//! Runs on the simulation. A submission makes no call of the runtime, so the simulation does not affect the figures.
+//! A batch of submissions fills the queue. If the queue has a thread, this thread reads the signals of earlier
+//! submissions of the batch during the measurement.
 
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::simulation::Config;
@@ -26,8 +27,9 @@ fn submit(queue: &RetireQueue, mapping: Mapping, signals: &[Condition]) -> Resul
     Ok(unsafe { queue.submit(mapping, signals) }?)
 }
 
-/// Submits batches, each divided between `threads` threads, to a queue with or without its own thread. Returns the
-/// median and the maximum, over all threads of all batches, of the nanoseconds per submission.
+/// Submits batches to a queue with or without its own thread. Divides each batch between `threads` threads, and
+/// computes the nanoseconds per submission for each thread. Returns the median and the maximum over all threads of
+/// all batches.
 fn measure(
     vmm: &Vmm,
     signals: &[Condition],

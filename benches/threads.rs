@@ -1,11 +1,12 @@
-//! Compares the throughput of two threads with that of one thread. Each thread maps, unmaps and looks up pages in its
-//! own reservation. Then both threads look up pages in a shared reservation.
+//! Compares the throughput of two threads with the throughput of one thread. Each thread maps, unmaps and looks up
+//! pages in its own reservation. Then both threads look up pages in a shared reservation.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
 //! ```
 //!
-//! Runs on a runtime that does nothing. Needs two idle cores; use the best of several runs.
+//! Runs on a simulation whose calls do nothing. Needs two idle cores. Run it several times, and use the best
+//! result.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -57,8 +58,8 @@ impl ThreadPages {
     }
 }
 
-/// Starts one thread for each element of `pages`; each runs `work` `ROUNDS` times. Returns the shortest
-/// time of `TRIES` repetitions.
+/// Starts one thread for each element of `pages`. Each thread runs `work` `ROUNDS` times. Repeats this `TRIES`
+/// times, and returns the shortest time.
 fn shortest_time(
     pages: &[ThreadPages],
     work: impl Fn(&ThreadPages) -> Result<(), Error> + Sync,

@@ -1,5 +1,5 @@
-//! Prints the memory's owner and the agents with access for every combination of area flags. Then a GPU
-//! reorders bytes of this program.
+//! For every combination of area flags, prints the memory's owner and the agents with access. Then a
+//! GPU reorders bytes of this program.
 //!
 //! ```sh
 //! cargo run --example areas                                       # on the simulation
@@ -13,7 +13,7 @@ use hsa_vmm::{Area, Runtime, Vmm};
 const SIZE: usize = 1000;
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(3))?,

@@ -1,4 +1,4 @@
-//! The full cycle of virtual memory: reserve, create, map, grant, use, restrict, unmap, map again.
+//! Shows a full cycle of virtual memory: reserve, create, map, grant, use, restrict, unmap, map again.
 //!
 //! ```sh
 //! cargo run --example cycle                                       # on the simulation
@@ -10,7 +10,7 @@ use hsa_vmm::vmm::Granularity;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
@@ -26,7 +26,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let reservation = Reservation::builder(8 * granule).reserve(&vmm)?;
     println!("reserved {:#x} bytes at {}", reservation.size(), reservation.address());
 
-    // Creates the memory that is needed now, and maps it at one of the addresses.
+    // Creates the memory that is needed now, and maps it inside the reservation.
     let allocation = Allocation::create(&vmm, granule, &properties)?;
     let mapping = reservation.map(2 * granule, &allocation)?;
     println!("mapped   {:#x} bytes at {}", mapping.size(), mapping.address());
@@ -38,7 +38,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     mapping.read(0, &mut bytes)?;
     println!("the GPU wrote {bytes:x?}, the CPU reads it");
 
-    // The CPU's permissions are enforced. `write` returns an error; a direct store would fault.
+    // The CPU's permissions are enforced: `write` returns an error, and a direct store would fault.
     mapping.grant(&[host.id()], Access::Read)?;
     match mapping.write(0, b"no") {
         Err(error) => println!("rejected: {error}"),

@@ -13,7 +13,7 @@ const STEP: usize = 2 << 20;
 const STEPS: usize = 8;
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
@@ -23,8 +23,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Finds free addresses for twice the size of the buffer: `extend` below needs free addresses after the buffer. The
-    // reservation is freed immediately.
+    // Finds free addresses for twice the size of the buffer, because `extend` below needs free addresses after the
+    // buffer. This reservation is freed at the end of the statement.
     let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let at_start = options.exactly_at(start).reserve(&vmm, &properties);
@@ -49,7 +49,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw("shrunk by one step, its memory is freed", &buffer)?;
     grow(&mut buffer, 6, "grown to the end of the reservation")?;
 
-    // `grow` fails at the end of the reservation. `extend` succeeds if the addresses after it are free.
+    // `grow` fails at the end of the reservation. `extend` succeeds if the addresses after the reservation are free.
     match buffer.grow(1) {
         Err(error) => println!("rejected: {error}"),
         Ok(()) => anyhow::bail!("the buffer grew beyond its reservation"),

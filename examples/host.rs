@@ -1,5 +1,5 @@
-//! Creates memory of the host and maps it. The CPU and a GPU read what the other has written. Then the program imports
-//! the same memory by a file descriptor, and maps it a second time.
+//! Creates memory of the host and maps it. The GPU reads what the CPU has written, and the CPU reads what the GPU has
+//! written. In between, the program imports the memory by a file descriptor, and maps it a second time.
 //!
 //! ```sh
 //! cargo run --example host                                        # on the simulation
@@ -12,8 +12,8 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Reservation, Runtime, Vmm};
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does. ROCm generation D is ROCm 10, the
-    // first release whose runtime creates memory of the host.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself. The simulation
+    // behaves like ROCm 10 (generation D), the first release whose runtime creates memory of the host.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,
@@ -23,9 +23,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let agents = [gpu, runtime.host().id()];
 
     let descriptor = HandleType::POSIX_FILE_DESCRIPTOR;
-    // `Location::Host` is memory of any NUMA node, `Location::HostNuma(1)` that of node 1.
+    // `Location::Host` is memory of any NUMA node. `Location::HostNuma(1)` would be memory of node 1.
     let properties = AllocationProperties::at(Location::Host).shareable_as(descriptor);
-    // Memory of the host is mapped in units of the largest granule of any GPU.
+    // Sizes and addresses of host memory are multiples of the largest granule of any GPU.
     let size = vmm.reservation_granule();
     let memory = Allocation::create(&vmm, size, &properties)?;
     let reservation = Reservation::builder(2 * size).reserve(&vmm)?;
@@ -39,7 +39,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     ensure!(&text == b"written by the CPU", "the GPU reads other bytes");
     mapping.copy_from_host(gpu, 0, b"written by the GPU")?;
 
-    // The same memory, as another process would import it.
+    // Imports the same memory, as another process would.
     let exported = memory.export()?;
     let imported = Allocation::import(&vmm, &exported)?;
     let second_mapping = reservation.map(size, &imported)?;

@@ -1,4 +1,5 @@
-//! Shares a GPU's memory between two processes through IPC. Each process reads the other's text.
+//! Shares a GPU's memory between two processes through IPC. Each process reads the text that the other has
+//! written.
 //!
 //! ```sh
 //! cargo run --example ipc                                       # on the simulation
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 const SECOND: &str = "HSA_VMM_EXAMPLE_IPC";
 
 fn runtime() -> anyhow::Result<Runtime> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     Ok(match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
@@ -27,13 +28,13 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. Starts this program again as the second process, with `arguments` that make it call
-/// `run`.
+/// Runs the example. Starts this program again as the second process. `arguments` are arguments with which
+/// this program calls `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     if std::env::var_os(SECOND).is_some() { import() } else { export(arguments) }
 }
 
-/// Exports memory to a second process, and reads what that process has written.
+/// Exports memory to the second process, and reads the text that the second process has written.
 fn export(arguments: &[&str]) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
@@ -62,7 +63,7 @@ fn export(arguments: &[&str]) -> anyhow::Result<()> {
     println!("first:  reads {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"from the second", "the second process has not written");
 
-    // The second process has ended. Before that, it dropped `OpenedMemory`, which closed the memory.
+    // The second process has ended. Before its end, it closed the memory by dropping `OpenedMemory`.
     memory.free()?;
     Ok(())
 }
@@ -73,7 +74,8 @@ fn import() -> anyhow::Result<()> {
     std::io::stdin().read_exact(&mut bytes)?;
     let handle = IpcHandle::from_bytes(&bytes);
     let runtime = runtime()?;
-    // The opened memory starts at the address whose handle was exported. Dropping `memory` closes it.
+    // The opened memory starts at the address for which the handle was created. Dropping `memory` closes
+    // it.
     let memory = OpenedMemory::open(&Ipc::open(&runtime)?, &handle)?;
     let mut text = [0; 14];
     memory.read(0, &mut text)?;

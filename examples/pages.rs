@@ -1,5 +1,5 @@
-//! Manages a KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and memory
-//! moves to unmapped pages without copying.
+//! Manages a KV cache. Sequences grow and end. Their pages are mapped and unmapped at fixed addresses. The
+//! memory of pages moves to unmapped pages without copying.
 //!
 //! ```sh
 //! cargo run --example pages                                       # on the simulation
@@ -12,7 +12,7 @@ use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The maximum number of pages of a sequence. Addresses for this number are reserved from the start.
+/// The maximum number of pages of a sequence. The buffer reserves addresses for this number from the start.
 const MAX_PAGES: usize = 16;
 const SEQUENCES: usize = 4;
 const PAGE_SIZE: usize = 64 << 10;
@@ -40,7 +40,8 @@ impl Sequence {
     }
 }
 
-/// Draws a line for each sequence's addresses, with its letter at mapped pages.
+/// Draws a line for the addresses of each sequence. Each mapped page is shown by the first byte of its
+/// contents.
 fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
     println!("\n{title}");
     for line in 0..SEQUENCES {
@@ -74,7 +75,7 @@ fn wait_for_pages_ahead(cache: &PagedBuffer, pages: usize) {
 }
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
@@ -120,7 +121,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     cache.move_pages(rest, &cache, sequences[1].first_page)?;
     draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
-    // With a zero page, unmapped pages read as zeros, so that a kernel can read past the end of a sequence.
+    // If a buffer has a zero page, unmapped pages read as zeros, so that a kernel can read past the end of
+    // a sequence.
     let options = PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE_SIZE)
         .with_page_size(PAGE_SIZE)
         .with_zero_page();

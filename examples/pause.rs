@@ -1,5 +1,5 @@
-//! Pauses a model and releases its memory, runs another model, and resumes the first model at the same
-//! address with the same contents.
+//! Pauses the buffer of a model, which releases its memory. Uses another model's buffer. Then resumes the
+//! first buffer, at the same address and with the same contents.
 //!
 //! ```sh
 //! cargo run --example pause                                       # on the simulation
@@ -24,8 +24,8 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     );
 }
 
-/// Pauses a buffer. On ROCm 7.2, another thread can take the buffer's addresses. The contents are saved even
-/// then.
+/// Pauses a buffer. On ROCm 7.2, another thread can take the buffer's addresses during this call; the
+/// contents are saved even in this case.
 fn pause(buffer: &mut PausableBuffer, mode: PauseMode) -> anyhow::Result<()> {
     let begun = Instant::now();
     match buffer.pause(mode) {
@@ -39,7 +39,7 @@ fn pause(buffer: &mut PausableBuffer, mode: PauseMode) -> anyhow::Result<()> {
 }
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1).with_vram(40 << 20))?,

@@ -1,7 +1,7 @@
-//! Uses the program's own signal and queue with memory of the library.
+//! Uses a signal and a queue of this program with memory of the library.
 //!
-//! The program makes its own HSA calls on the runtime that the library has loaded. The program copies between two
-//! mappings of the library, and a barrier in its queue waits for the copy.
+//! The program makes HSA calls on the runtime that the library has loaded. It copies between two mappings of the
+//! library, and a barrier packet in its queue waits for the copy.
 //!
 //! ```sh
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example queue
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// The header of a barrier packet, which completes when all its signals, at most five, are 0. The acquire fence (bits 9
-/// and 10) and the release fence (bits 11 and 12) have system scope (2).
+/// The header of a barrier packet. A barrier packet has up to five signals, and completes when all of them are 0. The
+/// acquire fence (bits 9 and 10) and the release fence (bits 11 and 12) have system scope (2).
 const BARRIER_AND_HEADER: u16 = HSA_PACKET_TYPE_BARRIER_AND as u16 | 2 << 9 | 2 << 11;
 const NO_SIGNAL: hsa_signal_t = hsa_signal_t { handle: 0 };
 
@@ -68,7 +68,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         println!("SKIPPED: {} has no queues", runtime.info().name);
         return Ok(());
     }
-    // SAFETY: the types are those of hsa.h.
+    // SAFETY: these are the functions' types in hsa.h.
     let (create_queue, destroy_queue, add_write_index) = unsafe {
         (
             function::<CreateQueue>(&runtime, c"hsa_queue_create")?,
@@ -113,8 +113,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
     let mut dependencies = [NO_SIGNAL; 5];
     dependencies[0] = copy_signal;
-    // SAFETY: the queue is new: its first packet is free. The GPU does not read the packet
-    // before its header is valid, which is written last.
+    // SAFETY: the queue is new, so its first packet is free. The GPU does not read the packet before its header is
+    // valid, and the header is written last.
     unsafe {
         let index = add_write_index(queue, 1);
         let packets = (*queue).base_address.cast::<hsa_barrier_and_packet_t>();

@@ -1,5 +1,5 @@
-//! Exports a range of addresses as dma-bufs for a network adapter's driver or another process, and reads them
-//! back through the descriptors.
+//! Exports a range of addresses as dma-bufs, for a network adapter's driver or another process. Then reads the bytes
+//! of the range through the descriptors.
 //!
 //! ```sh
 //! cargo run --example ranges                                       # on the simulation
@@ -15,7 +15,7 @@ use hsa_vmm::{
 const SIZE: usize = 2 << 20;
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
@@ -24,7 +24,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
     let agents = [gpu, runtime.host().id()];
 
-    // Three mappings, one after the other, and a text across the second boundary.
+    // Creates three adjacent mappings, and writes a text across the end of the second mapping.
     let reservation = Reservation::builder(3 * SIZE).reserve(&vmm)?;
     let mut mappings = Vec::new();
     for number in 0..3 {
@@ -47,7 +47,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("  \"{}\"", String::from_utf8_lossy(&read));
     ensure!(read == text, "the segments do not contain the text");
 
-    // Pool memory is one segment. The segment's dma-buf can contain other allocations of the pool.
+    // A range of pool memory is one segment. Its dma-buf can also contain other allocations of the pool.
     let memory = PoolMemory::allocate(&runtime, gpu, 4096)?;
     let segments = vmm.export_address_range(memory.address(), memory.size())?;
     let [segment] = &segments[..] else { anyhow::bail!("pool memory is not one segment") };
@@ -55,8 +55,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the bytes of a segment, as a receiver of the descriptor does: imports and maps the whole dma-buf, and reads
-/// from the offset on.
+/// Reads the bytes of a segment in the same way as a receiver of the descriptor: imports and maps the whole dma-buf,
+/// and reads from the segment's offset on.
 fn read_segment(
     vmm: &Vmm,
     segment: &ExportedSegment,

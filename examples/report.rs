@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 
 /// Prints the report.
 pub fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
@@ -28,13 +28,13 @@ pub fn main() -> anyhow::Result<()> {
         anyhow::Ok(allocation.named(name))
     };
 
-    // Weights that all GPUs read, and the CPU writes.
+    // Weights that all GPUs can read, and that the CPU can also write.
     let weights = Reservation::builder(24 * MIB).reserve(&vmm)?.named("weights");
     let layers = weights.map(0, &memory(first, 24 * MIB, "layers 0 to 11")?)?;
     layers.grant(&gpus, Access::Read)?;
     layers.grant(&[runtime.host().id()], Access::ReadWrite)?;
 
-    // Addresses for 32 pages of a KV cache. Fourteen pages are mapped, then two of these are unmapped.
+    // Addresses for 32 pages of a KV cache. Maps fourteen pages, then unmaps two of them.
     let cache = Reservation::builder(64 * MIB).reserve(&vmm)?.named("kv cache");
     let page = |number: usize| -> anyhow::Result<Mapping> {
         let mapping = cache.map(2 * MIB * number, &memory(last, 2 * MIB, "page")?)?;
@@ -44,7 +44,7 @@ pub fn main() -> anyhow::Result<()> {
     let mut pages = (0..14).map(page).collect::<anyhow::Result<Vec<_>>>()?;
     drop((pages.remove(9), pages.remove(4)));
 
-    // A buffer that may grow to 16 GiB and has 6 MiB. No agent has access yet.
+    // A buffer with 6 MiB of memory, which can grow to 16 GiB. No agent has access yet.
     let growing = Reservation::builder(16 << 30).reserve(&vmm)?.named("activations");
     let first_part = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
 
@@ -56,7 +56,7 @@ pub fn main() -> anyhow::Result<()> {
         mapping.grant(&[last], Access::ReadWrite)?;
     }
 
-    // Memory that is created ahead and not mapped, and pool memory.
+    // Memory that is created in advance but not mapped, and pool memory.
     let prepared = [memory(first, 2 * MIB, "prepared")?, memory(last, 2 * MIB, "prepared")?];
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 const SIZE: usize = 2 << 20;
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
@@ -33,7 +33,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let (source, destination) = (map(0)?, map(SIZE)?);
     source.write(0, b"read by the GPU")?;
 
-    // The program's own work on a GPU: a copy that decrements a signal when it ends.
+    // Starts the program's own work on a GPU. It is a copy, which decrements a signal when it ends.
     let hsa = &runtime.table().core;
     let mut copy_signal = hsa_signal_t { handle: 0 };
     let create = hsa.hsa_signal_create.context("no signals")?;

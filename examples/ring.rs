@@ -1,4 +1,5 @@
-//! A ring buffer: memory mapped twice in a row, so that a write past its end continues at its beginning.
+//! Uses a ring buffer: memory that is mapped twice in a row. A write that passes the end of the memory continues at its
+//! beginning.
 //!
 //! ```sh
 //! cargo run --example ring                                        # on the simulation
@@ -12,7 +13,7 @@ use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 const LINES: [&str; 3] = ["begun before the end, ", "written by one call, ", "read by one call"];
 
 pub(crate) fn main() -> anyhow::Result<()> {
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
@@ -25,7 +26,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let second = ring.address().get() + size;
     println!("{size} bytes of memory, mapped at {first} and again at {second:#x}\n");
 
-    // The first write begins ten bytes before the end of the memory. A position counts all bytes since the first round.
+    // The first write begins ten bytes before the end of the memory. A position is the number of earlier bytes of the
+    // stream; three times the size is the start of the fourth round.
     let mut position = 3 * size as u64 - 10;
     for line in LINES {
         println!("write {:>2} bytes at {}", line.len(), ring.address_of(position));

@@ -1,4 +1,5 @@
-//! Shares memory between two processes through a file descriptor. Each process reads the other's text.
+//! Shares memory between two processes through a file descriptor. Each process reads the text that the
+//! other has written.
 //!
 //! ```sh
 //! cargo run --example share                                       # on the simulation
@@ -23,11 +24,11 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. Starts this program again as the second process, with `arguments` that make it call
-/// `run`.
+/// Runs the example. Starts this program again as the second process. `arguments` are arguments with
+/// which this program calls `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let role = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
-    // The library never falls back to the simulation by itself; this example does.
+    // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,

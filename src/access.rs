@@ -33,7 +33,7 @@ impl Access {
         self as u32
     }
 
-    /// Returns the access with this number; `None` unless it is 0, 1 or 3.
+    /// Returns the access with this number; `None` for numbers other than 0, 1 and 3.
     pub fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => Some(Self::None),
@@ -76,7 +76,7 @@ pub(crate) const MAX_AGENTS: usize = 128;
 pub(crate) struct AccessSet {
     /// The agents with read access.
     pub read: AgentSet,
-    /// The agents that also have write access.
+    /// The agents with write access, a subset of `read`.
     write: AgentSet,
 }
 
@@ -119,7 +119,7 @@ impl AccessSet {
     }
 }
 
-/// A set of agents, one bit each.
+/// A set of agents, by their index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AgentSet(u128);
 
@@ -143,7 +143,7 @@ impl AgentSet {
         self == Self::NONE
     }
 
-    /// Returns the agents that are in either set.
+    /// Returns the agents that are in at least one of the two sets.
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -153,7 +153,7 @@ impl AgentSet {
         Self(self.0 & other.0)
     }
 
-    /// Returns the agents of this set that are not in the other.
+    /// Returns the agents of this set that are not in `other`.
     pub fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
@@ -172,8 +172,9 @@ impl AgentSet {
 pub(crate) struct AccessState {
     /// The access that the caller has set for each agent.
     pub requested: AccessSet,
-    /// The agents to which the runtime has granted access. Each GPU among them can access the memory until the memory
-    /// is unmapped, whatever `requested` contains, unless the library controls the GPU's page table.
+    /// The agents to which the runtime has granted access. Each GPU among them can read and write the memory until it
+    /// is unmapped, whatever `requested` contains. This does not apply to a GPU whose page table the library
+    /// controls.
     pub runtime_granted: AgentSet,
 }
 

@@ -3,10 +3,11 @@
 use core::ffi::c_void;
 use derive_more::{Debug, Display};
 
-/// An address in this process. Agents use the same addresses, except for the caller's memory in an
-/// area ([`AreaMemory::device_address`](crate::area::AreaMemory::device_address)).
+/// An address in this process. Agents use the same address for the same memory, with one exception:
+/// the caller's memory in an area
+/// ([`AreaMemory::device_address`](crate::area::AreaMemory::device_address)).
 ///
-/// The address may be invalid: every operation checks its arguments.
+/// The address may be invalid: every operation that takes an address checks it.
 ///
 /// ```
 /// use hsa_vmm::Address;

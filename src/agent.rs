@@ -6,10 +6,10 @@ use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys::hsa_agent_t;
 
-/// The identifier of an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
+/// The identifier of an agent of one runtime ([`Agent::id`]). Cheap to copy.
 ///
-/// Every function rejects identifiers of other runtimes and invented identifiers. Displayed as `CPU 0` or `GPU 1`; GPUs
-/// are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
+/// Every function rejects identifiers of other runtimes and identifiers that never existed. Displayed as `CPU 0` or
+/// `GPU 1`; GPUs are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
 ///
 /// ```
 /// # use hsa_vmm::Runtime;
@@ -25,8 +25,8 @@ use hsa_sys::hsa_agent_t;
 #[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the index, and
-// the runtime's number. A runtime's number is never reused.
+// The fields of an identifier, from the lowest bit: the number among agents of the same kind (14 bits), the kind (2
+// bits), the index (16 bits), and the runtime's number (32 bits). A runtime's number is never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -56,7 +56,7 @@ impl AgentId {
         self.0
     }
 
-    /// Returns the identifier with this number. Functions that take it check whether the agent exists.
+    /// Returns the identifier with this number. Functions that take an identifier check whether the agent exists.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -86,7 +86,7 @@ impl fmt::Display for AgentId {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AgentKind {
-    /// A CPU; each NUMA node has one.
+    /// A CPU. There is one CPU agent for each NUMA node.
     #[display("CPU")]
     Cpu,
     /// A GPU.
@@ -115,8 +115,9 @@ pub enum Enforcement {
     /// [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded, on all other GPUs: AMD's user-space driver maps everything readable, writable
-    /// and executable once any access has been granted. [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
+    /// The permission is only recorded. This applies to GPUs whose page tables the `Vmm` does not control: once any
+    /// access was granted, AMD's user-space driver maps the memory readable, writable and executable.
+    /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     #[display("recorded")]
     Recorded,
 }
@@ -163,7 +164,7 @@ pub enum LinkKind {
 pub struct Peer {
     /// The agent that owns the memory.
     pub agent: AgentId,
-    /// Whether the agent whose [`Agent::peers`] has this entry can be granted access to that memory.
+    /// Whether the agent whose [`Agent::peers`] contains this entry can be granted access to the memory.
     pub reachable: bool,
     /// The links between the two agents, one for each hop; empty if the runtime does not report them.
     pub links: Vec<Link>,
@@ -264,8 +265,8 @@ pub struct Agent {
     pub integrated: bool,
     /// Whether CPUs can access all memory of this GPU (a large BAR, or an APU).
     ///
-    /// Without a large BAR, this library rejects granting a CPU access: the runtime would grant it, and the CPU's first
-    /// load would fault.
+    /// Without a large BAR, this library rejects grants of access to a CPU. The runtime would accept the grant, but the
+    /// CPU's first load would fault.
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.
     pub pools: Vec<Pool>,
@@ -299,21 +300,21 @@ impl Agent {
         &self.name
     }
 
-    /// Returns the pool from which physical memory is created: coarse-grained, allocatable, on the GPU.
+    /// Returns the pool from which the library creates physical memory: a coarse-grained, allocatable pool on the GPU.
     ///
     /// `None` for CPUs: before ROCm 10, AMD's runtime creates no handles of system memory.
     pub fn vmem_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.supports_handles())
     }
 
-    /// Returns whether this agent can be granted access to the memory of `owner`
-    /// (`hipDeviceCanAccessPeer`; true for its own memory).
+    /// Returns whether this agent can be granted access to the memory of `owner` (`hipDeviceCanAccessPeer`). Returns
+    /// `true` if `owner` is this agent.
     pub fn can_access(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
-    /// Returns whether the permissions of this agent are enforced without control of page tables.
-    /// [`Vmm::enforcement`](crate::Vmm::enforcement) returns whether a given `Vmm` enforces them.
+    /// Returns whether this agent's permissions are enforced if no `Vmm` controls page tables.
+    /// [`Vmm::enforcement`](crate::Vmm::enforcement) returns whether one `Vmm` enforces them.
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

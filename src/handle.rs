@@ -4,10 +4,10 @@ use derive_more::{Debug, Display};
 
 /// The identifier of physical memory, which [`create`](crate::Vmm::create) or an import returned.
 ///
-/// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
-/// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function
-/// rejects a stale or foreign handle: such a handle never identifies other memory. An invented handle is very
-/// unlikely to be valid.
+/// Corresponds to `hipMemGenericAllocationHandle_t`. Within a process, no two handles ever have the same number. In
+/// contrast, AMD's runtime reuses its own handles as soon as the memory is freed. Every function rejects a handle that
+/// was released or that belongs to another [`Vmm`](crate::Vmm): such a handle never identifies other memory. A number
+/// that no call returned is very unlikely to be a valid handle.
 ///
 /// ```
 /// use hsa_vmm::Handle;
@@ -23,21 +23,21 @@ pub struct Handle(
     pub(crate) u64,
 );
 
-/// The factor from a handle's number to its bits. Multiplying by an odd factor permutes all 64-bit numbers. Therefore,
-/// a handle with one changed bit is very unlikely to be a live handle. The same holds for a small number that a C
-/// program invents.
+/// A handle's bits are its number times this factor, modulo 2⁶⁴. The factor is odd, so different numbers have
+/// different bits. A handle with one changed bit, or a small number that a C program passes by mistake, is very
+/// unlikely to be a live handle.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The inverse of [`MULTIPLIER`].
 const INVERSE: u64 = 0xf1de_83e1_9937_733d;
 const _: () = assert!(MULTIPLIER.wrapping_mul(INVERSE) == 1);
 
 impl Handle {
-    /// Returns the handle's bits, for C and for traces. Zero only for the null handle.
+    /// Returns the handle's bits, for C and for traces. Only the null handle has the bits 0.
     pub const fn to_bits(self) -> u64 {
         self.0.wrapping_mul(MULTIPLIER)
     }
 
-    /// Returns the handle with these bits. Functions that take it check whether it exists.
+    /// Returns the handle with these bits. Functions that take a handle check whether it exists.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits.wrapping_mul(INVERSE))
     }
@@ -60,7 +60,8 @@ bitflags::bitflags! {
         const WIN32 = 2;
         /// A Windows kernel-mode handle (4); not supported by this library.
         const WIN32_KMT = 4;
-        /// A [fabric handle](crate::vmm::FabricHandle) (8), if runtime, driver and hardware support it.
+        /// A [fabric handle](crate::vmm::FabricHandle) (8). Only some runtimes, drivers and GPUs support fabric
+        /// handles.
         const FABRIC = 8;
         const _ = !0;
     }

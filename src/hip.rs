@@ -27,7 +27,7 @@ pub enum HipProfile {
     Hip7,
 }
 
-/// The error for text that is not the name of a profile.
+/// The error of parsing text that is not the name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid HIP profile `{0}`; use `hip6` or `hip7`")]
 pub struct UnknownProfile(String);

@@ -1,10 +1,10 @@
 //! HIP's virtual memory management directly on AMD's HSA runtime, without HIP.
 //!
 //! A program that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
-//! `hipMemSetAccess`. They reserve address ranges, create physical memory, map and unmap it in those
-//! ranges, and set the access of each agent. This crate loads `libhsa-runtime64` at run time, discovers
-//! agents and memory pools, and implements HIP's documented semantics on `hsa_amd_vmem_*`. Arguments are
-//! checked before anything changes, and an operation that fails half-way is rolled back.
+//! `hipMemSetAccess`. These calls reserve address ranges, create physical memory, map the memory in the ranges, and set
+//! the access of each agent. This crate loads `libhsa-runtime64` at run time, discovers agents and memory pools, and
+//! implements HIP's documented semantics on `hsa_amd_vmem_*`. The crate checks all arguments before it changes
+//! anything, and rolls back an operation that fails half-way.
 //!
 //! ```
 //! use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -33,23 +33,23 @@
 //! # Modules
 //!
 //! * [`runtime`], [`agent`], [`pool`]: the loaded runtime, its CPUs and GPUs, and their memory pools.
-//! * [`vmm`]: HIP's calls for virtual memory one to one ([`Vmm`]), and owned values on top of them
-//!   ([`Reservation`], [`Allocation`], [`Mapping`]); [`RetireQueue`](vmm::RetireQueue) unmaps when signals fire.
+//! * [`vmm`]: one method for each of HIP's virtual memory calls ([`Vmm`]), and owned values for the same calls
+//!   ([`Reservation`], [`Allocation`], [`Mapping`]). [`RetireQueue`](vmm::RetireQueue) unmaps memory when signals fire.
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` allocates it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
 //! * [`report`]: everything that is reserved, mapped and allocated, as text and as data.
 //! * [`buffer`]: buffers that grow in place ([`GrowableBuffer`], [`GrowableVec`](buffer::GrowableVec)),
 //!   ring buffers ([`RingBuffer`](buffer::RingBuffer)), paged and pausable buffers
 //!   ([`PagedBuffer`](buffer::PagedBuffer), [`PausableBuffer`](buffer::PausableBuffer)).
-//! * [`area`]: memory selected by a few flags, like AML's areas ([`Area`]).
+//! * [`area`]: memory selected by a few flags, like the areas of AML, Argonne's memory library ([`Area`]).
 //! * [`transport`]: memory that is sent to another process, with its description.
 //! * [`error`], [`hip`]: the error of every operation, and HIP's error codes.
 //! * [`hsa_sys`]: the C types of the HSA ABI, for HSA calls that the program makes itself ([`Runtime::function`]).
 //!
 //! # Features
 //!
-//! * `simulation`: `Runtime::simulated` and `HSA_VMM_RUNTIME=sim`, the software HSA runtime. Off by
-//!   default: an environment variable must not replace the runtime of a production program.
+//! * `simulation`: `Runtime::simulated` and `HSA_VMM_RUNTIME=sim`, the software HSA runtime. Off by default, because an
+//!   environment variable must not replace the runtime of a production program.
 //! * `serde`: reports are serialisable.
 //!
 //! # Tested with
@@ -68,8 +68,8 @@ compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 mod access;
 mod address;
 pub mod agent;
-// `native` is the only module that calls foreign functions and accesses mapped memory. Unsafe code of the other modules
-// calls its unsafe functions.
+// `native` is the only module that calls foreign functions and accesses mapped memory. The unsafe code of `area`,
+// `memory` and `vmm` calls unsafe functions of `native`.
 #[allow(unsafe_code)]
 pub mod area;
 pub mod buffer;

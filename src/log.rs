@@ -1,13 +1,13 @@
-//! Log events that cannot disturb the operation that sends them.
+//! Sends log events so that a panic of a subscriber does not affect the operation.
 //!
-//! A `tracing` subscriber is code of the program and may panic. A panic between a call of the runtime and its
-//! bookkeeping would make the bookkeeping wrong. Memory could be freed twice, or freed while a GPU writes to it. This
-//! module sends all events of this library, and catches the panic after the panic hook has reported it.
+//! A `tracing` subscriber is code of the program and may panic. If it panicked between a call of the runtime and the
+//! update of the ledger, the ledger would be wrong: memory could be freed twice, or freed while a GPU writes to it.
+//! This module sends all events of this library, and catches the panic after the panic hook has reported it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Sends an event of a level, if any subscriber may be interested in that level.
+/// Sends an event, if a subscriber may be interested in events of this level.
 macro_rules! event {
     ($level:ident, $($fields:tt)*) => {
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
@@ -22,7 +22,7 @@ thread_local! {
     static FAILURES_ARE_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a query or a probe, in which failed calls of the runtime are logged as traces, not as warnings.
+/// Runs `run`, a query or a probe whose runtime calls may fail. Failed calls are logged as traces, not as warnings.
 pub(crate) fn with_expected_failures<T>(run: impl FnOnce() -> T) -> T {
     let previous = FAILURES_ARE_EXPECTED.replace(true);
     let result = run();

@@ -5,14 +5,15 @@ use derive_more::{Debug, Display};
 use hsa_sys::hsa_amd_memory_pool_t;
 
 bitflags::bitflags! {
-    /// What kind of memory a global pool holds (`HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS`).
+    /// The kinds of memory of a global pool (`HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PoolFlags: u32 {
         /// For kernel arguments.
         const KERNARG = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
         /// Coherent between agents while they run.
         const FINE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
-        /// Coherent for one agent at a time; [handles](crate::Handle) get their memory from such pools.
+        /// Coherent for one agent at a time. The memory of [handles](crate::Handle) comes from
+        /// coarse-grained pools.
         const COARSE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
         /// Fine-grained; device-scope atomics act as system-scope atomics.
         const EXTENDED_FINE_GRAINED =
@@ -76,11 +77,11 @@ pub struct Pool {
     pub segment: Segment,
     /// The kind of memory, for a pool of the global segment.
     pub flags: PoolFlags,
-    /// The size of the pool, whether used or not.
+    /// The size of the pool, including the allocated part.
     pub size: usize,
     /// Whether programs can allocate from the pool.
     pub allocatable: bool,
-    /// The granule, of which sizes and addresses are multiples.
+    /// The granule: sizes and addresses are multiples of it.
     pub granule: usize,
     /// The granule that gives the best performance.
     pub recommended_granule: usize,
@@ -90,7 +91,7 @@ pub struct Pool {
     pub largest_allocation: usize,
     /// Whether all agents can access the memory without a grant.
     pub accessible_by_all: bool,
-    /// Whether the memory is the GPU's own, and not the system's (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
+    /// Whether the memory is on the GPU, and not system memory (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
     pub on_gpu: bool,
 }
 

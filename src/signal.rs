@@ -4,7 +4,8 @@ use derive_more::Display;
 
 /// The condition on a signal's value under which a mapping can be retired.
 ///
-/// The direction is explicit, because a wrong guess would unmap memory that an agent still uses.
+/// The caller states whether the signal counts up or down. The library does not guess, because a wrong
+/// guess could unmap memory that an agent still uses.
 ///
 /// ```
 /// use hsa_vmm::vmm::SignalCondition;

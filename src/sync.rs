@@ -4,8 +4,9 @@
 //! the locks of [shuttle](https://docs.rs/shuttle), which have the same API, to test many interleavings of
 //! threads.
 //!
-//! All locks, in the order in which a thread takes them. A thread holds at most one lock of a row, except
-//! buffers' tables and the locks of [`Rank`]. Debug builds check the order of the locks of [`Rank`].
+//! The first table lists locks in the order in which a thread takes them. A thread holds at most one lock of each row,
+//! with two exceptions: the tables of paged buffers, and the locks of [`Rank`]. Debug builds check the order of the
+//! locks of [`Rank`].
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -21,7 +22,7 @@
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
-//! A thread never holds a lock of the table above and one of this table at the same time:
+//! A thread never holds a lock of the first table and a lock of this second table at the same time:
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -32,14 +33,15 @@
 //! | `src/ipc/exports.rs`: `creating` | the start of the runtime's server | for one call of the runtime |
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
 //!
-//! `src/vmm/page_table/mod.rs`: `wait_is_due`, whether a wait for page tables must be repeated, is taken before the
-//! page of a barrier and held during that wait.
+//! `src/vmm/page_table/mod.rs`: `wait_is_due` protects whether a wait for page tables must be repeated. A thread takes
+//! this lock before the page of a barrier, and holds it during the wait.
 //!
-//! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
-//! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/submission_queue.rs`: a
-//! queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the table of exports; `src/runtime/mod.rs`:
-//! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the
-//! host memory that areas have locked. A thread that forks locks `REGISTRY` first, then `LOCKED_RANGES`.
+//! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine`, the list of
+//! quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number;
+//! `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the
+//! table of exports; `src/runtime/mod.rs`: `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the
+//! loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread that forks locks `REGISTRY`
+//! first, then `LOCKED_RANGES`.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -59,20 +61,20 @@ use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
-/// Locks a mutex. Ignores that another thread panicked while it held the lock: most changes of the protected state are
-/// a single step. `Journal::finish`, `commit` of paged buffers and the pass of a retire queue make changes of several
-/// steps. Between these steps, only a defect of this library can cause a panic: [`crate::log`] catches the panics of
-/// subscribers.
+/// Locks a mutex, even if another thread has panicked while it held the lock. This is sound because most changes of
+/// protected states are a single step. `Journal::finish`, `commit` of paged buffers and the pass of a retire queue make
+/// changes of several steps. Between these steps, only a defect of this library can cause a panic: [`crate::log`]
+/// catches the panics of subscribers.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for reading; otherwise as [`lock`].
+/// Locks for reading, even if another thread has panicked (see [`lock`]).
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for writing; otherwise as [`lock`].
+/// Locks for writing, even if another thread has panicked (see [`lock`]).
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,7 +100,8 @@ thread_local! {
     static LOCKED_FOR_CLOSURE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Calls a closure of the caller while the reservation with this key is locked ([`Rank::Reservation`]).
+/// Calls `act`, a closure of the library's caller. The reservation with this key must be locked
+/// ([`Rank::Reservation`]).
 pub(crate) fn call_closure<T>(key: usize, act: impl FnOnce() -> T) -> T {
     struct Restore(usize);
     impl Drop for Restore {
@@ -118,15 +121,16 @@ pub(crate) struct Ordered<G> {
 }
 
 impl<G> Ordered<G> {
-    /// Takes a lock. In a closure of the caller, panics unless a reservation comes after the closure's reservation in
-    /// the order. Otherwise the thread could wait forever. Debug builds panic if this thread holds any later lock.
+    /// Takes a lock. Debug builds panic if this thread holds a lock that comes later in the order. All builds panic if
+    /// a closure of [`call_closure`] locks a reservation that does not come after its own: the thread could wait
+    /// forever.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
             rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),
             "the closure of Mapping::with_access must not call this library"
         );
         if cfg!(debug_assertions) {
-            // The list of an exiting thread may be destroyed already.
+            // Fails if the thread is exiting and its list was destroyed.
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
                 let last = held.iter().max();

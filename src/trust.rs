@@ -1,21 +1,21 @@
 //! Other processes: their identification, and the users that are trusted.
 //!
-//! A process number identifies a process only within a PID namespace. `/proc` shows the namespace that it
-//! was mounted in, which can differ from that of this process.
+//! A process number identifies a process only within a PID namespace. `/proc` shows the processes of the namespace in
+//! which `/proc` was mounted. This can be another namespace than that of this process.
 
 use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
 use std::fs;
 
-/// The users whose processes can exchange memory with this process. User numbers are those of this process's user
+/// The users whose processes can exchange memory with this process. User numbers are numbers in this process's user
 /// namespace.
 ///
-/// When the process at the other end of a socket connected or began to listen, its effective user must have been the
-/// trusted user. A [`Ticket`](crate::transport::Ticket) and an [`IpcHandle`](crate::ipc::IpcHandle) name a process by
-/// its number. Such a process must have the trusted user as its real, effective, saved and file system user. The
-/// effective user is not sufficient, because a process that runs a set-user-id program still has the descriptors of the
-/// user who started it.
+/// For the process at the other end of a socket, the effective user is checked: when the process connected or began to
+/// listen, its effective user must have been the trusted user. A [`Ticket`](crate::transport::Ticket) and an
+/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. For this process, the real, effective, saved and
+/// file system user must all be the trusted user. The effective user alone is not sufficient, because a process that
+/// runs a set-user-id program still has the descriptors of the user who started it.
 ///
 /// ```
 /// use hsa_vmm::transport::Channel;
@@ -35,7 +35,7 @@ pub enum Trust {
     SameUser,
     /// One user, by number.
     User(u32),
-    /// Every user. Received data is still validated, but other users share the memory.
+    /// Every user. The library still validates received data, but other users share the memory.
     Anyone,
 }
 
@@ -65,19 +65,19 @@ impl Trust {
         if user == Some(trusted) { Ok(()) } else { Err(UntrustedUser { user, trusted }) }
     }
 
-    /// Rejects a process if one of its users is not trusted.
+    /// Rejects a process if any of its four users is not trusted.
     pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), UntrustedUser> {
         users.into_iter().try_for_each(|user| self.check(user))
     }
 }
 
-/// Returns whether the kernel uses this number for every user who has none in this user namespace. Such a
-/// number identifies no user, even if this process's own user has it.
+/// Returns whether this is the number that the kernel shows for every user without a number in this user namespace.
+/// This number identifies no user, even if it is also the number of this process's user.
 fn is_overflow_user(user: u32) -> bool {
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
     let number = text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
-    // In a namespace that maps all users, such as the initial one, every number identifies a user.
+    // In a namespace that maps all users, such as the initial namespace, every number identifies a user.
     let uid_map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     user == number && !uid_map().split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -88,8 +88,8 @@ pub(crate) struct Process {
     pid: Pid,
     /// The start time in clock ticks, from `/proc/PID/stat`.
     pub start_time: u64,
-    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id program. The
-    /// effective user is then the program's owner, but the descriptors are still the real user's.
+    /// The real, effective, saved and file system user. They differ while the process runs a set-user-id program: the
+    /// effective user is the program's owner, but the process still has the real user's descriptors.
     pub users: [u32; 4],
 }
 
@@ -104,7 +104,7 @@ impl Process {
         Ok((self::start_time(pid)? == Some(start_time)).then_some(found))
     }
 
-    /// Returns whether both are the same process, even if its users have changed.
+    /// Returns whether `self` and `other` are the same process, even if its users have changed.
     pub fn is_same_process(self, other: Self) -> bool {
         (self.pid, self.start_time) == (other.pid, other.start_time)
     }
@@ -113,7 +113,7 @@ impl Process {
 /// Returns the inode number of this process's PID namespace, which is unique on this machine. Returns
 /// `None` if `/proc` is missing or shows another namespace.
 pub(crate) fn pid_namespace() -> Result<Option<u64>, Errno> {
-    // `NSpid` lists one number for each namespace, from that of `/proc` down to the process's own.
+    // `NSpid` lists the process's number in each namespace, from the namespace of `/proc` down to the process's own.
     let status = read("self", "status")?.unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     if numbers.is_none_or(|numbers| numbers.split_whitespace().count() != 1) {

@@ -46,7 +46,7 @@ const WITHOUT_EXAMPLE: &[(&str, &str)] = &[
     ("Report", "the module's page"),
     ("AgentEntry", "a field of Report"),
     ("FreeSpace", "a field of Report"),
-    ("MappingRun", "a field of Report"),
+    ("ReservationPart", "a field of Report"),
     ("IdleItem", "a field of Report"),
     ("Runtime", "the page of its module and of the crate"),
     ("Ticket", "Offer"),

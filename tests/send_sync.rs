@@ -111,7 +111,7 @@ const _: () = {
     send_and_sync::<report::MappingEntry>();
     send_and_sync::<report::AccessEntry>();
     send_and_sync::<report::MemoryEntry>();
-    send_and_sync::<report::MappingRun<'static>>();
+    send_and_sync::<report::ReservationPart<'static>>();
     send_and_sync::<report::Size>();
     send_and_sync::<report::FreeSpace>();
     send_and_sync::<report::IdleItem<'static>>();

@@ -9,7 +9,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Measures how long reading the clock takes: the shortest of many measurements.
+    /// Measures how long reading the clock takes, and keeps the shortest of many measurements.
     pub fn new() -> Self {
         let measure = |_| {
             let begun = Instant::now();

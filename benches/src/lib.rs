@@ -2,7 +2,7 @@
 //! owned types, the C interface, and HIP itself.
 //!
 //! ```text
-//!   run: rounds, the levels in turn               samples → median, p99
+//!   measure: rounds, the levels in turn           samples → median, p99
 //!     │ a round: every operation, a few calls each
 //!   ┌─▼────┐ ┌──────┐ ┌───────┐ ┌─────┐ ┌──────┐
 //!   │ raw  │ │ vmm  │ │ owned │ │  c  │ │ hip  │  level: the same calls
@@ -22,5 +22,5 @@ mod samples;
 pub use level::Level;
 pub use opening::measure_opening;
 pub use operation::Operation;
-pub use run::{BenchError, Measurement, Options, run};
+pub use run::{BenchError, Measurement, Options, measure};
 pub use runtime::{Backend, BenchRuntime, LibraryFile};

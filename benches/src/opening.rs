@@ -1,4 +1,4 @@
-//! Measures the opening of a runtime: its initialisation, and the queries that hsa-vmm then makes.
+//! Measures the time to open a runtime. Opening consists of the runtime's initialisation and of hsa-vmm's queries.
 
 use crate::clock::Clock;
 use crate::level::hip::CInterface;
@@ -10,11 +10,11 @@ use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
 use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Runtime, Vmm};
 
-/// The maximum number of samples: an initialisation takes milliseconds.
+/// The maximum number of samples. It is small, because an initialisation takes milliseconds.
 const MAX_SAMPLES: usize = 200;
 
-/// The levels whose opening is measured. [`Level::Owned`] is not among them, because it opens a runtime as
-/// [`Level::Vmm`] does.
+/// The levels at which opening is measured. [`Level::Owned`] is missing, because it opens a runtime as
+/// [`Level::Vmm`] does. The opening of HIP itself is not measured.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
 /// A level at which a runtime can be opened and closed.
@@ -24,8 +24,8 @@ trait Opener {
 }
 
 /// Measures the opening of a runtime at each supported level. [`Level::Raw`] loads the runtime's file and calls
-/// `hsa_init`, [`Level::Vmm`] starts a [`Runtime`] and calls [`Vmm::open`], [`Level::C`] calls `hipInit`. Excludes
-/// closing, and the first opening, which reads the file from disk.
+/// `hsa_init`, [`Level::Vmm`] starts a [`Runtime`] and calls [`Vmm::open`], [`Level::C`] calls `hipInit`. Does not
+/// measure closing. Discards the first opening, because it reads the file from disk.
 ///
 /// No runtime may be open in this process: a second `hsa_init` only counts a reference.
 ///

@@ -3,7 +3,7 @@
 use core::fmt;
 use serde::Serialize;
 
-/// A call of virtual memory management, or a complete cycle.
+/// A call of virtual memory management, or a complete cycle of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -20,14 +20,13 @@ pub enum Operation {
     SetAccess,
     /// Queries the first GPU's access to one of the live mappings.
     GetAccess,
-    /// Retains the handle of one of the live mappings. The reference is dropped outside the
-    /// measurement.
+    /// Retains the handle of one of the live mappings. Dropping the reference is not measured.
     Retain,
     /// Queries the properties of a handle. At the raw level, queries its pool and memory type.
     Properties,
-    /// Exports a descriptor, which is closed outside the measurement.
+    /// Exports a descriptor. Closing the descriptor is not measured.
     Export,
-    /// Imports the exported descriptor. The handle is released outside the measurement.
+    /// Imports the exported descriptor. Releasing the handle is not measured.
     Import,
     /// Unmaps a mapping with access.
     Unmap,
@@ -40,7 +39,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operations of a round, in order: all but `Open`.
+    /// The operations of a round, in their order. These are all operations except `Open`.
     pub const ROUND: [Self; 13] = [
         Self::Reserve,
         Self::Create,

@@ -1,5 +1,5 @@
-//! Runs rounds of every operation at every level in turn, so that other load on the machine affects all levels
-//! equally.
+//! Runs the measurement in rounds. Each round performs the operations at every level in turn, so that other load on the
+//! machine affects all levels equally.
 
 use crate::clock::Clock;
 use crate::level::hip::CInterface;
@@ -64,7 +64,8 @@ pub struct Measurement {
     pub p99_ns: f64,
     /// The median minus the median of the raw level, if that level was measured.
     pub over_raw_ns: Option<f64>,
-    /// The uncertainty of the difference: the square root of the sum of the squares of both intervals' half-widths.
+    /// The uncertainty of `over_raw_ns`: the square root of the sum of the squares of the half-widths of the two
+    /// medians' intervals.
     pub over_raw_error_ns: Option<f64>,
     /// The number of samples.
     pub samples: usize,
@@ -209,8 +210,9 @@ impl Runner {
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs the selected operations, and the operations that every round needs, once for each address. Sets `holes`
-    /// to the addresses at which this round maps, and `mapped` to the mapped addresses that it looks up.
+    /// Performs the selected operations once for each address. Also performs the operations that every round needs.
+    /// Sets `holes` to the addresses at which this round maps memory, and `mapped` to the mapped addresses that this
+    /// round looks up.
     fn round(
         &mut self,
         clock: Clock,
@@ -233,8 +235,8 @@ impl Runner {
             let is_selected =
                 options.operations.is_empty() || options.operations.contains(&operation);
             let is_look_up = matches!(operation, Operation::GetAccess | Operation::Retain);
-            // Only these operations can be skipped. A round always performs the rest, because they create and remove
-            // the objects that the round uses.
+            // Only these operations can be skipped. A round always performs the other operations, because they create
+            // and remove the objects that the round uses.
             let is_optional = is_look_up
                 || matches!(
                     operation,
@@ -266,7 +268,7 @@ impl Runner {
 ///
 /// # Errors
 /// [`BenchError`] names the call that failed. All objects are released.
-pub fn run(
+pub fn measure(
     target: &BenchRuntime,
     options: &Options,
     report: &mut dyn FnMut(f64),
@@ -274,7 +276,7 @@ pub fn run(
     let clock = Clock::new();
     let calls = target.backend.calls_per_sample();
     let mut runners = Vec::with_capacity(options.levels.len());
-    // The raw level must be the first, because its costs are subtracted from those of the other levels.
+    // The raw level must be first, because its costs are subtracted from the costs of the other levels.
     let mut levels = options.levels.clone();
     levels.sort_unstable();
     levels.dedup();
@@ -284,7 +286,7 @@ pub fn run(
     }
     let (mut holes, mut mapped) = (vec![0; calls], vec![0; calls]);
     let mut order = Order::of(runners.len());
-    // The first rounds warm up and are not measured.
+    // The first rounds are a warm-up, whose samples are discarded.
     let warm_up = (options.samples / 10).clamp(1, 100);
     for round in 0..warm_up + options.samples {
         if round == warm_up {
@@ -315,8 +317,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Computes the statistics of samples. `raw` is the median of the raw level. A call for that level sets it; later
-/// calls subtract it.
+/// Computes the statistics of samples. `raw` is the median of the raw level. The call for the raw level sets `raw`;
+/// later calls subtract it.
 pub(crate) fn compute_measurement(
     operation: Operation,
     level: Level,
@@ -348,7 +350,7 @@ pub(crate) fn compute_measurement(
     })
 }
 
-/// A random order of the levels, different in each round, so that the CPU caches affect all levels equally.
+/// A random order of the levels, which differs between rounds, so that the CPU caches affect all levels equally.
 pub(crate) struct Order {
     levels: Vec<usize>,
     seed: u32,

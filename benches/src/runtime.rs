@@ -18,7 +18,7 @@ impl LibraryFile {
     /// Permits the other functions of this crate to load a file.
     ///
     /// # Safety
-    /// The file, whether a runtime or HIP's library, must meet the requirements of [`Runtime::load_from`].
+    /// The file is a runtime or HIP's library. It must meet the requirements of [`Runtime::load_from`].
     pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -41,7 +41,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns the number of calls per sample. Faster calls need a larger number, so that the clock's cost is
+    /// Returns the number of calls per sample. The number is larger for faster calls, so that the clock's cost is
     /// negligible.
     pub(crate) fn calls_per_sample(&self) -> usize {
         match self {
@@ -59,7 +59,7 @@ pub struct BenchRuntime {
     pub(crate) runtime: Runtime,
     pub(crate) vmm: Vmm,
     pub(crate) table: Table,
-    /// Keeps the table's functions loaded. `runtime` does so for a simulation.
+    /// Keeps the table's functions loaded. `None` for a simulation, whose functions `runtime` keeps.
     _library: Option<Box<Library>>,
 }
 
@@ -83,7 +83,7 @@ impl BenchRuntime {
         Self::on(runtime, backend)
     }
 
-    /// Uses a started runtime, whose origin is `backend`.
+    /// Creates the value for a started runtime. `backend` is the origin of the runtime.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of
@@ -105,7 +105,8 @@ impl BenchRuntime {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Disables the workarounds of these quirks; `all` disables all. Only the simulation `nothing` supports this.
+    /// Disables the workarounds of the quirks with these names. The name `all` disables all workarounds. Only the
+    /// simulation `nothing` supports this.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] for any other runtime, because its quirks could crash the process; the errors of
@@ -119,7 +120,7 @@ impl BenchRuntime {
         let mut quirks = self.quirks();
         let is_named = |quirk: &&Quirk| names.iter().any(|it| it == "all" || it == quirk.name);
         Quirks::KNOWN.iter().filter(is_named).for_each(|quirk| quirks.set(quirk, false));
-        // SAFETY: the functions of this simulation do nothing, so that it has no quirks.
+        // SAFETY: the functions of this simulation do nothing, so it has no quirks.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)

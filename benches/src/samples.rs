@@ -13,7 +13,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// Returns the quantile of a fraction from 0 to 1; `None` without samples.
+    /// Returns the quantile of a fraction from 0 to 1, or `None` if there are no samples.
     pub fn quantile(&mut self, fraction: f64) -> Option<f64> {
         self.0.sort_unstable_by(f64::total_cmp);
         let last = self.0.len().checked_sub(1)?;
@@ -33,8 +33,8 @@ pub(crate) struct Median {
 }
 
 impl Samples {
-    /// Returns the median with its 95 % confidence interval, or `None` without samples. The interval is computed
-    /// from the order of the samples, without an assumption about their distribution.
+    /// Returns the median with its 95 % confidence interval, or `None` if there are no samples. Computes the
+    /// interval from the order of the samples, without an assumption about their distribution.
     pub fn median(&mut self) -> Option<Median> {
         let value = self.quantile(0.5)?;
         let count = self.0.len() as f64;

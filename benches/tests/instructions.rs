@@ -1,5 +1,5 @@
-//! Tests which counts `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks in each run
-//! that it detects added calls.
+//! Tests which counts `.ci/instructions --compare` accepts and rejects. Each run of `.ci/instructions` also checks
+//! that it detects additional calls.
 
 use std::path::Path;
 use std::process::Command;

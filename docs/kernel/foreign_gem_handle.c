@@ -1,19 +1,21 @@
 /*
- * After two processes have shared memory, one process gets access to memory of the other that was not shared.
+ * After two processes have shared memory, one process gets access to other memory of the other process, which was not
+ * shared.
  *
- * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the
- * memory and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process. An
- * import by another process therefore has the same handle as the memory. If other memory is allocated between the two
- * deletions, it gets this handle number, and the second deletion takes the handle from it. The next allocation of any
- * process then gets the same number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up
- * the number, and exports the memory of the wrong process.
+ * amdkfd deletes a GEM handle once when shared memory is freed, and again when its import is freed
+ * (amdgpu_amdkfd_gpuvm_free_memory_of_gpu; see shared_gem_handle.c). The table of these handles belongs to the GPU
+ * (adev->kfd.client), not to a process, so an import by another process has the same handle as the memory.
+ *
+ * Memory A is allocated between the two deletions, and gets the free handle number. The second deletion deletes the
+ * handle of A. Memory B, of any process, is allocated next and gets the same number. When A is mapped,
+ * kfd_mem_export_dmabuf looks up the number, and exports B, the memory of another process.
  */
 #include "gpu.h"
 #include <sys/socket.h>
 
 enum { HANDLES = 32, SECRET = 0x5e };
 
-/* The processes take turns: each waits for a byte of the other. The owner's first byte comes with a descriptor. */
+/* The processes take turns. Each waits for a byte from the other. The owner sends a descriptor with its first byte. */
 static void give_turn(int socket, int descriptor) {
   struct iovec byte = {.iov_base = "", .iov_len = 1};
   char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -42,8 +44,8 @@ static int wait_for_turn(int socket) {
   return descriptor;
 }
 
-/* Starts the runtime, and makes a first copy, for which the runtime allocates what all copies need. Returns a page of
- * the host, and its address for the GPU. */
+/* Starts the runtime and makes a first copy, so that the runtime allocates the memory that all copies need. Returns a
+ * page of the host, and stores the page's address for the GPU in `gpu_page`. */
 static char *start_copies(void **gpu_page) {
   start();
   char *page = aligned_alloc(4096, 4096);
@@ -55,7 +57,8 @@ static char *start_copies(void **gpu_page) {
   return page;
 }
 
-/* Imports shared memory and releases it. Then maps memory of its own, and reports if that is the owner's memory. */
+/* Imports the shared memory and releases it. Then maps memory of this process, and reports whether it is the owner's
+ * memory. */
 static void run_reader(int socket) {
   char *address;
   void *gpu_page;
@@ -88,7 +91,7 @@ static void run_reader(int socket) {
                                    : "the release in another process has made memory unmappable");
 }
 
-/* Shares memory, releases it, and creates other memory. */
+/* Shares memory and releases it. Then creates other memory, which contains the secret. */
 static void run_owner(int socket) {
   void *gpu_page;
   hsa_amd_vmem_alloc_handle_t shared;

@@ -1,9 +1,10 @@
 /*
- * Freed memory stays accessible to a GPU. After AMDGPU_VA_OP_CLEAR has removed the end of a mapping, unmapping the
- * remaining part leaves the page-table entries of this part in place.
+ * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR has removed the end of a mapping, unmapping the
+ * first part of the mapping does not remove the page-table entries of this part.
  *
- * amdgpu_vm_bo_clear_mappings splits the mapping, and adds the remaining part to the list of mappings that are not in
- * the page table yet (bo_va->invalids). The removal of the remaining part is therefore not written to the page table.
+ * amdgpu_vm_bo_clear_mappings splits the mapping, and adds the first part to the list of mappings that are not in the
+ * page table yet (bo_va->invalids). Therefore the driver does not write the removal of the first part to the page
+ * table.
  */
 #include "gpu.h"
 
@@ -18,8 +19,8 @@ int main(void) {
   if (!initialize || !va_op) fail("libdrm_amdgpu is not loaded, or lacks a function");
   uint32_t major, minor;
   amdgpu_device_handle device;
-  /* libdrm keeps one device for each GPU. Although this call passes a new descriptor, it returns the device that the
-     runtime has opened, and so AMDGPU_VA_OP_CLEAR acts on the runtime's address space. */
+  /* libdrm has one device for each GPU. Although this call passes a new descriptor, it returns the device that the
+     runtime has opened. Therefore AMDGPU_VA_OP_CLEAR changes the runtime's address space. */
   check("amdgpu_device_initialize", initialize(open("/dev/dri/renderD128", O_RDWR), &major, &minor, &device));
   uint64_t half = SIZE / 2, middle = (uint64_t)(uintptr_t)memory.address + half;
   check("amdgpu_bo_va_op_raw", va_op(device, NULL, 0, half, middle, 0, AMDGPU_VA_OP_CLEAR));

@@ -1,5 +1,6 @@
 /*
- * What the programs of this folder share: AMD's runtime, its first GPU, and memory that this GPU can access.
+ * Shared code of the programs in this folder: starts AMD's runtime, finds its first GPU, and creates memory that this
+ * GPU can access.
  *
  * Build: cc -I hsa/sys/include docs/kernel/no_flush.c -ldl
  * Run as a user who may use the GPU, with AMD's runtime on the library path. The exit status is 1 if the program has
@@ -50,7 +51,7 @@ struct memory {
   hsa_amd_vmem_alloc_handle_t handle;
 };
 
-/* Exits unless the status of a call is 0. */
+/* Exits if the status of a call is not 0. */
 static void check(const char *call, int status) {
   if (status == 0) return;
   fprintf(stderr, "%s returned %#x\n", call, status);
@@ -134,7 +135,7 @@ __attribute__((unused)) static int copy(void *to, const void *from) {
   return 0;
 }
 
-/* Makes all earlier changes of the page tables take effect: locking memory waits for them and flushes the TLB. */
+/* Makes all earlier changes of the page tables take effect. Locking memory waits for them and flushes the TLB. */
 __attribute__((unused)) static void flush(void) {
   void *page = aligned_alloc(4096, 4096), *address;
   memset(page, 0, 4096);

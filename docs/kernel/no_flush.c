@@ -1,9 +1,9 @@
 /*
  * After memory was unmapped, a GPU can still write to it: GEM_VA does not flush the GPU's TLB.
  *
- * Where the CPU can access all memory of the GPU, amdgpu writes page-table entries with the CPU
- * (amdgpu_vm_update_mode). amdgpu_gem_va_ioctl then neither flushes the TLB nor waits. The old translation works
- * until amdkfd maps or unmaps memory of the process.
+ * If the CPU can access all memory of the GPU, amdgpu writes page-table entries with the CPU
+ * (amdgpu_vm_update_mode). In this mode, amdgpu_gem_va_ioctl neither flushes the TLB nor waits. The GPU uses the old
+ * translation until amdkfd maps or unmaps memory of the process.
  */
 #include "gpu.h"
 

@@ -1,11 +1,11 @@
 /*
- * After imported memory was released, memory that the process allocates later can be neither exported nor mapped.
+ * After imported memory was released, memory that the process allocates later cannot be exported or mapped.
  *
  * amdkfd imports a dma-buf with drm_gem_prime_fd_to_handle (amdgpu_amdkfd_gpuvm_import_dmabuf_fd). If this process
- * has allocated or imported the memory before, the function returns the existing GEM handle, without counting the use.
- * When the import is freed, amdgpu_amdkfd_gpuvm_free_memory_of_gpu deletes the GEM handle, although the memory still
- * uses it. The next allocation gets the same handle number. When the first memory is freed, amdkfd deletes the GEM
- * handle of that next allocation.
+ * has already allocated or imported the memory, the function returns the existing GEM handle, and does not count this
+ * use. When the import is freed, amdgpu_amdkfd_gpuvm_free_memory_of_gpu deletes the GEM handle, although the memory
+ * still uses it. The next allocation gets the same handle number. When the first memory is freed, amdkfd deletes the
+ * GEM handle of the next allocation.
  */
 #include "gpu.h"
 

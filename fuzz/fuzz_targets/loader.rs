@@ -1,5 +1,5 @@
 //! Loads the runtime with arbitrary environment variables, and with an arbitrary file in place of
-//! libhsa-runtime64.so.1. If loading fails, the error names the path.
+//! libhsa-runtime64.so.1. Checks that the error of a failed load names the path.
 #![no_main]
 
 use hsa_vmm::simulation::Config;
@@ -50,7 +50,7 @@ fuzz_target!(|input: Input| {
             let config = env::var("HSA_SIM").unwrap_or_default().parse::<Config>();
             assert!(result.is_err() || config.is_ok(), "{result:?}");
         }
-        // Only this path is tried, and the file there is not a library.
+        // The loader tries only this path, and the file there is not a library.
         (Err(error), Some(path)) => {
             let ErrorKind::Load(error) = error.kind() else {
                 panic!("{} is not a runtime: {error:?}", path.display());
@@ -74,9 +74,9 @@ fn create_folder() -> PathBuf {
     folder
 }
 
-/// Makes a path from arbitrary bytes. A path with a slash is placed inside the folder. Bytes that begin with `!` become
-/// the runtime's path. Bytes that begin with `~`, and paths with a slash and `..`, become the folder itself. Other
-/// names without a slash stay unchanged, except for zeros, which are replaced.
+/// Makes a path from arbitrary bytes. Bytes that begin with `!` become the runtime's path, and bytes that begin with
+/// `~` become the folder itself. A path with a slash is placed inside the folder, but a path with a slash and `..`
+/// becomes the folder itself. Other names stay unchanged, except that zeros are replaced.
 fn path_from_bytes(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
@@ -100,7 +100,8 @@ fn create_file(library: &Path, file: &FileKind) {
     remove(library);
     let created = match file {
         FileKind::Missing => Ok(()),
-        // Truncates ELF files: the dynamic linker would run code of a complete library, but rejects a truncated one.
+        // Truncates ELF files, because the dynamic linker would run the code of a complete library. It rejects a
+        // truncated file.
         FileKind::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }

@@ -1,5 +1,5 @@
-//! Runs arbitrary sequences of operations on arbitrary simulations, with and without failing calls: the
-//! library behaves like the reference model and leaks nothing.
+//! Runs arbitrary sequences of operations on arbitrary simulations, with and without failing calls.
+//! Checks that the library behaves like the reference model and leaks nothing.
 #![no_main]
 
 use hsa_vmm_conformance::fuzz::{Sequence, perform};

@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as traces and sequences. An accepted trace or sequence does not change when it is written and
-//! read again.
+//! Reads arbitrary bytes as traces and sequences. Checks that an accepted trace or sequence does not change when it is
+//! written and read again.
 #![no_main]
 
 use hsa_vmm_conformance::trace::{Reader, Recorded};

@@ -1,4 +1,5 @@
-//! Receives arbitrary messages from a socket: any bytes, with up to five descriptors, in two parts.
+//! Receives arbitrary messages from a socket. A message is any bytes, sent in two parts, with up to five
+//! descriptors.
 #![no_main]
 
 use hsa_vmm::ErrorKind;
@@ -45,7 +46,7 @@ fuzz_target!(|input: (u8, &[u8])| {
             // Later bytes belong to the next message.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The sender has disconnected: no call waits.
+        // The sender has disconnected, so that no call waits.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });

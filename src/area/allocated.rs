@@ -1,5 +1,4 @@
-//! Implements the memory of an area: mapped memory of a GPU, pool memory, or locked memory of the
-//! caller.
+//! The memory of an area: mapped memory of a GPU, pool memory, or locked memory of the caller.
 
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Problem};
@@ -23,7 +22,7 @@ pub(super) enum Memory {
     Locked(LockedMemory),
 }
 
-/// Mapped memory. Dropping the fields in this order unmaps it, releases it and frees its addresses.
+/// Mapped memory. Rust drops the fields in this order, which unmaps the memory, releases it and frees its addresses.
 pub(super) struct MappedMemory {
     /// `None` if the memory was unmapped, but not all of it could be freed.
     pub mapping: Option<Mapping>,
@@ -34,7 +33,8 @@ pub(super) struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reserves addresses, creates memory, maps it and grants access. Also returns the address of the memory.
+    /// Reserves addresses, creates memory, maps it and grants access. Returns the value and the address of the
+    /// memory.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
@@ -72,7 +72,7 @@ impl MappedMemory {
         }
         if let Some(Err(rejected)) = self.reservation.take().map(Reservation::free) {
             let reservation = self.reservation.insert(rejected.value);
-            // Restores the mapping: the memory is still allocated, with its contents.
+            // Maps the memory again. It is still allocated, with its contents.
             let restored = self.allocation.as_ref().map_or(Ok(()), |allocation| {
                 let mapping = self.mapping.insert(reservation.map(0, allocation)?);
                 mapping.grant(agents, Access::ReadWrite)
@@ -94,7 +94,7 @@ impl MappedMemory {
     }
 }
 
-/// Host memory that is unlocked when dropped.
+/// Locked host memory of the caller. Dropping the value unlocks the memory.
 pub(super) struct LockedMemory {
     runtime: Runtime,
     start: usize,
@@ -102,7 +102,7 @@ pub(super) struct LockedMemory {
 }
 
 impl LockedMemory {
-    /// Locks memory for GPUs. Also returns the address at which the GPUs access the memory.
+    /// Locks memory for GPUs. Returns the value and the address at which the GPUs access the memory.
     ///
     /// # Safety
     /// The memory stays allocated and writable until the new value has been unlocked or dropped.

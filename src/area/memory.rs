@@ -9,10 +9,10 @@ use crate::vmm::{Access, Address};
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// The size of the buffer through which this process copies if no GPU can make the copy.
+/// The size in bytes of the buffer through which this process copies if no GPU can make the copy.
 const BUFFER_SIZE: usize = 1 << 20;
 
-/// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
+/// Memory of an area ([`Area::mmap`](super::Area::mmap)). Dropping the value unmaps the memory.
 ///
 /// [`read`](Self::read) and [`write`](Self::write) check bounds and access, and therefore cannot fault. The device
 /// copies from and to its own memory, whether or not a CPU can access that memory. This process copies from and to
@@ -42,8 +42,8 @@ pub struct AreaMemory<'a> {
 }
 
 impl AreaMemory<'_> {
-    /// Returns the start address for this process. Unless the memory is the caller's, every agent with access uses the
-    /// same address.
+    /// Returns the start address for this process. Every agent with access uses the same address, except for memory of
+    /// the caller ([`device_address`](Self::device_address)).
     pub fn address(&self) -> Address {
         self.span.address()
     }
@@ -59,7 +59,8 @@ impl AreaMemory<'_> {
         self.span.size()
     }
 
-    /// Returns the size in bytes in whole granules; for the caller's memory, the requested size.
+    /// Returns the allocated size in bytes, a multiple of the granule. For the caller's memory, returns the requested
+    /// size.
     pub fn allocated_size(&self) -> usize {
         match &self.allocated.memory {
             Memory::Mapped(memory) => memory.allocated_size(),
@@ -121,9 +122,9 @@ impl AreaMemory<'_> {
 
     /// Copies from memory of this or another area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// A GPU that owns one of the two memories and has access to both makes the copy. Without such a GPU, as
-    /// between two GPUs without peer access, the bytes pass through this process's memory. A failure may then
-    /// leave a part copied.
+    /// A GPU that owns one of the two memories and has access to the other makes the copy. If there is no such GPU, for
+    /// example between two GPUs without peer access, this process copies the bytes through a buffer. If that copy
+    /// fails, a part of the destination may have been written.
     ///
     /// # Errors
     /// As for [`read`](Self::read), and [`Problem::Overlapping`].
@@ -178,7 +179,7 @@ impl AreaMemory<'_> {
         let not_mapped =
             || ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address));
         let mapping = memory.mapping.as_ref().ok_or_else(|| to_error(not_mapped()))?;
-        // The error names the area's operation, not that of `with_access`.
+        // Replaces the operation `with_access` in the error by the area's operation.
         mapping
             .with_access(agent, Access::ReadWrite, |_| act())
             .unwrap_or_else(|error| Err(to_error(error.into_kind())))
@@ -190,9 +191,8 @@ impl AreaMemory<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::Runtime`]; the error contains this value, and the memory keeps its contents.
-    /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped: the only call that can then
-    /// succeed is another `munmap`.
-    /// [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
+    /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped; after this error, only another
+    /// `munmap` can succeed. [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {

@@ -1,19 +1,19 @@
 //! Areas: kinds of memory described by a few flags, like the HIP areas of AML (Argonne's memory library).
 //!
-//! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; it allocates nothing. Its
-//! [`mmap`](Area::mmap) returns [`AreaMemory`] of any size from one byte, which is unmapped when dropped.
-//! The flags select the owner of the memory and the agents with access:
+//! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; creating an area allocates nothing.
+//! [`Area::mmap`] allocates [`AreaMemory`] of any size from one byte. Dropping the `AreaMemory` unmaps it. The flags
+//! select the owner of the memory and the agents with access:
 //!
 //! | flags | memory | accessible to | implemented by |
 //! |---|---|---|---|
 //! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
 //! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
 //! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with any of these | the device's if it has virtual memory and all agents of the next column can access it; otherwise the host's | the host and the device | virtual memory or pool memory |
-//! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
+//! | `UNIFIED`, with any of the flags above | the device's, if the device has virtual memory and the host and all selected GPUs can access it; otherwise the host's | the host and the device | virtual memory or pool memory |
+//! | `GLOBAL`, with any of the flags above | as without `GLOBAL` | all GPUs in place of the device | as without `GLOBAL` |
 //!
-//! The table lists the calls of AML for HIP (`aml/area/hip.h`) and their equivalents. AML's calls for CUDA, OpenCL and
-//! Level Zero have the same shape.
+//! The next table lists the calls of AML for HIP (`aml/area/hip.h`) and their equivalents. AML's calls for CUDA, OpenCL
+//! and Level Zero have the same parameters.
 //!
 //! | AML | HIP | hsa-vmm | HSA |
 //! |---|---|---|---|
@@ -31,9 +31,9 @@
 //! | none (`hipMemcpy`) | `hipMemcpy`, `hipMemsetD32` | [`AreaMemory::read`], [`write`](AreaMemory::write), [`fill`](AreaMemory::fill), [`copy`](AreaMemory::copy) | `hsa_amd_memory_async_copy` |
 //! | none | `hipHostGetDevicePointer` | [`AreaMemory::device_address`] | |
 //!
-//! Defects of AML's implementation that areas do not have: device 0 cannot be chosen for one `mmap`; an
-//! unknown error counts as success; error numbers can be positive or negative, and some are translated twice; after a
-//! failure, another device stays current; displaying some flags reads beyond a table; `munmap` ignores its size
+//! AML's implementation has defects that areas do not have. A single `mmap` cannot choose device 0. An unknown error
+//! counts as success. Error numbers can be positive or negative, and some are translated twice. After a failure,
+//! another device stays current. Displaying some flags reads beyond the end of a table. `munmap` ignores its size
 //! argument.
 //!
 //! ```
@@ -77,7 +77,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// A kind of memory for a device; [`mmap`](Self::mmap) allocates it. Cheap to clone; can be used from any thread.
+/// A kind of memory for a device; [`mmap`](Self::mmap) allocates memory of this kind. Cheap to clone; can be used from
+/// any thread.
 ///
 /// ```
 /// # use hsa_vmm::area::AreaFlags;
@@ -99,7 +100,7 @@ pub struct Area {
 }
 
 /// How `mmap` allocates: the owner of the memory, the agents with access, and the implementation.
-struct Plan<'a> {
+struct Placement<'a> {
     device: &'a Agent,
     owner: &'a Agent,
     gpus: Vec<&'a Agent>,
@@ -108,9 +109,9 @@ struct Plan<'a> {
 }
 
 impl Area {
-    /// Creates an area: describes memory for a device and allocates nothing (`aml_area_hip_create`).
+    /// Creates an area for a device (`aml_area_hip_create`). Allocates nothing.
     ///
-    /// Virtual memory is created on this [`Vmm`] and listed in its reports.
+    /// The area creates its virtual memory on this [`Vmm`], whose reports list the memory.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a device that does not exist, or undefined flags.
@@ -163,12 +164,11 @@ impl Area {
     /// # Errors
     /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) would fail for every size.
     pub fn backing(&self) -> Result<Backing, Error> {
-        let plan = self.runtime.check_not_forked().and_then(|()| self.plan(self.device));
-        let plan = plan.map_err(|kind| Error::new(Operation::Mmap, kind))?;
-        Ok(plan.backing)
+        let placement = self.runtime.check_not_forked().and_then(|()| self.placement(self.device));
+        Ok(placement.map_err(|kind| Error::new(Operation::Mmap, kind))?.backing)
     }
 
-    /// Allocates `size` bytes, at least one, or maps that much of the caller's memory (`aml_area_mmap`).
+    /// Allocates `size` bytes, or maps `size` bytes of the caller's memory (`aml_area_mmap`). `size` is at least 1.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, and host memory that is
@@ -188,8 +188,8 @@ impl Area {
         runtime.check_not_forked()?;
         Argument::Size.check_not_zero(size)?;
         let host_start = self.host_start(size, &options)?;
-        let plan = self.plan(options.device.unwrap_or(self.device))?;
-        let Plan { device, owner, gpus, agents, backing } = plan;
+        let placement = self.placement(options.device.unwrap_or(self.device))?;
+        let Placement { device, owner, gpus, agents, backing } = placement;
         let (memory, start, device_start) = match (backing, &self.vmm, host_start) {
             (Backing::Virtual, Some(vmm), _) => {
                 let mapped = MappedMemory::new(vmm, owner.id(), &agents, size);
@@ -242,7 +242,7 @@ impl Area {
         }
     }
 
-    fn plan(&self, device: Device) -> Result<Plan<'_>, ErrorKind> {
+    fn placement(&self, device: Device) -> Result<Placement<'_>, ErrorKind> {
         let runtime = &self.runtime;
         let device = device.find(runtime)?;
         let host = runtime.host();
@@ -273,7 +273,7 @@ impl Area {
         }
         let host = host_has_access.then_some(host);
         let agents = gpus.iter().copied().chain(host).map(Agent::id).collect();
-        Ok(Plan { device, owner, gpus, agents, backing })
+        Ok(Placement { device, owner, gpus, agents, backing })
     }
 }
 
@@ -292,8 +292,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive; some functions of AML return it negated. For an invalid argument that no method of an
-    /// area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
+    /// The number is positive, whereas some functions of AML return negative numbers. For an error about an argument
+    /// that no method of an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

@@ -11,9 +11,9 @@ use derive_more::{Display, From};
 bitflags::bitflags! {
     /// The kind of memory that an area allocates, under AML's names and numbers.
     ///
-    /// Some of the sixteen combinations mean the same. [`UNIFIED`](Self::UNIFIED) overrides [`HOST`](Self::HOST)
-    /// and [`MAPPED`](Self::MAPPED). Host memory is always mapped on the device, as in HIP on AMD; therefore
-    /// `HOST` means `HOST | MAPPED`.
+    /// Some of the sixteen combinations of flags select the same memory. [`UNIFIED`](Self::UNIFIED) overrides
+    /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED). Host memory is always mapped on the device, as in HIP on
+    /// AMD; therefore `HOST` means `HOST | MAPPED`.
     ///
     /// ```
     /// use hsa_vmm::area::AreaFlags;
@@ -26,18 +26,19 @@ bitflags::bitflags! {
         const HOST = 1;
         /// One address for host and device (`AML_AREA_HIP_FLAG_ALLOC_UNIFIED`, `hipMallocManaged`).
         ///
-        /// The memory does not migrate. If the device owns it, the host sees the stores of a kernel when
+        /// The memory does not migrate. If the device owns the memory, the host sees the stores of a kernel after
         /// the kernel has ended. The host's stores may need a flush to become visible to the device
-        /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because
-        /// the device makes the copy.
+        /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because the
+        /// device makes the copy.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`). With `HOST`, `mmap`
-        /// allocates it (`hipHostMalloc`); without `HOST`, the caller passes it to `mmap` (`hipHostRegister`). AMD's
-        /// runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
+        /// allocates the memory (`hipHostMalloc`). Without `HOST`, the caller passes the memory to `mmap`
+        /// (`hipHostRegister`). AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's
+        /// memory.
         const MAPPED = 1 << 2;
-        /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
-        /// `hipMemAttachGlobal`, `hipHostMallocPortable`). Applies to every kind of memory; AML ignores it
-        /// for memory of the device.
+        /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`, `hipMemAttachGlobal`,
+        /// `hipHostMallocPortable`). Applies to every kind of memory, whereas AML ignores this flag for memory of
+        /// the device.
         const GLOBAL = 1 << 3;
     }
 }
@@ -88,7 +89,7 @@ impl fmt::Display for AreaFlags {
 #[derive(Clone, Copy, Debug, Default, Display, Eq, Hash, PartialEq, From)]
 #[non_exhaustive]
 pub enum Device {
-    /// The current device (a negative number in AML): the first GPU, because this library has no
+    /// The first GPU. AML selects the current device with a negative number, but this library has no
     /// `hipSetDevice`.
     #[default]
     #[display("the current device")]
@@ -137,9 +138,9 @@ pub enum Backing {
     /// Physical memory of the device, mapped at reserved addresses (`hsa_amd_vmem_*`).
     #[display("virtual memory")]
     Virtual,
-    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`). Used for the host,
-    /// for which AMD's runtimes before ROCm 10 have no virtual memory, and for the device of an area
-    /// without a [`Vmm`](crate::Vmm).
+    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`). Host memory that an area
+    /// allocates is always pool memory, because AMD's runtimes before ROCm 10 have no virtual memory of the host.
+    /// An area without a [`Vmm`](crate::Vmm) also uses pool memory for the device.
     #[display("pool memory")]
     Pool,
     /// The caller's memory, locked for agents (`hsa_amd_memory_lock`).
@@ -147,8 +148,8 @@ pub enum Backing {
     Locked,
 }
 
-/// Options of one [`mmap`](super::Area::mmap): a device other than the area's, and the host memory to
-/// map (`struct aml_area_hip_mmap_options`).
+/// Options of one [`mmap`](super::Area::mmap): a device instead of the area's device, and the host memory to map
+/// (`struct aml_area_hip_mmap_options`).
 ///
 /// ```
 /// use hsa_vmm::area::MmapOptions;
@@ -165,21 +166,21 @@ pub struct MmapOptions<'a> {
 }
 
 impl<'a> MmapOptions<'a> {
-    /// Creates options with the area's device and no host memory.
+    /// Creates options that keep the area's device and pass no host memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Chooses this device instead of the area's.
+    /// Chooses this device instead of the area's device.
     #[must_use]
     pub fn with_device(mut self, device: impl Into<Device>) -> Self {
         self.device = Some(device.into());
         self
     }
 
-    /// Maps these bytes, which stay borrowed until the memory is unmapped. The caller reads and writes them through
-    /// [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes, and borrows them until the memory is unmapped. Meanwhile, the caller reads and writes the
+    /// bytes through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));
@@ -191,8 +192,8 @@ impl<'a> MmapOptions<'a> {
     ///
     /// # Safety
     /// Until the memory is unmapped, all bytes of the size passed to `mmap` must be allocated for this process,
-    /// readable and writable. No reference to them may be used while
-    /// [`AreaMemory`](super::AreaMemory) or a device reads or writes them.
+    /// readable and writable. No reference to these bytes may be used while [`AreaMemory`](super::AreaMemory) or a
+    /// device reads or writes them.
     #[must_use]
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         self.host = Some((pointer.as_ptr() as usize, usize::MAX));

@@ -40,15 +40,15 @@ impl GrowableBuilder {
         self
     }
 
-    /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
-    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used. More
-    /// handles than the buffer has steps at its maximum are never kept ready.
+    /// Makes a thread of the buffer create handles in advance, so that `handles` handles are ready. If enough handles
+    /// are ready, growing does not wait for the runtime to create memory. The memory of ready handles counts as used.
+    /// The thread never keeps more handles ready than the buffer has steps at its maximum.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
         self.requested_handles = handles;
         self
     }
 
-    /// Requires an address, for example that of a buffer in an earlier run.
+    /// Requires a start address, for example the address that the buffer had in an earlier process.
     pub fn exactly_at(mut self, address: Address) -> Self {
         self.address = Some(address);
         self
@@ -72,7 +72,7 @@ impl GrowableBuilder {
             Some(address) => builder.exactly_at(address),
         };
         let reservation = builder.reserve(vmm)?;
-        // More memory could never be mapped, and would be missing elsewhere.
+        // The buffer could never map more memory than this, and other code would lack the memory.
         let capacity = self.requested_handles.min(reservation.size() / step);
         let pool = HandlePool::new(vmm, properties, step, capacity, false);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
@@ -84,8 +84,8 @@ impl GrowableBuilder {
 /// A buffer in device memory that grows and shrinks in place.
 ///
 /// The buffer reserves addresses for its maximum once, and maps memory as it grows. Growing never moves or copies the
-/// contents, and pointers into the buffer stay valid. A failed growth or shrinking leaves the buffer unchanged. The
-/// buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
+/// contents, and pointers into the buffer stay valid. If growing or shrinking fails, the buffer is unchanged. The
+/// buffer dereferences to a [`DeviceBuffer`] of the requested size, whose methods read and write the memory.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -109,13 +109,14 @@ impl GrowableBuilder {
 /// # }
 /// ```
 ///
-/// The contents of added memory are undefined: they may be contents that an earlier shrinking removed.
+/// The contents of added memory are undefined. They may be bytes that an earlier call of
+/// [`shrink`](GrowableBuffer::shrink) removed.
 #[derive(Debug)]
 #[debug("GrowableBuffer({:#x} of {:#x} bytes at {})", self.size(), self.maximum(), self.address())]
 pub struct GrowableBuffer {
     buffer: DeviceBuffer,
     pool: HandlePool,
-    /// The number of handles that the caller wants to be kept ready.
+    /// The number of handles to keep ready, as the caller requested it.
     requested_handles: usize,
     /// Adjacent reservations by address.
     reservations: Vec<Reservation>,
@@ -127,7 +128,7 @@ impl GrowableBuffer {
         GrowableBuilder { maximum, step: None, requested_handles: 0, address: None }
     }
 
-    /// Returns the number of mapped bytes: the size in whole steps.
+    /// Returns the number of mapped bytes: the buffer's size, rounded up to whole steps.
     pub fn mapped_size(&self) -> usize {
         self.buffer.mappings.len() * self.buffer.step
     }
@@ -152,7 +153,7 @@ impl GrowableBuffer {
         self.buffer.mappings.iter().map(Mapping::allocation)
     }
 
-    /// Adds bytes at the end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
+    /// Adds `bytes` bytes at the end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
     ///
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
@@ -160,7 +161,7 @@ impl GrowableBuffer {
         self.resize(self.buffer.size.saturating_add(bytes))
     }
 
-    /// Removes bytes from the end, and releases the memory of whole steps (`hipMemUnmap`,
+    /// Removes `bytes` bytes from the end, and releases the memory of steps that are no longer used (`hipMemUnmap`,
     /// `hipMemRelease`). No GPU may still use the removed bytes.
     ///
     /// # Errors
@@ -196,7 +197,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Maps memory at the end until `steps` steps are mapped, and grants the access of the buffer.
+    /// Maps memory at the end until `steps` steps are mapped, and grants the buffer's access to this memory.
     fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
         let access = lock(&self.buffer.grants).0.clone();
         let memory = self.pool.take(steps - self.buffer.mappings.len())?;
@@ -238,7 +239,8 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Returns the reservation that contains the byte at an offset, and the offset in it.
+    /// Returns the reservation that contains the byte at an offset of the buffer, and the byte's offset in that
+    /// reservation.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
         let address = self.buffer.address.get() + offset;
         let next = self.reservations.partition_point(|it| it.address().get() <= address);
@@ -246,8 +248,9 @@ impl GrowableBuffer {
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after the buffer's
-    /// addresses. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
+    /// Increases the maximum by `bytes`, rounded up to whole steps: reserves the addresses directly after the
+    /// buffer's addresses (`hipMemAddressReserve` with an address, as HIP's guide shows under "increase memory
+    /// size").
     ///
     /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
     /// that two adjacent reservations can be used as one.

@@ -6,7 +6,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm};
 use std::sync::{Arc, PoisonError};
 
-/// A pool of handles of one size, which a thread refills. With a capacity of 0 it has no thread.
+/// A pool of handles of one size, which a thread refills. A pool with capacity 0 has no thread.
 #[derive(Debug)]
 pub(super) struct HandlePool {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ struct Shared {
     properties: AllocationProperties,
     /// The size of a handle in bytes.
     size: usize,
-    /// Whether the pool keeps all memory that was mapped, even if it then has more handles than its capacity.
+    /// Whether the pool keeps all memory that was mapped, even beyond its capacity.
     keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -31,13 +31,13 @@ struct State {
     /// The number of handles that the thread keeps ready.
     capacity: usize,
     creating: bool,
-    /// Whether the thread could not create a handle, and waits until one is taken.
+    /// Whether the thread failed to create a handle, and waits until a handle is taken.
     paused: bool,
     stopped: bool,
 }
 
 impl HandlePool {
-    /// Creates a pool of handles of `size` bytes and, unless `capacity` is 0, its thread.
+    /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread.
     pub fn new(
         vmm: &Vmm,
         properties: &AllocationProperties,
@@ -67,7 +67,7 @@ impl HandlePool {
         self.shared.keeps_all
     }
 
-    /// Changes the capacity of a pool whose capacity was not 0.
+    /// Changes the capacity. A pool that was created with capacity 0 has no thread, and stays empty.
     pub fn set_capacity(&self, capacity: usize) {
         lock(&self.shared.state).capacity = capacity;
         self.shared.changed.notify_all();
@@ -83,8 +83,8 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: first the ready handles, then new handles. If a handle cannot be created, returns the
-    /// error and takes none.
+    /// Takes `count` handles: first ready handles, then new handles. If a handle cannot be created, returns the
+    /// error and leaves the ready handles in the pool.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
@@ -118,8 +118,8 @@ impl HandlePool {
         }
     }
 
-    /// Stores memory up to the capacity, and releases the rest unless the pool keeps all memory. Memory that is
-    /// still used, for example by a retire queue, is not stored: its last user releases it.
+    /// Stores memory up to the capacity, and releases other memory. A pool that keeps all memory releases none.
+    /// Memory that is still used, for example by a retire queue, is not stored: its last user releases it.
     pub fn store(&self, memory: Vec<Allocation>) {
         memory.into_iter().for_each(|memory| self.shared.store(memory, self.shared.keeps_all));
     }

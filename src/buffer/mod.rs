@@ -1,27 +1,28 @@
 //! Buffers built on virtual memory management.
 //!
 //! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in it.
-//! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared
-//!   between buffers without copying, and retired while a kernel still reads them.
+//! * [`PagedBuffer`] maps and unmaps single pages, for example of a KV cache. Its pages can be moved and shared
+//!   between buffers without copying. They can be retired while a kernel still reads them.
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
 //! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`], whose methods return
 //! the address, change the access, read and write.
 //!
-//! Device memory is never a slice, because agents and other processes may change it at any time. Methods copy bytes
-//! from and to device memory ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
+//! No method returns a slice of device memory, because agents and other processes may change the memory at any time.
+//! Methods copy bytes from and to device memory ([memory model](crate::vmm#memory-model)). An invalid offset is an
+//! error, not a fault.
 //!
 //! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
 //! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
 //!
-//! Errors of virtual memory are returned unchanged: their [operation](crate::Error::operation) is the call
-//! that failed, such as `create` or `map`. If the runtime fails, and fails again during the rollback, the
-//! reservation is quarantined ([`ErrorKind::Quarantined`]).
+//! Buffers return errors of virtual memory unchanged: the [operation](crate::Error::operation) of such an error is the
+//! call that failed, such as `create` or `map`. If the runtime fails, and fails again during the rollback, the library
+//! quarantines the reservation ([`ErrorKind::Quarantined`]).
 
 mod growable;
 mod handle_pool;
-// `PagedBuffer::retire` is unsafe, because signals that the caller passes must not be destroyed too early.
+// `PagedBuffer::retire` is unsafe, because the caller must not destroy the signals too early.
 #[allow(unsafe_code)]
 mod paged;
 mod pausable;
@@ -44,8 +45,8 @@ use crate::vmm::{
 use derive_more::Debug;
 use smallvec::SmallVec;
 
-/// Returns the size of a page or step in bytes: the requested size in whole granules, or by default
-/// the recommended granule.
+/// Returns the size of a page or step in bytes: the requested size, or by default the recommended granule, rounded up
+/// to whole granules.
 fn step_size(
     vmm: &Vmm,
     properties: &AllocationProperties,
@@ -87,7 +88,7 @@ fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
 
-/// Checks that agents belong to the runtime, and that this process is not a forked child.
+/// Checks that agents belong to the runtime and that this process is not a forked child.
 fn check_agents(
     operation: Operation,
     vmm: &Vmm,
@@ -98,7 +99,7 @@ fn check_agents(
     checked.map_err(|error| Error::new(operation, error.into_kind()))
 }
 
-/// The access of agents to a whole buffer; agents without access are not listed.
+/// The access of agents to a whole buffer. Agents without access are not in the list.
 #[derive(Clone, Debug, Default)]
 struct Grants(Vec<AccessDescriptor>);
 
@@ -117,7 +118,7 @@ impl Grants {
         }
     }
 
-    /// Returns this access, limited to read access.
+    /// Returns the access of each agent, reduced to at most read access.
     fn for_reading(&self) -> Vec<AccessDescriptor> {
         let limit = |descriptor: &AccessDescriptor| AccessDescriptor {
             access: descriptor.access.min(Access::Read),
@@ -127,10 +128,10 @@ impl Grants {
     }
 }
 
-/// Device memory without gaps: its address, the access of agents, and methods to read, write and fill it.
+/// Contiguous device memory, with methods to read, write and fill it, and to change agents' access.
 ///
-/// [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to it. Concurrent accesses are described
-/// in the [memory model](crate::vmm#memory-model).
+/// [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to this type. Concurrent accesses are
+/// described in the [memory model](crate::vmm#memory-model).
 ///
 /// ```
 /// use hsa_vmm::buffer::{DeviceBuffer, PausableBuffer};
@@ -155,7 +156,7 @@ pub struct DeviceBuffer {
     vmm: Vmm,
     properties: AllocationProperties,
     address: Address,
-    /// The size in bytes. The last mapping may extend past it.
+    /// The size in bytes. The last mapping may extend past this size.
     size: usize,
     paused: bool,
     /// Adjacent mappings of `step` bytes, from the start of the buffer.
@@ -184,7 +185,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// Returns the buffer's address; of a paused buffer, the address at which it will resume.
+    /// Returns the buffer's address. For a paused buffer, this is the address at which the buffer will resume.
     pub fn address(&self) -> Address {
         self.address
     }
@@ -257,7 +258,7 @@ impl DeviceBuffer {
         self.part(Operation::Fill, offset, size)?.fill(value, size)
     }
 
-    /// Locks the grants, except in a forked child.
+    /// Locks the grants. Fails in a forked child.
     fn lock_grants(&self, operation: Operation) -> Result<MutexGuard<'_, Grants>, Error> {
         operation.run(|| self.vmm.runtime().check_not_forked())?;
         Ok(lock(&self.grants))
@@ -268,7 +269,8 @@ impl DeviceBuffer {
         Mapping::set_access_many(&changes)
     }
 
-    /// Returns a part of the buffer, which must be in bounds. Fails in a forked child, also without bytes.
+    /// Returns a part of the buffer. Fails if the part is out of bounds or the buffer is paused, and in a forked child,
+    /// even if the part is empty.
     fn part(
         &self,
         operation: Operation,
@@ -288,7 +290,7 @@ impl DeviceBuffer {
     }
 }
 
-/// A part of a buffer, and exactly the mappings that contain its bytes.
+/// A part of a buffer, and the mappings that contain its bytes.
 #[derive(Debug)]
 struct BufferPart<'a> {
     /// The start of the buffer.

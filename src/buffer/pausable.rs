@@ -12,38 +12,39 @@ use derive_more::Debug;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PauseMode {
-    /// Copied to this process's memory, and copied back when the buffer resumes. A debug build of this crate copies
-    /// about 20 times slower than a release build.
+    /// The contents are copied to this process's memory, and copied back when the buffer resumes. A debug build of this
+    /// crate copies about 20 times more slowly than a release build.
     Save,
-    /// Lost: undefined after the buffer resumes.
+    /// The contents are lost. They are undefined after the buffer resumes.
     Discard,
 }
 
 /// A buffer that can release its physical memory and keep its addresses.
 ///
-/// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
-/// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
-/// the memory is rounded up to the granule. The buffer dereferences to a [`DeviceBuffer`], which reads and writes it.
+/// Inference servers call this feature "sleep": they release one model's weights to load another model's. Pointers in a
+/// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one; the size of
+/// the memory is rounded up to the granule. The buffer dereferences to a [`DeviceBuffer`], whose methods read and write
+/// the memory.
 ///
 /// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
 /// return [`Problem::NotMapped`]. Changes of access take effect when the buffer resumes.
 ///
 /// # Sharing with other processes
 ///
-/// The buffer has one allocation, mapped from its start: `Allocation::at(&vmm, buffer.address())` returns it for an
-/// export. [`pause`](Self::pause) also succeeds while the memory has other users, but does not release the memory then.
-/// The last user releases it: another [`Allocation`] of the memory, another mapping, or a process that has imported it.
-/// [`resume`](Self::resume) creates new memory. Importers keep the old memory; export the buffer again.
+/// The buffer has one allocation. To export it, get it with `Allocation::at(&vmm, buffer.address())`. The memory can
+/// have other users: another [`Allocation`], another mapping, or a process that has imported the memory.
+/// [`pause`](Self::pause) succeeds while there are other users, but the memory is only released by the last of them.
+/// [`resume`](Self::resume) creates new memory. Importers keep the old memory, so export the buffer again.
 ///
 /// # Lost addresses
 ///
 /// ROCm 7.2 releases the memory only when the reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, [`pause`](Self::pause) frees the
 /// reservation and immediately reserves the same addresses. If another thread of the process reserves them first,
-/// `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused nevertheless: its memory is released and its
-/// contents are saved. [`resume`](Self::resume) tries to reserve the addresses again; if they are not available,
-/// [`resume_anywhere`](Self::resume_anywhere) uses other addresses. The same holds if the program frees the addresses
-/// of a paused buffer with [`Vmm::address_free`].
+/// `pause` fails with [`ErrorKind::AddressLost`]. After this error, the buffer is paused: its memory is released and
+/// its contents are saved. [`resume`](Self::resume) tries to reserve the addresses again. If they are not available,
+/// [`resume_anywhere`](Self::resume_anywhere) uses other addresses. Both also work after the program has freed the
+/// addresses of a paused buffer with [`Vmm::address_free`].
 ///
 /// ```
 /// use hsa_vmm::buffer::{PauseMode, PausableBuffer};
@@ -72,14 +73,14 @@ pub enum PauseMode {
 #[derive(Debug)]
 #[debug("PausableBuffer({buffer:?}, paused: {})", self.is_paused())]
 pub struct PausableBuffer {
-    /// Contains one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
-    /// after the runtime has failed to unmap or to release.
+    /// Contains at most one mapping, of `extent` bytes. A paused buffer has a mapping only if the runtime failed to
+    /// unmap, and has `memory` only if the runtime failed to unmap or to release the memory.
     buffer: DeviceBuffer,
     owner: AgentId,
-    /// The contents for new memory. `None` if they are lost, or still in `memory`.
+    /// The saved contents of a paused buffer. `None` if the contents are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`. The program may have freed the
+    /// `None` if the addresses are lost; never `None` while `memory` is `Some`. The program may have freed the
     /// reservation by its address.
     reservation: Option<Reservation>,
 }
@@ -104,7 +105,7 @@ impl PausableBuffer {
         Ok(Self { buffer, owner, saved: None, memory, reservation })
     }
 
-    /// Returns the size of the reservation and of the memory in bytes: the buffer's size in whole granules.
+    /// Returns the size of the reservation and of the memory in bytes: the buffer's size, rounded up to whole granules.
     pub fn extent(&self) -> usize {
         self.buffer.step
     }
@@ -114,8 +115,8 @@ impl PausableBuffer {
         self.buffer.paused
     }
 
-    /// Returns whether the buffer's addresses are reserved: always, except after
-    /// [`ErrorKind::AddressLost`], and after [`Vmm::address_free`] of the addresses of a paused buffer.
+    /// Returns whether the buffer's addresses are reserved. They are not reserved after [`ErrorKind::AddressLost`], or
+    /// after the program has freed the addresses of a paused buffer with [`Vmm::address_free`].
     pub fn holds_addresses(&self) -> bool {
         self.reservation.as_ref().is_some_and(|reservation| !reservation.is_freed())
     }
@@ -129,12 +130,12 @@ impl PausableBuffer {
     /// No agent may be using the buffer.
     ///
     /// # Errors
-    /// [`ErrorKind::Paused`] if the buffer is paused already; [`ErrorKind::AddressLost`] if it is paused
-    /// now, but without its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
-    /// [`Vmm::address_free`] and [`Vmm::release`], and the buffer is unchanged. If the runtime fails
-    /// again while the buffer is restored, the buffer is paused, and keeps its memory and contents until
-    /// it resumes. If its addresses are then quarantined ([`ErrorKind::Quarantined`]), it can only resume at
-    /// another address ([`resume_anywhere`](Self::resume_anywhere)).
+    /// [`ErrorKind::Paused`] if the buffer was paused before; [`ErrorKind::AddressLost`] if the buffer is paused now,
+    /// but has lost its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`], [`Vmm::address_free`] and
+    /// [`Vmm::release`]. After these other errors, the call restores the buffer. If the runtime fails again while the
+    /// call restores the buffer, the buffer is paused, and keeps its memory and contents until it resumes. If its
+    /// addresses were quarantined ([`ErrorKind::Quarantined`]), the buffer can only resume at another address
+    /// ([`resume_anywhere`](Self::resume_anywhere)).
     pub fn pause(&mut self, mode: PauseMode) -> Result<(), Error> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
@@ -172,7 +173,7 @@ impl PausableBuffer {
         if !self.buffer.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
         }
-        // Memory that could not be released is still allocated, with its contents.
+        // If `pause` failed to release the memory, it is still allocated, with its contents.
         let had_memory = self.memory.is_some();
         match self.restore() {
             Ok(()) => {
@@ -188,19 +189,19 @@ impl PausableBuffer {
         }
     }
 
-    /// Resumes, at another address if the buffer's own is quarantined, or lost and not available. Returns the
+    /// Resumes the buffer. If its own address is quarantined or not available, resumes at another address. Returns the
     /// address.
     ///
     /// # Errors
-    /// As for [`resume`](Self::resume), except [`ErrorKind::AddressLost`], and [`ErrorKind::Quarantined`] for the
-    /// buffer's own address. After an error, the buffer stays paused, at its own address.
+    /// As for [`resume`](Self::resume), without [`ErrorKind::AddressLost`], and without [`ErrorKind::Quarantined`] for
+    /// the buffer's own address. After an error, the buffer stays paused, at its own address.
     pub fn resume_anywhere(&mut self) -> Result<Address, Error> {
         match self.resume() {
             Err(error) if self.addresses_are_unusable(&error) => {}
             result => return result.map(|()| self.address()),
         }
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        // Drops a mapping in the quarantined reservation. The memory stays mapped there.
+        // Drops the mapping in the quarantined reservation, if there is one. The memory stays mapped there.
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();
         let old_address = core::mem::replace(&mut self.buffer.address, reservation.address());
@@ -214,7 +215,7 @@ impl PausableBuffer {
         })
     }
 
-    /// Returns whether an error says that the buffer's own addresses cannot be used.
+    /// Returns whether an error means that the buffer cannot resume at its own address.
     fn addresses_are_unusable(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::AddressLost { .. } => !self.holds_addresses(),
@@ -245,7 +246,8 @@ impl PausableBuffer {
                 Err(lost) => result = Err(lost),
             }
         }
-        // If the addresses are lost, the buffer cannot keep the memory: dropping the `Vmm` releases it.
+        // If the addresses are lost and the runtime fails to release the memory, the buffer cannot keep it: dropping
+        // the `Vmm` releases the memory.
         if let Err(rejected) = memory.release()
             && self.reservation.is_some()
         {
@@ -255,10 +257,10 @@ impl PausableBuffer {
         result
     }
 
-    /// Reserves the addresses, creates the memory, copies the saved contents to it, maps it, and grants agents their
-    /// access. Omits steps that are done already.
+    /// Reserves the addresses, creates the memory, copies the saved contents to the memory, maps it, and grants agents
+    /// their access. Omits steps that are not needed, because their result still exists.
     fn restore(&mut self) -> Result<(), Error> {
-        // A reservation that was freed by its address maps nothing any more.
+        // If the program has freed the reservation by its address, nothing is mapped in it.
         if !self.holds_addresses() {
             self.reservation = Some(self.reserve_again(Operation::Resume)?);
         }

@@ -1,4 +1,4 @@
-//! A ring buffer: memory that is mapped at several adjacent ranges of addresses.
+//! A ring buffer: the same memory, mapped several times at adjacent addresses.
 
 use super::{BufferPart, DeviceBuffer, round_up, wrong_size};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
@@ -8,13 +8,13 @@ use crate::vmm::{
 use core::ops::Deref;
 use derive_more::Debug;
 
-/// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
+/// A ring buffer. Its memory is mapped several times in a row, so that the first byte also follows the last.
 ///
 /// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position is the index of a byte in
 /// the stream of all written bytes, and can be larger than the size. The byte's offset in the memory is the position
-/// modulo the size. The writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the
-/// [`DeviceBuffer`] of all its mappings, whose methods change the access of agents. Concurrent accesses are described
-/// in the [memory model](crate::vmm#memory-model).
+/// modulo the size. The program must ensure that a writer does not overwrite bytes that a reader still needs. A ring
+/// buffer dereferences to the [`DeviceBuffer`] of all its mappings, whose methods change the access of agents.
+/// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
 ///
 /// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping can be
 /// invisible through another mapping until the kernel has ended (ROCm/hip#3728).
@@ -40,14 +40,14 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
-    /// The size of the memory in bytes.
+    /// The size of the memory in bytes. All mappings of `buffer` map this memory.
     size: usize,
     /// All mappings.
     buffer: DeviceBuffer,
 }
 
 impl RingBuffer {
-    /// Creates `size` bytes of memory and maps it `times` times in a row, at least twice
+    /// Creates `size` bytes of memory and maps it `times` times in a row; `times` is at least 2
     /// (`hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl RingBuffer {
         self.buffer.mappings.len()
     }
 
-    /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
+    /// Returns the address of a position. At least [`size`](Self::size) contiguous bytes begin there.
     pub fn address_of(&self, position: u64) -> Address {
         Address::new(self.address().get() + self.offset(position))
     }

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The type of the values is [`Pod`], because agents may write any bytes: it has no padding, and any bytes are a valid
-/// value. References into device memory do not exist. Each access looks up the mapping and copies, so reading or
-/// writing many values in one call is faster. Concurrent accesses are described in the [memory
+/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. This is required because
+/// agents may write any bytes. No method returns a reference into device memory. Each call looks up the mapping and
+/// copies, so one call for many values is faster than many calls. Concurrent accesses are described in the [memory
 /// model](crate::vmm#memory-model).
 ///
 /// ```
@@ -35,7 +35,7 @@ use std::marker::PhantomData;
 #[debug("GrowableVec({} values at {})", self.len(), self.buffer.address())]
 #[non_exhaustive]
 pub struct GrowableVec<T> {
-    /// The buffer, for example to grant access. Resizing it resizes the vector.
+    /// The buffer, for example to grant access. Resizing the buffer resizes the vector.
     pub buffer: GrowableBuffer,
     marker: PhantomData<fn() -> T>,
 }
@@ -96,7 +96,7 @@ impl<T: Pod> GrowableVec<T> {
         Ok(Some(value))
     }
 
-    /// Removes all but the first `len` values.
+    /// Keeps the first `len` values, and removes all others.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::shrink`].

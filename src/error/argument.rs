@@ -1,4 +1,4 @@
-//! The invalid argument of an operation: its name, its value, and what would be valid.
+//! Invalid arguments: the argument's name, its value, and the problem.
 
 use super::ErrorKind;
 use crate::access::Access;
@@ -69,7 +69,7 @@ impl Argument {
         }
     }
 
-    /// Rejects an offset if the `size` bytes from there on are not inside the first `end` bytes.
+    /// Rejects an offset if the `size` bytes from `offset` on are not all before `end`.
     pub(crate) fn check_bounds(
         self,
         offset: usize,
@@ -87,7 +87,7 @@ impl Argument {
 #[derive(Clone, Copy, Debug, Display, From, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Value {
-    /// A value that is not shown: a list, an object, or none.
+    /// No value, or a value that messages do not show, such as a list or an object.
     #[display("")]
     None,
     /// An address.
@@ -97,10 +97,10 @@ pub enum Value {
     /// A range of addresses: its start, and its size in bytes.
     #[display(" {_0}..{}", Address::new(_0.get().saturating_add(*_1)))]
     Range(Address, usize),
-    /// An offset, a size or an alignment in bytes, or flags: shown in hexadecimal.
+    /// A hexadecimal number: an offset, a size or an alignment in bytes, or flags.
     #[display(" {_0:#x}")]
     Bytes(u64),
-    /// A number, shown in decimal.
+    /// A decimal number.
     #[display(" {_0}")]
     Number(u64),
     /// The number of elements of a list.
@@ -126,7 +126,7 @@ impl From<usize> for Value {
     }
 }
 
-/// Returns the name of a type of handle; its bits if it has no name.
+/// Returns the name of a type of handle, or its bits if the type has no name.
 fn name_of(handle_type: HandleType) -> String {
     match handle_type {
         HandleType::POSIX_FILE_DESCRIPTOR => "POSIX_FILE_DESCRIPTOR".to_owned(),
@@ -169,15 +169,15 @@ pub enum Problem {
     /// Address and size together extend past the end of the address space.
     #[error("extends past the end of the address space")]
     Overflow,
-    /// A part, given by its offset, that extends past the end of the whole.
+    /// An offset of a part that extends past the end of the memory, mapping or buffer.
     #[error("is out of bounds: {size:#x} bytes from there extend past the end at {end:#x}")]
     OutOfBounds {
         /// The size of the part in bytes.
         size: usize,
-        /// The end of the whole: its size in bytes, or an address.
+        /// The end of the memory, mapping or buffer: its size in bytes, or an address.
         end: usize,
     },
-    /// Flags with undefined bits. Holds all defined bits.
+    /// Flags with undefined bits. Contains all defined bits.
     #[error("has undefined bits; the defined ones are {0:#x}")]
     UndefinedFlags(u64),
     /// Not a multiple of the granule.
@@ -192,7 +192,8 @@ pub enum Problem {
     /// An alignment that is not a power of two.
     #[error("is not a power of two")]
     NotPowerOfTwo,
-    /// Not a multiple of four bytes, where 32-bit values are written.
+    /// An address, offset or size that is not a multiple of four bytes, in a call that writes 32-bit
+    /// values.
     #[error("is not a multiple of four bytes")]
     NotMultipleOfFour,
     /// The range is not, or not entirely, inside one reservation.
@@ -201,7 +202,7 @@ pub enum Problem {
     /// The address is not the start of a reservation.
     #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
     NotAReservation,
-    /// The size is not the size of the reservation. Holds the size of the reservation.
+    /// The size is not the size of the reservation. Contains the size of the reservation.
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
     WrongSize(usize),
     /// The reservation contains this many mappings.
@@ -210,23 +211,23 @@ pub enum Problem {
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
-    /// The range overlaps a mapping. Holds the start of that mapping.
+    /// The range overlaps a mapping. Contains the start of that mapping.
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
-    /// The range, or a part of it, is not mapped. Holds the first address that is not mapped.
+    /// The range is not mapped completely. Contains the first address that is not mapped.
     #[error(
         "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
     )]
     NotMapped(Address),
-    /// The range begins or ends inside a mapping. Holds the start of that mapping.
+    /// The range begins or ends inside a mapping. Contains the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
     SplitsMapping(Address),
-    /// A size or offset that exceeds the whole, such as the handle or the buffer.
+    /// A size or offset that exceeds the size of another argument, such as the handle or the buffer.
     #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
-        /// The largest size in bytes that is valid.
+        /// The largest valid size in bytes.
         maximum: usize,
-        /// The argument that has this size, such as the handle.
+        /// The argument that limits the size, such as the handle.
         whole: Argument,
     },
     /// A handle that was released.
@@ -244,13 +245,13 @@ pub enum Problem {
     /// An agent that is not a GPU.
     #[error("is not a GPU of this runtime; use the identifiers of gpus()")]
     NotAGpu,
-    /// A number that no NUMA node of a CPU has.
+    /// A number that is not the number of any CPU's NUMA node.
     #[error("is not a NUMA node of this runtime's CPUs (Agent::numa_node)")]
     NotANumaNode,
     /// A location without an agent.
     #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
     MissingLocation,
-    /// An agent that can never access the memory. Holds the memory's owner.
+    /// An agent that can never access the memory. Contains the memory's owner.
     #[error("cannot access the memory of {0} (Agent::can_access)")]
     NoPeerAccess(AgentId),
     /// An agent without memory of the requested kind.
@@ -269,7 +270,7 @@ pub enum Problem {
         /// The access that the agent needs.
         access: Access,
     },
-    /// The agent that would copy lacks access to source or destination.
+    /// The agent that would make the copy lacks access to the source or the destination.
     #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
     NotAllowed(AgentId),
     /// A type of shareable handle that was not requested when the memory was created.
@@ -278,7 +279,7 @@ pub enum Problem {
     /// A descriptor that is not a dma-buf, or a dma-buf of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
-    /// A fabric handle without the size of its memory: HIP exported it.
+    /// A fabric handle that does not contain the size of its memory, because HIP exported it.
     #[error(
         "contains no size, because other software exported it; add it (FabricHandle::with_size)"
     )]
@@ -289,10 +290,10 @@ pub enum Problem {
     /// The requested address is not available.
     #[error("is not available: it is in use or not aligned; let the runtime choose, or free it")]
     AddressTaken,
-    /// Two ranges overlap that must be disjoint.
+    /// Two ranges that must be disjoint overlap.
     #[error("overlaps the other range")]
     Overlapping,
-    /// Two ranges whose memory is to be exchanged differ in their mappings' sizes.
+    /// The mappings of two ranges to exchange have different sizes.
     #[error("has mappings of other sizes than the other range")]
     DifferentLayout,
     /// Memory of another runtime.
@@ -330,10 +331,10 @@ pub enum Problem {
     /// A capacity for which no memory can be allocated.
     #[error("needs more memory than can be allocated; use a smaller one")]
     OutOfMemory,
-    /// A list that is too long. Holds the maximum number of elements.
+    /// A list that is too long. Contains the maximum number of elements.
     #[error("is too long; the maximum is {0}")]
     TooMany(usize),
-    /// More mappings than a retire queue can hold, even when it is empty. Holds the capacity of the queue.
+    /// More mappings than even an empty retire queue can hold. Contains the capacity of the queue.
     #[error(
         "is longer than the capacity of the queue, {0}; submit fewer at once, or build a queue with a larger \
          capacity (RetireQueue::builder)"
@@ -342,13 +343,13 @@ pub enum Problem {
     /// A ring that would be mapped less than twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
-    /// A name that is too long to be sent. Holds the maximum number of bytes.
+    /// A name that is too long to be sent. Contains the maximum number of bytes.
     #[error("is longer than {0} bytes")]
     TooLong(usize),
-    /// A number of a device or page that does not exist. Holds the number of devices or pages.
+    /// The number of a device or page that does not exist. Contains the count of devices or pages.
     #[error("does not exist: there are {0}, counted from 0")]
     OutOfRange(usize),
-    /// The start of a range that ends before it. Holds the end of the range.
+    /// A range whose start is after its end. Contains the end of the range.
     #[error("is after the end of its range, {0}")]
     StartAfterEnd(usize),
     /// A page that is mapped.
@@ -379,7 +380,7 @@ pub enum Problem {
          (PagedBuffer::grant), or copy them (Vmm::copy)"
     )]
     DifferentLocation,
-    /// Pages whose memory has another kind, other handle types, or is not for the same devices.
+    /// Pages whose memory has another kind, other handle types, or another setting for PCIe devices.
     #[error(
         "has memory of another kind or with other handle types; reserve both buffers with the same \
          AllocationProperties"
@@ -388,7 +389,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Describes the problem of an argument and its value, without an address that the value shows already.
+    /// Describes the problem of an argument. Omits an address that the message already shows as the value.
     pub(super) fn describe(&self, argument: Argument, value: &Value) -> String {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {

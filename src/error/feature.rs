@@ -31,12 +31,12 @@ pub enum Feature {
     /// Loads and stores of the CPU to memory of a GPU without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
-    /// CPU access to a mapping with an offset where dma-bufs cannot be mapped: the runtime would map the
-    /// start of the memory.
+    /// CPU access to a mapping with an offset, on a system where dma-bufs cannot be mapped. There, the runtime
+    /// would map the start of the memory.
     #[error("CPU access to a mapping with an offset where dma-bufs cannot be mapped")]
     CpuAccessAtOffset,
-    /// Mapping memory from an offset, in bytes, without control of every GPU's page table: the runtime ignores
-    /// the offset.
+    /// Mapping memory from an offset without control of every GPU's page table, because the runtime ignores the
+    /// offset. Contains the offset in bytes.
     #[error(
         "mapping from offset {0:#x} without control of every GPU's page table \
          (VmmOptions::with_page_tables)"
@@ -53,7 +53,7 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory that an agent has no pool for, such as memory with a handle on a CPU.
+    /// A kind of memory for which the agent has no pool, such as memory with a handle on a CPU.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Retiring pages of a buffer with a zero page.
@@ -72,10 +72,10 @@ pub enum Feature {
          HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
     )]
     Fabric,
-    /// Physical memory of the host. Holds what is missing.
+    /// Physical memory of the host. Contains what is missing.
     #[error("physical memory of the host without {0}")]
     HostMemory(&'static str),
-    /// A function that the runtime does not export. Holds its name.
+    /// A function that the runtime does not export. Contains the function's name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),
 }

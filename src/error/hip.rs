@@ -1,7 +1,6 @@
 //! HIP's error code for each error of this library.
 //!
-//! The kinds are matched without a catch-all arm, so that a new kind does not compile before it has a
-//! code.
+//! The `match` on the kind has no catch-all arm, so that a new kind does not compile before it has a code.
 
 use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
@@ -9,7 +8,7 @@ use crate::hip::{HipError, HipProfile};
 impl Error {
     /// Returns the error that this release of HIP documents for the same failure.
     ///
-    /// | what went wrong | HIP 6 | HIP 7 |
+    /// | failure | HIP 6 | HIP 7 |
     /// |---|---|---|
     /// | `address_reserve`: any invalid argument except the flags | `hipErrorOutOfMemory` | `hipErrorInvalidValue` |
     /// | `create`: the agent is unknown, or is neither a CPU nor a GPU | `hipErrorInvalidValue` | `hipErrorInvalidDevice` |
@@ -18,7 +17,7 @@ impl Error {
     /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime; `Vmm::open` without a GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime was found; `Vmm::open`: it has no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `address_reserve`, `create`: the runtime failed | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
@@ -26,7 +25,7 @@ impl Error {
     /// | `open_mem_handle`: the runtime failed, or the memory is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
-    /// | the runtime or the other process failed otherwise | `hipErrorUnknown` | `hipErrorUnknown` |
+    /// | any other failure of the runtime or of another process | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the process is a forked child; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
     pub fn hip(&self, profile: HipProfile) -> HipError {
@@ -122,7 +121,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         _ if is_area_operation(operation) && status == Status::RESOURCE_BUSY => {
             HipError::HostMemoryAlreadyRegistered
         }
-        // HIP has no batches. A batch that maps and grants access has the code of its failed step.
+        // HIP has no batches. For a batch that maps and grants access, returns the code of the failed step.
         Operation::Map if call == "hsa_amd_vmem_set_access" => HipError::InvalidValue,
         Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
         Operation::SetAccess

@@ -36,7 +36,7 @@ pub enum ErrorKind {
     /// This library, the runtime or the hardware does not support a feature.
     #[error("{feature} is not supported{advice}", feature = .0, advice = .0.advice())]
     NotSupported(Feature),
-    /// No memory or no addresses of that size are left.
+    /// No memory or no address range of the requested size is left.
     #[error("out of memory: {call} returned {status}{}; {}", of_size(*.size), advice(call))]
     OutOfMemory {
         /// The runtime's function.
@@ -59,7 +59,7 @@ pub enum ErrorKind {
         /// What the caller can do.
         advice: &'static str,
     },
-    /// An area maps this host memory. Holds the start of the mapped memory.
+    /// An area already maps this host memory. Contains the start of the mapped memory.
     #[error("in use: an area maps the host memory at {0}; munmap that area first")]
     HostMemoryMapped(Address),
     /// Another process is opening the memory by its IPC handle.
@@ -83,10 +83,10 @@ pub enum ErrorKind {
         /// Its error number.
         errno: Errno,
     },
-    /// The range is quarantined: its state is unknown, and it is never used again.
+    /// The range is quarantined: its state is unknown, and the library never uses it again.
     #[error("the range is{} quarantined (Vmm::quarantined_ranges): {range}", if *.now { " now" } else { "" })]
     Quarantined {
-        /// The range, and why it is quarantined.
+        /// The range, and the reason of the quarantine.
         range: Arc<Quarantined>,
         /// Whether this operation quarantined it, or another thread did during this operation. If not, this operation
         /// has changed nothing.
@@ -106,7 +106,7 @@ pub enum ErrorKind {
         /// The error number of `mmap`.
         errno: Errno,
     },
-    /// The runtime reserved addresses that it had reserved already. Holds the first address.
+    /// The runtime reserved addresses that it had already reserved. Contains the first of these addresses.
     #[error("hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already")]
     ReservedTwice(Address),
     /// The runtime returned a dma-buf that does not contain the exported range.
@@ -127,7 +127,7 @@ pub enum ErrorKind {
         "this process was forked after the runtime was opened; fork first, or start a new program"
     )]
     Forked,
-    /// No library was found that exports the required functions. Lists the files that were tried.
+    /// No library with the required functions was found. Contains the files that were tried.
     #[error(
         "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME (`sim` for the simulation)"
     )]
@@ -141,7 +141,7 @@ pub enum ErrorKind {
         status: Status,
         /// The state of the kernel driver's device file.
         driver: DriverState,
-        /// The HSA libraries that the process has loaded. Two of them can disturb each other.
+        /// The HSA libraries that the process has loaded. If there are two, they can disturb each other.
         loaded: Vec<LoadedLibrary>,
     },
     /// The runtime has no CPU agent, which HSA requires.
@@ -174,8 +174,8 @@ pub enum ErrorKind {
         /// Its status.
         status: Status,
     },
-    /// Another process listens at the abstract socket on which this process's runtime would share
-    /// memory. Holds this process's number.
+    /// Another process listens at the abstract socket on which this process's runtime would share memory. Contains
+    /// the number of this process.
     #[error(
         "another process has the abstract socket hsa{0}: one with the same number in another PID \
          namespace, or any process in the same network namespace; give each a network namespace of its \
@@ -186,10 +186,10 @@ pub enum ErrorKind {
     /// The process at the other end belongs to another user.
     #[error("the process at the other end is {0}")]
     Untrusted(UntrustedUser),
-    /// The exchange took longer than this limit.
+    /// The exchange did not end within this time limit.
     #[error("the other end did not finish within {0:?}")]
     TimedOut(Duration),
-    /// The other end closed the connection, after this many bytes of a message.
+    /// The other end closed the connection in the middle of a message. Contains the number of bytes received.
     #[error("the other end disconnected after {0} bytes of a message")]
     Disconnected(usize),
     /// A message that cannot be decoded.
@@ -227,8 +227,8 @@ pub enum ErrorKind {
     /// The buffer is not paused.
     #[error("the buffer is not paused")]
     NotPaused,
-    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime frees the
-    /// buffer's memory only together with its addresses.
+    /// The addresses of a paused buffer are in use by other code. Pausing had to free the addresses, because the
+    /// runtime frees the buffer's memory only together with them.
     #[error(
         "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
          another address (PausableBuffer::resume_anywhere)"
@@ -241,20 +241,20 @@ pub enum ErrorKind {
         /// Why the addresses could not be reserved again.
         cause: Box<Error>,
     },
-    /// Pages that are never used again: the runtime failed, and then failed again while the operation
-    /// was rolled back.
+    /// Pages were lost: the runtime failed, and failed again during the rollback. The buffer never uses these pages
+    /// again.
     #[error("{count} pages from page {first} on are lost and never used again")]
     PagesLost {
         /// The first lost page.
         first: usize,
-        /// The number of adjacent lost pages. Other pages may be lost, too:
-        /// [`PagedBuffer::state`](crate::buffer::PagedBuffer::state) returns
-        /// [`Lost`](crate::buffer::PageState::Lost) for each.
+        /// The number of adjacent lost pages from `first` on. Other pages may be lost, too.
+        /// [`PagedBuffer::state`](crate::buffer::PagedBuffer::state) returns [`Lost`](crate::buffer::PageState::Lost)
+        /// for every lost page.
         count: usize,
         /// The first failure.
         cause: Box<Error>,
     },
-    /// An area was unmapped, but not all of its memory could be freed; `munmap` tries again.
+    /// An area was unmapped, but not all of its memory could be freed. Another call of `munmap` tries again.
     #[error("the memory was unmapped, but not all of it was freed; munmap tries again")]
     PartlyFreed(Box<Error>),
 }
@@ -266,10 +266,10 @@ pub enum UnavailableReason {
     /// The process has ended, or no process of this PID namespace has this number.
     #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
     NoProcess,
-    /// The memory was freed, or the handle was modified.
+    /// The memory was freed or never exported, or the handle was modified.
     #[error("the memory was freed or never exported, or the handle was modified")]
     Freed,
-    /// The runtime maps fewer bytes than the handle says.
+    /// The memory has fewer bytes than the handle says.
     #[error("the handle's size is larger than the memory; the handle is forged or was modified")]
     TooLarge,
     /// The memory is being freed.
@@ -293,8 +293,8 @@ pub enum UnavailableReason {
     /// The process belongs to another user.
     #[error("the process is {0}")]
     Untrusted(UntrustedUser),
-    /// The process is in another PID namespace. In the namespace of this process, its number identifies another
-    /// process, or none.
+    /// The process is in another PID namespace. Its number identifies another process, or no process, in the
+    /// namespace of this process.
     #[error(
         "its number is of another PID namespace, or /proc is not this namespace's; use \
          transport::Channel"
@@ -337,7 +337,7 @@ pub enum MalformedMessage {
     /// No message has this length.
     #[error("has the invalid length {0}")]
     Length(u32),
-    /// There are more or fewer bytes than the header says.
+    /// The number of bytes differs from the length in the header.
     #[error("has {found} bytes instead of {length}")]
     Truncated {
         /// The length in the header.
@@ -376,8 +376,8 @@ impl ErrorKind {
 
     /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
     ///
-    /// Opens a file if the status can mean that no descriptor is left. Call this function before the rollback
-    /// closes descriptors.
+    /// If the status can mean that no descriptor is left, tests this by opening a file. Callers must call this
+    /// function before a rollback closes descriptors.
     #[cold]
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
@@ -409,7 +409,7 @@ impl ErrorKind {
         Self::of_system(call, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Replaces the argument `address` in the error by the argument that the caller has passed.
+    /// If the error names the argument `address`, names `argument` instead.
     pub(crate) fn for_argument(self, argument: Argument) -> Self {
         match self {
             Self::InvalidArgument { argument: Argument::Address, value, problem } => {
@@ -419,8 +419,8 @@ impl ErrorKind {
         }
     }
 
-    /// Replaces the address of the argument `replaced` in the error by its offset from `base`, because the caller has
-    /// passed an offset.
+    /// If the error names the argument `replaced`, an address, names its offset from `base` instead. For methods
+    /// whose caller passes an offset.
     pub(crate) fn for_offset(self, replaced: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {
@@ -435,7 +435,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns whether a foreign mapping can be at the addresses of the mapping that the operation changed.
+    /// Returns whether the operation left a hole that may contain a foreign mapping.
     pub(crate) fn leaves_hole(&self) -> bool {
         matches!(self, Self::HoleNotFilled { .. })
     }
@@ -454,7 +454,7 @@ fn of_size(size: usize) -> String {
     if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
 }
 
-/// Says what to do when a call has run out of memory.
+/// Returns what the caller can do when this call runs out of memory.
 fn advice(call: &str) -> &'static str {
     match call {
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_reserve_align" => {

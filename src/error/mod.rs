@@ -1,7 +1,7 @@
 //! The error type of this library.
 //!
-//! An [`Error`] contains the [`Operation`] that failed and the reason, an [`ErrorKind`]. Callers match on
-//! the kind: every variant holds its data, so that no text has to be parsed.
+//! An [`Error`] contains the [`Operation`] that failed and the reason, an [`ErrorKind`]. Callers match on the kind.
+//! Every variant contains its data, so that callers need not parse text.
 //!
 //! ```
 //! use hsa_vmm::error::{Argument, ErrorKind, Problem};
@@ -42,12 +42,13 @@ use derive_more::{Debug, Display};
 
 /// The error of an operation that failed.
 ///
-/// The failed operation has changed nothing, with two exceptions. A failed copy or fill may have written some of the
-/// bytes. [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and
-/// [`ErrorKind::AddressLost`] contain what is lost, mostly because the runtime failed again during the rollback.
+/// The failed operation has changed nothing, with two exceptions. First, a failed copy or fill may have written some
+/// of the bytes. Second, the kinds [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`],
+/// [`ErrorKind::PartlyFreed`] and [`ErrorKind::AddressLost`] say what was lost, mostly because the runtime failed
+/// again during the rollback.
 ///
-/// `Debug` is `Display` followed by the [sources](core::error::Error::source), so that a `main` that returns the error
-/// prints the whole message.
+/// `Debug` writes the `Display` text, followed by the [sources](core::error::Error::source). Therefore a `main` that
+/// returns the error prints the whole message.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, Vmm};
@@ -87,14 +88,14 @@ fn describe_context(context: Option<&Context>) -> String {
 }
 
 impl Error {
-    /// Creates the error of an operation, for code on top of this library that checks arguments itself.
+    /// Creates the error of an operation. Code on top of this library can use it for arguments that it checks itself.
     #[must_use]
     #[cold]
     pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
         Self { operation, kind: kind.into(), context: None }
     }
 
-    /// Names the agent whose memory has run out, if the error is [`ErrorKind::OutOfMemory`].
+    /// If the error is [`ErrorKind::OutOfMemory`], adds the agent whose memory has run out.
     pub(crate) fn of_agent(mut self, agent: AgentId) -> Self {
         if matches!(self.kind, ErrorKind::OutOfMemory { .. }) {
             self.context.get_or_insert_default().agent = Some(agent);
@@ -102,13 +103,13 @@ impl Error {
         self
     }
 
-    /// Adds the pages of a buffer for which the runtime failed, and the address of the first page.
+    /// Adds the pages for which the operation failed, and the address of the first page.
     pub(crate) fn for_pages(mut self, pages: Range<usize>, address: Address) -> Self {
         self.context.get_or_insert_default().pages = Some((pages, address));
         self
     }
 
-    /// Returns the pages for which the runtime failed, if the error is of a
+    /// Returns the pages for which the operation failed, for an error of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer).
     pub fn pages(&self) -> Option<Range<usize>> {
         self.context.as_ref()?.pages.as_ref().map(|(pages, _)| pages.clone())
@@ -175,8 +176,9 @@ impl core::error::Error for Error {
 
 /// A value that could not be unmapped, freed, released or closed, and the error.
 ///
-/// The value is unchanged, except after a quarantine or [`ErrorKind::PartlyFreed`]. The caller can try again; dropping
-/// the value also tries again. `?` drops the value and converts to [`Error`].
+/// The value is unchanged, unless the error is [`ErrorKind::Quarantined`] or [`ErrorKind::PartlyFreed`]. The caller can
+/// try again. Dropping the
+/// value also tries again. The operator `?` drops the value and converts the error to [`Error`].
 ///
 /// ```
 /// # use hsa_vmm::error::Rejected;
@@ -214,7 +216,7 @@ impl<T> From<Rejected<T>> for Error {
     }
 }
 
-/// A range or memory that is never used again, because its state is unknown.
+/// A range or memory that the library never uses again, because its state is unknown.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]
@@ -233,8 +235,8 @@ pub struct Quarantined {
 }
 
 impl Quarantined {
-    /// Describes why the range or memory is quarantined: the failed call and its status, and those of the failed
-    /// rollback.
+    /// Describes why the range or memory is quarantined: the failure of the operation and, if there is one, the
+    /// failure of the rollback.
     pub fn reason(&self) -> String {
         match (&self.failure, &self.rollback) {
             (failure, None) => failure.to_string(),
@@ -262,7 +264,7 @@ impl serde::Serialize for Quarantined {
 
 /// A broken invariant of the library's own state ([`Vmm::check`](crate::Vmm::check)).
 ///
-/// This is a defect of this library, not of the runtime; please report it with this message.
+/// This is a defect of this library, not of the runtime. Please report the defect with this message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BrokenInvariant(pub(crate) String);

@@ -99,7 +99,7 @@ impl Operation {
         act().map_err(|kind| Error::new(self, kind))
     }
 
-    /// Checks the `flags` argument that HIP's calls have; only 0 is valid.
+    /// Checks a `flags` argument of HIP's calls, for which only 0 is valid.
     ///
     /// ```
     /// use hsa_vmm::error::Operation;

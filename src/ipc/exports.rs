@@ -14,17 +14,17 @@ use std::sync::{Arc, Weak};
 
 #[derive(Debug, Default)]
 struct Exports {
-    /// The table, which exists while something is exported.
+    /// The table. It exists while at least one allocation is exported.
     table: Mutex<Weak<Table>>,
-    /// Held while the runtime may start its server. Between the server's `bind` and `listen`, another
-    /// thread would mistake the server's socket for that of another process.
+    /// Locked while the runtime may start its server. Without this lock, another thread could find the server's
+    /// socket between `bind` and `listen`, and mistake it for the socket of another process.
     creating: Mutex<()>,
 }
 
 impl Attachment for Exports {}
 
 impl Exports {
-    /// Returns the table of exports, and creates it if there is none.
+    /// Returns the table of exports. Creates the table if it does not exist.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
         let namespace = own_namespace(process)?;
         let mut weak_table = lock(&self.table);
@@ -37,7 +37,7 @@ impl Exports {
     }
 }
 
-/// An allocation that other processes can open.
+/// An export: an allocation that other processes can open.
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,
@@ -79,12 +79,12 @@ pub(super) fn create_handle(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // AMD's server can make this call wait for another process. The record is not locked during the call, because
-    // freeing the memory must not wait for that process.
+    // AMD's server can make this call wait for another process. Does not lock the record during the call, so that
+    // another thread can free the memory without waiting for that process.
     let created = create_native(runtime, quirks, &record);
     let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
-        // Another thread has freed the memory during the call. No process has the handle.
+        // Another thread has freed the memory during the call. No process has received the new handle.
         return Err(invalid(Problem::NotAllocated));
     };
     let native = created?;
@@ -93,7 +93,7 @@ pub(super) fn create_handle(
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
         return Ok(current.handle(offset));
     }
-    // A new handle of the runtime invalidates the previous handle.
+    // The runtime has returned another handle than before, which makes the previous handle invalid.
     if let Some(old) = export {
         old.end(&mut || Ok(()))?;
         *export = None;
@@ -106,8 +106,9 @@ pub(super) fn create_handle(
     Ok(handle)
 }
 
-/// Makes the runtime create its handle, and start its server if it has one. Also called if the memory is exported
-/// already. AMD's server ends when an importer is killed during an attach, and only this call starts a new server.
+/// Makes the runtime create its handle and, if it uses a server, start the server. This is also needed for memory
+/// that is already exported: AMD's server ends when an importer is killed during an attach, and only this call
+/// starts a new server.
 fn create_native(
     runtime: &Runtime,
     quirks: Quirks,
@@ -124,8 +125,8 @@ fn create_native(
     if out_of_descriptors() {
         return Err(ErrorKind::OutOfDescriptors);
     }
-    // The server's thread inherits the signal mask. The thread writes to connections that the other process may
-    // have closed, and `SIGPIPE` would end this process.
+    // The server's thread inherits the signal mask. It writes to connections that the other process may have closed;
+    // without the mask, `SIGPIPE` would end this process.
     let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
     drop(creating);
     let native = created.map_err(|failure| match of_failure(failure) {
@@ -157,8 +158,8 @@ mod tests {
         Export { table: Arc::new(table.with_file(file.into())), handle, generation }
     }
 
-    /// A different handle of the runtime ends the previous export. If that fails, the previous export stays, and the
-    /// memory stays allocated.
+    /// If the runtime returns another handle, the previous export must end. If ending it fails, the previous export
+    /// stays, and the memory stays allocated.
     #[test]
     fn failed_end_of_an_export_is_an_error() {
         let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();

@@ -15,20 +15,19 @@ use derive_more::Debug;
 /// | 32–39 | `psize` | the size of the whole allocation |
 /// | 40–47 | `poffset` | the offset in the allocation of the address for which the handle was created |
 /// | 48–51 | `owners_process_id` | the process that exported the memory |
-/// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered): |
+/// | 52–63 | `reserved` | HIP writes zeros; this library writes the [registration](Self::is_registered): |
 /// | 52–54 | | the exporter's file descriptor of its table of exports |
 /// | 55–56 | | the slot in the table |
 /// | 57–58 | | the low bits of the inode number of the exporter's PID namespace |
 /// | 59 | | the format, 0x32 |
-/// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
+/// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and of the export's generation (8 bytes, stored in the table) |
 ///
 /// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a handle that
 /// was modified by accident, and a handle of an earlier export in the same slot. The check value does not prevent
-/// forgery by a process that can read the exporter's table. Therefore a handle is accepted only if the exporter's user
-/// is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
+/// forgery by a process that can read the exporter's table. Therefore the importer accepts a handle only if it
+/// [trusts](crate::Ipc::with_trust) the exporter's user and if its runtime confirms the memory.
 ///
-/// The bytes can be sent by any means. They are checked when the handle is
-/// [opened](crate::Ipc::open_mem_handle).
+/// The program can send the bytes by any means. [`Ipc::open_mem_handle`](crate::Ipc::open_mem_handle) checks them.
 ///
 /// ```
 /// use hsa_vmm::ipc::IpcHandle;
@@ -64,8 +63,8 @@ pub(super) struct Registration {
     pub format: u8,
 }
 
-/// The format of the reserved bytes, which are zeros in a handle of HIP. More than one bit is set, so that
-/// changing one bit cannot turn a handle of this library into one of HIP.
+/// The format of the reserved bytes. HIP's handles have zeros there. `FORMAT` has more than one bit set, so that
+/// changing one bit cannot turn a handle of this library into a handle of HIP.
 pub(super) const FORMAT: u8 = 0x32;
 
 impl IpcHandle {
@@ -101,20 +100,20 @@ impl IpcHandle {
         bytemuck::cast(*bytes)
     }
 
-    /// Returns whether the handle contains a registration, as every handle of this library does: the exporter lists the
-    /// handle in a table.
+    /// Returns whether the handle contains a registration: the location of its entry in the exporter's table. Every
+    /// handle of this library has a registration.
     ///
-    /// Such a handle is rejected as soon as its memory was freed, even if the address is in use again. For HIP's own
-    /// handles, this cannot be detected.
+    /// A registered handle is rejected after its memory was freed, even if the address is in use again. For HIP's own
+    /// handles, the library cannot detect that the memory was freed.
     pub fn is_registered(&self) -> bool {
         (self.registration, self.check) != Zeroable::zeroed()
     }
 
-    /// Returns whether the exporter's table does not contain this handle any more: the memory was freed, or the handle
-    /// was modified.
+    /// Returns whether the exporter's table does not contain this handle: the memory was freed, or the handle was
+    /// modified.
     ///
-    /// Returns `false` if this process may not read the table, and for HIP's own handles, for which this cannot be
-    /// detected.
+    /// Returns `false` if this process may not read the table. Also returns `false` for HIP's own handles, which have
+    /// no table.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -134,7 +133,8 @@ impl IpcHandle {
         self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
     }
 
-    /// Returns whether size and offset can be those of memory. Bytes that are not a handle usually fail this check.
+    /// Returns whether the offset is inside the size, and the size is not too large for memory. Bytes that are not a
+    /// handle usually fail this check.
     pub fn is_plausible(&self) -> bool {
         self.offset < self.allocation_size && isize::try_from(self.allocation_size).is_ok()
     }

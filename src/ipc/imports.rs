@@ -21,9 +21,9 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Memory of another process, closed when this value is dropped.
+/// Open memory of another process. Dropping the value closes the memory.
 ///
-/// The value dereferences to a [`Span`], which reads and writes the memory by the first agent of the [`Ipc`].
+/// The value dereferences to a [`Span`], whose methods read and write the memory with the first agent of the [`Ipc`].
 ///
 /// Only this value closes the memory; [`Ipc::close_mem_handle`] does not.
 ///
@@ -48,7 +48,7 @@ pub struct OpenedMemory {
 impl OpenedMemory {
     /// Opens a handle (`hipIpcOpenMemHandle`).
     ///
-    /// The memory starts at the address from which the handle was created, and extends to the end of the other
+    /// The memory starts at the address for which the handle was created, and extends to the end of the other
     /// process's allocation. The memory stays valid after the exporter frees it or exits.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl OpenedMemory {
     /// Closes the memory (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error returns this value, still open.
+    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error contains this value, which is still open.
     #[allow(
         clippy::result_large_err,
         reason = "the error returns the memory; closing is not frequent"
@@ -106,16 +106,16 @@ impl Drop for OpenedMemory {
 /// The identifier of an export among the exports of all processes: process, generation, runtime's handle.
 type ExportId = (i32, u64, NativeIpc);
 
-/// The code that has opened an import, and has to close it.
+/// The code that has opened an import and must close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// The caller of `Ipc::open_mem_handle`, which closes the import by an address.
+    /// The caller of `Ipc::open_mem_handle`, who closes the import by an address.
     Caller,
     /// An `OpenedMemory`, whose memory must stay open until it is dropped.
     OpenedMemory,
 }
 
-/// Memory of another process that the runtime has mapped.
+/// An import: memory of another process that the runtime has mapped.
 #[derive(Debug, Default)]
 struct Import {
     size: usize,
@@ -123,15 +123,15 @@ struct Import {
     export: Option<ExportId>,
     /// The agents for which the runtime has mapped the memory.
     agents: Vec<AgentId>,
-    /// The number of opens of each [`Holder`] that are not closed yet.
+    /// For each [`Holder`], the number of its opens that it has not closed yet.
     opens: [usize; 2],
 }
 
 /// The open imports, by start address.
 type OpenImports = BTreeMap<usize, Import>;
 
-/// All open imports of a runtime. Locked while the runtime maps and unmaps memory, never while this
-/// process waits for another.
+/// All open imports of a runtime. A thread locks the list while the runtime maps or unmaps memory, but not while it
+/// waits for another process.
 #[derive(Debug, Default)]
 struct Imports(Mutex<OpenImports>);
 
@@ -148,14 +148,15 @@ impl Attachment for Imports {
     }
 }
 
-/// If an export is already open for all of `agents`, counts another open and returns the start address.
+/// If this process has already opened an export for all of `agents`, counts another open and returns the start
+/// address.
 fn count_open(
     list: &mut OpenImports,
     export: Option<ExportId>,
     agents: &[AgentId],
     holder: Holder,
 ) -> Option<usize> {
-    // Handles from HIP are mapped again on each open.
+    // The runtime maps a handle from HIP again on each open.
     export?;
     let is_open = |import: &Import| {
         import.export == export && agents.iter().all(|agent| import.agents.contains(agent))
@@ -177,7 +178,7 @@ impl Ipc {
         opened.map_err(|kind| Error::new(Operation::OpenMemHandle, kind))
     }
 
-    /// Checks everything that can be checked without the exporter.
+    /// Checks the handle and the flags as far as possible without accessing the exporter.
     fn check_handle(&self, handle: &IpcHandle, flags: u32) -> Result<(), ErrorKind> {
         self.runtime().check_not_forked()?;
         if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
@@ -211,9 +212,9 @@ impl Ipc {
         let runtime = self.runtime();
         let is_served = server_client::is_served_by(native, process);
         let exporter = self.find_exporter(process)?;
-        // Rejects a handle that does not name the exporter's own server: the runtime would connect to any
-        // server that the handle names. Checks registered handles too: the exporter controls the table
-        // that confirms them.
+        // Rejects a handle that does not name the exporter's own server, because the runtime would connect to any
+        // server that the handle names. This check is also needed for registered handles: the exporter can write any
+        // entry to its table.
         if server_client::uses_server(runtime) && runtime.info().path.is_some() && !is_served {
             return Err(unavailable(process, UnavailableReason::Freed));
         }
@@ -222,7 +223,7 @@ impl Ipc {
             if let Some(start) = count_open(&mut lock(&imports.0), export, self.agents(), holder) {
                 return Ok(start);
             }
-            // Waits for the exporter without locking the list, so that other calls need not wait.
+            // Does not lock the list while waiting for the exporter, so that other calls need not wait.
             let fetch = || server_client::fetch(native, process, self.trust);
             let dma_buf = is_served.then(fetch).transpose()?;
             // The exporter can have ended, or changed its user IDs, during the wait.
@@ -259,8 +260,8 @@ impl Ipc {
         Ok(found)
     }
 
-    /// Makes the runtime map the memory of a handle. `dma_buf` is the memory, if the exporter's server has sent it.
-    /// Returns the start address and the size.
+    /// Makes the runtime map the memory of a handle. If the exporter's server has sent the memory, `dma_buf` is its
+    /// descriptor. Returns the start address and the size.
     fn attach(
         &self,
         list: &OpenImports,
@@ -277,13 +278,13 @@ impl Ipc {
             None => attach(handle.native),
         };
         let start = start.map_err(of_failure)?;
-        // AMD's runtime accepts any size, and a copy past the end of the memory is a GPU page fault.
+        // AMD's runtime accepts any size. A copy past the end of the memory would cause a GPU page fault.
         let kind = match runtime.native().ipc_is_attached(start, size) {
             Ok(true) => return Ok((start, size)),
             Ok(false) => unavailable(handle.process, UnavailableReason::TooLarge),
             Err(failure) => of_failure(failure),
         };
-        // The runtime can return the address of an earlier attach, which must stay attached.
+        // The runtime can return the address of an earlier attach. That memory must stay attached.
         if !list.contains_key(&start) {
             // SAFETY: the runtime has just attached the memory, and nothing uses the address: the list is
             // locked and does not contain it.
@@ -295,7 +296,7 @@ impl Ipc {
         Err(kind)
     }
 
-    /// Undoes one `open_mem_handle` of the memory that contains an address. Unmaps the memory if no open is left.
+    /// Closes one open of the memory that contains an address ([`Holder::Caller`]). The last close unmaps the memory.
     pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
         self.runtime().check_not_forked()?;
         let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));
@@ -327,7 +328,7 @@ fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
     closed.map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
 }
 
-/// Decrements the holder's count of opens. Unmaps the memory if no open is left.
+/// Decrements the holder's count of opens. If no holder has an open left, unmaps the memory.
 fn release(
     native: &Native,
     list: &mut OpenImports,
@@ -339,8 +340,8 @@ fn release(
     let import = list.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
     let import = import.ok_or_else(not_opened)?;
     if import.opens.iter().sum::<usize>() == 1 {
-        // SAFETY: imports in the list are attached. No other holder is left, and a holder does not use memory that it
-        // closes.
+        // SAFETY: imports in the list are attached. This is the last open, and a holder does not use memory after it
+        // closes it.
         unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
         list.remove(&start);
     } else {

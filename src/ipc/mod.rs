@@ -7,45 +7,45 @@
 //! | `hipIpcCloseMemHandle` | [`Ipc::close_mem_handle`] | `hsa_amd_ipc_memory_detach` |
 //!
 //! [`IpcHandle`] has HIP's layout, so that processes with this library and processes with HIP can open each other's
-//! memory. Between two processes that use this library:
+//! memory. If both processes use this library, the following rules also apply:
 //!
 //! * A handle is rejected immediately if its memory was freed or its process has ended. This holds even if the address
-//!   or the process number is in use again. The exporter keeps a table of its exports, which the importer reads through
-//!   `/proc/<process>/fd`; both must therefore belong to the same user. Memory is not freed while another process is
-//!   mapping it, because AMD's runtime would wait forever.
-//! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
-//!   a probability of 1 in 2^32. This detects corruption, not forgery: see [`IpcHandle`].
+//!   or the process number is in use again. The exporter has a table of its exports, which the importer reads through
+//!   `/proc/<process>/fd`. Therefore both processes must belong to the same user. Memory is not freed while another
+//!   process is mapping it, because AMD's runtime would wait forever.
+//! * A modified handle is rejected. A change of one bit is always detected. Any other change stays undetected with a
+//!   probability of 1 in 2^32. This check detects corruption, but not forgery: see [`IpcHandle`].
 //! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
 //!   closes the memory that it owns.
 //!
-//! The size in a handle is compared with the size that the runtime has mapped. AMD's runtime accepts any
-//! size, and a copy past the end of the memory is a GPU page fault, which ends the process. If a small
-//! allocation is part of a larger block, the runtime maps the whole block. A forged handle from HIP can then
-//! access the rest of the block.
+//! The library compares the size in a handle with the size that the runtime has mapped. AMD's runtime accepts any size,
+//! and a copy past the end of the memory would cause a GPU page fault, which ends the process. AMD's runtime puts small
+//! allocations into a larger buffer, and maps this whole buffer. Therefore a forged handle from HIP can access other
+//! allocations in the buffer.
 //!
-//! HIP's own handles are in no table. For these, this library can only check that the process exists and,
-//! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory.
-//! If the address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of
-//! such a handle maps the memory again.
+//! HIP's own handles are in no table. For HIP's handles, this library can only check that the exporting process exists.
+//! If the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), it also checks that the exporter's runtime serves
+//! the memory. If the address was freed and allocated again, a handle from HIP opens the new memory, as in HIP. Each
+//! open of a handle from HIP maps the memory again.
 //!
-//! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. This library
-//! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes
-//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do not wait
-//! for the exporter.
+//! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. To limit the
+//! wait, this library fetches the memory itself and passes it to the runtime; AMD's runtime would wait forever. Opening
+//! takes at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do not
+//! wait for the exporter.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
-//! process of the network namespace, of any user. The server then waits with its lock held until that process
-//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the server's
-//! socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`). Give processes that do
-//! not trust each other a network namespace each; `docs/defects.md` lists these defects.
+//! process of the network namespace, of any user. The server then holds its lock until that process acknowledges the
+//! memory or ends. Meanwhile, [`Ipc::get_mem_handle`] waits for the lock. If another process binds the server's socket
+//! between this library's check and the runtime's `bind`, the runtime ends the exporter (`SIGABRT`). `docs/defects.md`
+//! lists these defects. Therefore, give each process that does not trust the others its own network namespace.
 //!
-//! Memory of another user's process is rejected unless [`Ipc::with_trust`] allows it. Processes identify
-//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of this
-//! library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces, use
-//! [`transport::Channel`](crate::transport::Channel).
+//! The library rejects memory of another user's process, except for users that [`Ipc::with_trust`] allows. Processes
+//! identify each other by number, so both must be in one PID namespace, with `/proc` mounted in this namespace. A
+//! handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces,
+//! use [`transport::Channel`](crate::transport::Channel).
 //!
-//! An address inside an allocation can be shared, and becomes the start address for the importer; HIP
-//! ignores the offset. A forked child cannot use IPC.
+//! A handle can be created for an address inside an allocation. This address is the start address for the importer,
+//! whereas HIP ignores the offset. A forked child cannot use IPC.
 
 mod exports;
 mod handle;
@@ -71,11 +71,11 @@ use std::sync::Arc;
 /// access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
-/// HIP's IPC on one runtime: shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can be
-/// used from any thread.
+/// HIP's IPC on one runtime. It shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can
+/// be used from any thread.
 ///
-/// Open memory belongs to the runtime and not to this value. Any `Ipc` of the runtime can close it, and
-/// stopping the runtime closes all memory that is still open.
+/// Open memory belongs to the runtime, and not to this value. Any `Ipc` of the runtime can close it, and stopping the
+/// runtime closes all memory that is still open.
 ///
 /// ```
 /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -110,8 +110,8 @@ impl Ipc {
         Self::on(runtime, first.id())
     }
 
-    /// Opens IPC for a GPU and its peers (`hipSetDevice`). Memory is mapped for this GPU, and for all GPUs
-    /// with which it has access in both directions.
+    /// Opens IPC for a GPU and its peers (`hipSetDevice`). Opening a handle maps the memory for this GPU and for its
+    /// peers: the GPUs that can access its memory and whose memory it can access.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
@@ -130,10 +130,10 @@ impl Ipc {
         Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })
     }
 
-    /// Opens memory of processes of these users only; the default is [`Trust::SameUser`].
+    /// Opens only memory of processes of these users; the default is [`Trust::SameUser`].
     ///
     /// If the runtime shares memory by dma-buf, the server must run in the exporter. The server's process must have
-    /// belonged to such a user when it began to listen (`SO_PEERCRED`).
+    /// belonged to a trusted user when it began to listen (`SO_PEERCRED`).
     ///
     /// In addition, the kernel must allow this process to read `/proc/PID/fd` of the other process. The kernel allows
     /// root, and processes of the same user and user namespace.
@@ -143,7 +143,7 @@ impl Ipc {
         self
     }
 
-    /// Works around these quirks, besides the known quirks of the runtime's version. Only
+    /// Works around these quirks, in addition to the known quirks of the runtime's version. Only
     /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop) has an effect on IPC.
     #[must_use]
     pub fn with_quirks(mut self, quirks: Quirks) -> Self {
@@ -151,12 +151,12 @@ impl Ipc {
         self
     }
 
-    /// Works around exactly these quirks, independently of the runtime's version: for tests.
+    /// Works around exactly these quirks, whatever the runtime's version is. Use this for tests.
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
-    /// quirk makes undefined. With `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an export is
-    /// undefined.
+    /// quirk makes undefined. For example, if the runtime has the quirk `ipc_server_outlives_stop` and `quirks` omits
+    /// it, dropping the last [`Runtime`] after an export is undefined behaviour.
     ///
     /// ```compile_fail,E0133
     /// # fn f(ipc: hsa_vmm::Ipc) {
@@ -174,24 +174,25 @@ impl Ipc {
         &self.runtime
     }
 
-    /// Returns the GPUs for which memory is opened. The first GPU copies.
+    /// Returns the GPUs for which memory is opened. The first GPU makes the copies.
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
 
     /// Creates a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
     ///
-    /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory) allocated; it becomes
-    /// the start address for the importer. Handles of one allocation differ only in the offset. Handles need not be
-    /// freed: freeing the memory invalidates them.
+    /// The address can be any address inside memory of a GPU that [`PoolMemory`](crate::PoolMemory) allocated. It is
+    /// the start address for the importer. Handles of one allocation differ only in the offset and the check value.
+    /// Handles need not be freed: freeing the memory makes them invalid.
     ///
-    /// If the runtime shares memory by dma-buf and cannot be stopped safely afterwards (until ROCm 7.2), it
-    /// stays started until the process ends.
+    /// Up to ROCm 7.2, a runtime that has shared memory by dma-buf cannot be stopped safely. The library therefore
+    /// keeps this runtime started until the process ends.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an address without such memory; [`ErrorKind::NotShared`] if the
-    /// runtime and the kernel driver cannot share it; [`ErrorKind::SocketTaken`] if another process has the
-    /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
+    /// [`ErrorKind::InvalidArgument`] for an address outside memory of a GPU that `PoolMemory` allocated;
+    /// [`ErrorKind::NotShared`] if the runtime and the kernel driver cannot share the memory;
+    /// [`ErrorKind::SocketTaken`] if another process has the socket of the runtime's server;
+    /// [`ErrorKind::LimitReached`] if this process already exports 65536 allocations.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         let checked = self.runtime.check_not_forked();
         let handle =
@@ -199,11 +200,11 @@ impl Ipc {
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 
-    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and returns its
-    /// address in this process, at the offset for which the handle was created.
+    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`). Returns the address in this
+    /// process that corresponds to the address for which the handle was created.
     ///
-    /// `flags` is 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP requires. The memory is mapped for
-    /// [`agents`](Self::agents); the runtime decides whether the CPU can access it. Each open needs a
+    /// `flags` is 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP requires. The runtime maps the memory for
+    /// [`agents`](Self::agents), and decides whether the CPU can access it. Each open needs a
     /// [`close_mem_handle`](Self::close_mem_handle).
     ///
     /// # Errors
@@ -217,7 +218,7 @@ impl Ipc {
         Ok(Address::new(base + handle.offset as usize))
     }
 
-    /// Ends one [`open_mem_handle`](Self::open_mem_handle) of the memory that contains an address
+    /// Closes the memory that contains an address, once for each [`open_mem_handle`](Self::open_mem_handle)
     /// (`hipIpcCloseMemHandle`, `hsa_amd_ipc_memory_detach`). The last close unmaps the memory.
     ///
     /// # Errors
@@ -228,7 +229,7 @@ impl Ipc {
     }
 }
 
-/// Returns the low bits of the inode number of this process's PID namespace. Only the error contains `process`.
+/// Returns the low bits of the inode number of this process's PID namespace. `process` is only used in the error.
 fn own_namespace(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
     let namespace = namespace.ok_or(unavailable(process, UnavailableReason::OtherNamespace))?;
@@ -244,8 +245,8 @@ fn system(call: &'static str) -> impl Fn(Errno) -> ErrorKind {
     move |errno| ErrorKind::of_system(call, errno)
 }
 
-/// Returns the error for a failed call of the runtime. The cause can be a lack of descriptors, whatever
-/// status the runtime returns.
+/// Returns the error for a failed call of the runtime. Tests for free descriptors, because the runtime can return any
+/// status if it lacks descriptors.
 fn of_failure(failure: Failure) -> ErrorKind {
     match failure.status {
         Status::MISSING_FUNCTION => failure.into(),

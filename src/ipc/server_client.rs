@@ -1,13 +1,13 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
 //! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. The server listens on the
-//! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
-//! connect to that socket itself, without checking which process listens there. Any process can listen there.
+//! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. Any process can listen on that
+//! socket, and the importing runtime would connect without checking which process listens.
 //!
-//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. The library
-//! passes the descriptor to the runtime through a relay, a server in this process for one call. The relay has a random
-//! name that belongs to no process, serves only this process, and already has the descriptor. No other process can
-//! therefore make the runtime wait.
+//! Therefore this library connects instead of the runtime, checks the credentials, and fetches the descriptor with a
+//! deadline. It passes the descriptor to the runtime through a relay: a server in this process that exists for one
+//! call. The relay has a random name that belongs to no process, and serves only this process. It already has the
+//! descriptor, so no other process can make the runtime wait.
 
 use super::table::random;
 use super::{system, unavailable};
@@ -30,33 +30,34 @@ use std::time::{Duration, Instant};
 /// normally answers immediately.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_SIZE: usize = 64;
-/// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
-/// its name with zeros.
+/// The size of an abstract name in a Unix socket's address, without the leading zero byte. The runtime pads its names
+/// with zeros to this size.
 const NAME_SIZE: usize = 107;
-/// The limit of process numbers on Linux (`PID_MAX_LIMIT`). No process has this number or a higher one. The
-/// same holds for the negative numbers that the runtime prints for numbers from 2^31 on.
+/// The limit of process numbers on Linux (`PID_MAX_LIMIT`): all process numbers are lower. The runtime prints numbers
+/// from 2^31 on as negative numbers, which no process has either.
 const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
-/// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
-/// fail.
+/// The number of names that a relay tries. Even if a user had bound a million of the 2^32 names, only one attempt in
+/// 4,000 would fail.
 const ATTEMPTS: usize = 64;
-/// The number of connections that may wait to be accepted. Any user can connect; the relay immediately closes
-/// connections of other processes.
+/// The number of connections that can wait until the relay accepts them. Any user can connect; the relay immediately
+/// closes connections of other processes.
 const BACKLOG: i32 = 128;
-/// The time between attempts that wait for a free descriptor or a free entry in a queue.
+/// The pause between two attempts of a call that needs a free descriptor or a free place in a queue.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns whether the exporter's server sends the memory of a handle.
 pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
-    // The third word is the server's process; in a handle of the kernel driver it is a random number.
+    // The third word of the runtime's handle is the process number of the server. In a handle that the kernel driver
+    // made, it is a random number.
     process > 0 && native[2] == process as u32
 }
 
-/// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel driver
-/// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
-/// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
+/// Returns whether the runtime shares memory through its server (by dma-buf), and not through the kernel driver alone.
+/// ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if `HSA_ENABLE_IPC_MODE_LEGACY`
+/// is 0 (rocr, flag.h).
 ///
 /// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
-/// can be wrong if other code started the runtime earlier and changed the variable since.
+/// can be wrong if other code started the runtime earlier, and the variable has changed since then.
 pub(super) fn uses_server(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
 }
@@ -70,26 +71,27 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
 }
 
-/// Returns whether a socket that is not this process's listening server has the name of this process's server. AMD's
-/// runtime would then end this process with an assertion.
+/// Returns whether the name of this process's server belongs to a socket other than this process's listening server. If
+/// so, starting the server would end this process: AMD's runtime fails with an assertion.
 ///
 /// Any process of the same network namespace can bind the name. A process with the same number in another PID namespace
-/// binds it unintentionally. This function only looks up the name. Binding it could collide with a server that another
-/// thread starts, and connecting to it without sending ends AMD's server. A process that binds the name between this
-/// call and the runtime's `bind` is not detected.
+/// binds the name unintentionally. This function only looks up the name. It does not bind the name, because this could
+/// collide with a server that another thread starts. It does not connect either, because a connection without a request
+/// ends AMD's server. The function does not detect a process that binds the name between this call and the runtime's
+/// `bind`.
 pub(super) fn is_socket_taken(process: u32) -> bool {
-    // The server of this process can start or end between the two checks, so only a repeated result counts.
+    // This process's server can start or end between `is_bound` and `is_own`, so only three equal results count.
     (0..3).all(|_| is_bound(process) && !is_own(process))
 }
 
 /// Returns whether any process has a socket with the name of this server.
 fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
-    // If the list cannot be read, no socket counts as taken.
+    // If the list cannot be read, returns false.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     // The kernel prints zeros as `@`. The kernel does not escape line breaks in a name, so another socket's name can
-    // imitate a line of this list. A match is therefore only a hint; `is_own` checks whether the socket is this
-    // process's.
+    // imitate a line of this list. A match is therefore not proof; `is_own` checks whether the socket belongs to this
+    // process.
     let has_name = |line: &str| {
         let path = line.split_whitespace().nth(7);
         path.is_some_and(|path| path.trim_end_matches('@') == name)
@@ -108,11 +110,13 @@ fn is_own(process: u32) -> bool {
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
 /// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials
-/// that the process had when it began to listen. They are accepted only if the process has not ended since.
+/// that the process had when it began to listen. This function accepts the credentials only if the process has not
+/// ended since.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
     // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all
-    // addresses from 2^63 on as negative numbers. No memory has such an address, so all of them are rejected.
+    // addresses from 2^63 on as negative numbers. No memory has an address from 2^63 on, so this function rejects all
+    // of them.
     if i64::try_from(pointer).is_err() {
         return Err(unavailable(process, UnavailableReason::Freed));
     }
@@ -122,7 +126,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let stream = stream.map_err(system("socket"))?;
     let address = address(native[2])?;
-    // The server's queue can be full.
+    // The queue of connections to the server can be full.
     let should_retry =
         |errno| matches!(errno, Errno::AGAIN | Errno::INTR) && Instant::now() < deadline;
     retry(should_retry, || connect(&stream, &address)).map_err(failed("connect"))?;
@@ -157,7 +161,8 @@ fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     }
 }
 
-/// Calls a function again after each error that `should_retry` selects, with a pause between the calls.
+/// Calls `call` until it succeeds or fails with an error for which `should_retry` returns false. Pauses between the
+/// calls.
 pub(super) fn retry<T>(
     should_retry: impl Fn(Errno) -> bool,
     mut call: impl FnMut() -> Result<T, Errno>,
@@ -183,14 +188,15 @@ fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<Owned
         };
         return match <[OwnedFd; 1]>::try_from(received.descriptors) {
             Ok([descriptor]) if !received.truncated => Ok(descriptor),
-            // The kernel drops descriptors for which this process has no room.
+            // The kernel drops received descriptors if this process has too many open files.
             Err(none) if received.truncated && none.is_empty() => Err(ErrorKind::OutOfDescriptors),
             _ => Err(unavailable(process, UnavailableReason::Freed)),
         };
     }
 }
 
-/// Calls `attach` with a handle that names a relay, which sends the descriptor.
+/// Calls `attach` with a handle that names a relay. When the runtime connects to the relay, the relay sends the
+/// descriptor.
 pub(super) fn with_relay<T>(
     native: NativeIpc,
     descriptor: &OwnedFd,
@@ -208,7 +214,7 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Waits for the relay, and closes its connection, which the runtime does not use any more.
+        // Waits for the relay's thread, and closes its connection. The runtime does not use the connection any more.
         drop(thread.join());
         Ok(attached)
     })
@@ -236,9 +242,9 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
 }
 
-/// Sends the descriptor to the first connection of this process, and returns that connection. The connection has to
-/// stay open until the runtime is done. AMD's runtime reads forever from a closed connection; if the runtime writes to
-/// it, `SIGPIPE` ends the process.
+/// Sends the descriptor to the first connection of this process, and returns that connection. The caller keeps the
+/// connection open until the runtime has finished. If the connection were closed earlier, AMD's runtime would read from
+/// it forever, or `SIGPIPE` would end the process when the runtime writes to it.
 ///
 /// Returns `None` when the listener is shut down after `done` was set.
 fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {
@@ -268,8 +274,8 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
 
 /// Sends the descriptor without reading the runtime's request, because only one reply is possible.
 fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
-    // `TOOMANYREFS`: this user has sent more descriptors that are not yet received than one process may have open
-    // files.
+    // `TOOMANYREFS`: the number of descriptors that this user has sent, and that are not received yet, exceeds the
+    // limit of open files of one process.
     let is_temporary = |errno| {
         let errors = [Errno::INTR, Errno::TOOMANYREFS, Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM];
         errors.contains(&errno)
@@ -353,7 +359,7 @@ mod tests {
         assert!(is_own(number));
         drop(listener);
         assert!(!is_own(number) && !is_socket_taken(number));
-        // A socket of this process that does not listen is not its server.
+        // A socket of this process that does not listen does not count as its server.
         let flags = SocketFlags::CLOEXEC;
         let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&bound, &address(number).unwrap()).unwrap();

@@ -1,9 +1,10 @@
 //! The file in which a process lists its exports, for other processes to read.
 //!
-//! Other processes open this memory file through `/proc`, so that no server is needed. The file has a header, and an
-//! entry for each slot. A process that opens memory holds a shared lock on the slot's byte while its runtime maps the
-//! memory; a process that frees memory holds the lock exclusively. The lock prevents mapping freed memory, for which
-//! AMD's runtime would wait forever. The kernel unlocks the bytes when a process ends.
+//! Other processes open this memory file (memfd) through `/proc`, so that no server is needed. The file has a header,
+//! and an entry for each slot. A process that opens memory holds a shared lock on the first byte of the slot's entry
+//! while its runtime maps the memory. A process that frees memory holds an exclusive lock on this byte. The lock
+//! prevents an importer from mapping freed memory: AMD's runtime would then wait forever. The kernel unlocks the bytes
+//! when a process ends.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
@@ -27,23 +28,23 @@ const NAME: &str = "hsa-vmm:ipc";
 const MAGIC: [u8; 8] = *b"hsavmip2";
 /// The size of an entry, and of the header.
 const ENTRY_SIZE: u64 = size_of::<Entry>() as u64;
-/// The number of slots, which a handle stores as a `u16`.
+/// The number of slots. A handle stores a slot as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
-/// The number of different descriptors that a handle can store.
+/// The limit of descriptors that a handle can store: a handle has three bytes for the descriptor.
 const DESCRIPTORS: i32 = 1 << 24;
 const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// The time limit to lock a slot. An importer can hold the lock while the runtime waits for a process that
-/// does not respond, for 10 seconds.
+/// The time limit to lock a slot. An importer can hold the lock for 10 seconds, if its runtime waits for a process that
+/// does not respond.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The entry of an export in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
-    /// 32 random bits of the table and a counter: unique among the exports of this process, and most likely
-    /// of all processes. 0 if the slot has no export.
+    /// The table's 32 random bits, followed by a counter of 32 bits. A generation is unique among the exports of this
+    /// process, and most likely among those of all processes. 0 if the slot has no export.
     generation: u64,
     size: u64,
     native: NativeIpc,
@@ -92,7 +93,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Creates the file of this process, without exports.
+    /// Creates this process's file, without exports.
     pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
@@ -102,8 +103,9 @@ impl Table {
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
-        // Random, so that an earlier process with this number had other generations. Generations of one
-        // table differ only in the low 32 bits, and the check value always distinguishes these.
+        // The first generation is random, so that it differs from the generations of an earlier process with the same
+        // number. Generations of one table differ only in the low 32 bits, and the check value always distinguishes
+        // them.
         let first = random().map_err(system("getrandom"))? << 32 | 1;
         let (next_generation, next_slot) = (AtomicU64::new(first), AtomicU64::new(0));
         Ok(Self {
@@ -116,7 +118,7 @@ impl Table {
         })
     }
 
-    /// Replaces the file, to make its use fail.
+    /// Replaces the file. Tests use this to make writing the table fail.
     #[cfg(test)]
     pub fn with_file(self, file: OwnedFd) -> Self {
         Self { file, ..self }
@@ -152,11 +154,12 @@ impl Table {
         Ok((handle.with_check(generation), generation))
     }
 
-    /// Removes an export and calls `free` to free its memory. Meanwhile no other process can open the memory. If `free`
-    /// fails, the export stays.
+    /// Removes an export, and calls `free` to free its memory. During this call, no other process can open the memory.
+    /// If `free` fails, restores the export.
     ///
     /// # Errors
-    /// `AGAIN` if another process has been mapping the memory for too long; `free` was not called.
+    /// `AGAIN` if another process did not finish mapping the memory within the time limit. In this case, `free` was not
+    /// called.
     pub fn remove<T, E>(
         &self,
         handle: &IpcHandle,
@@ -181,7 +184,7 @@ fn write(file: BorrowedFd<'_>, offset: u64, value: &impl NoUninit) -> Result<(),
     if pwrite(file, bytes, offset)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
-/// Returns a random number that no other process can guess.
+/// Returns an unpredictable random number.
 pub(super) fn random() -> Result<u64, Errno> {
     let mut bytes = [0; 8];
     // The kernel never interrupts such a short request.
@@ -196,7 +199,7 @@ struct SlotLock<'a> {
 }
 
 impl<'a> SlotLock<'a> {
-    /// Locks a slot, and waits while another process holds a conflicting lock.
+    /// Locks a slot. Waits up to [`TIMEOUT`] while another process holds a conflicting lock.
     fn take(file: BorrowedFd<'a>, offset: u64, lock: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
         let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
@@ -218,8 +221,8 @@ impl Drop for SlotLock<'_> {
 /// during the call.
 ///
 /// # Errors
-/// [`ErrorKind::Unavailable`] if the export does not exist, has been locked for too long by a process that
-/// frees it, or may not be read.
+/// [`ErrorKind::Unavailable`] if the export does not exist, if its exporter does not finish freeing it within the time
+/// limit, or if this process may not read the table.
 pub(super) fn while_exported<T>(
     handle: &IpcHandle,
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
@@ -243,7 +246,7 @@ pub(super) fn while_exported<T>(
     act(generation)
 }
 
-/// Opens another process's table, which exists only while the process exports memory.
+/// Opens another process's table. The table exists only while that process exports memory.
 fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     let IpcHandle { process, registration, .. } = *handle;
     let [low, middle, high] = registration.descriptor;
@@ -266,7 +269,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     if !has_name {
         return Err(not_exported());
     }
-    // The flags prevent blocking if the descriptor refers to another file by now.
+    // The descriptor may refer to another file since the check. The flags prevent `open` from blocking on such a file.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));

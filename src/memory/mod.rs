@@ -30,7 +30,8 @@ use core::ops::Deref;
 use derive_more::Debug;
 use std::sync::Arc;
 
-/// Memory of a pool, freed when dropped. Dereferences to a [`Span`], which reads and writes the memory.
+/// Memory of a pool. Dropping the value frees the memory. Dereferences to a [`Span`], whose methods read and write the
+/// memory.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -72,9 +73,9 @@ impl PoolMemory {
 
     /// Allocates memory of an agent from a pool with these flags.
     ///
-    /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made the store has ended.
-    /// Agents see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) immediately. Not every GPU
-    /// has fine-grained memory.
+    /// In coarse-grained memory (`hipMalloc`), a store becomes visible to other agents when the kernel or copy that
+    /// made the store has ended. In fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`), a store is visible
+    /// immediately. Not every GPU has fine-grained memory.
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -110,7 +111,7 @@ impl PoolMemory {
                 agent,
                 on_gpu: owner.kind() == AgentKind::Gpu,
                 flags: pool.flags,
-                // Cannot overflow, because the pool has allocated that much.
+                // Cannot overflow, because the runtime has allocated the memory.
                 allocated_size: size.next_multiple_of(pool.granule.max(1)),
                 name: Mutex::default(),
                 allowed: Mutex::default(),
@@ -125,7 +126,7 @@ impl PoolMemory {
         allocated.map_err(|error| error.of_agent(agent))
     }
 
-    /// Sets the name that [reports](crate::report) and logs show. An empty name removes it.
+    /// Names the memory in [reports](crate::report) and logs. An empty name removes the name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.runtime().has_forked() {
@@ -134,18 +135,18 @@ impl PoolMemory {
         self
     }
 
-    /// Returns the size in bytes in whole granules of the pool.
+    /// Returns the size in bytes, rounded up to whole granules of the pool.
     pub fn allocated_size(&self) -> usize {
         self.record.allocated_size
     }
 
-    /// Returns the flags of the memory's pool, which select when agents see each other's stores.
+    /// Returns the flags of the memory's pool. They determine when a store becomes visible to other agents.
     pub fn flags(&self) -> PoolFlags {
         self.record.flags
     }
 
-    /// Sets the agents that can access the memory besides its owner (`hsa_amd_agents_allow_access`). Agents of earlier
-    /// calls lose their access.
+    /// Sets the agents that can access the memory in addition to its owner (`hsa_amd_agents_allow_access`). Agents that
+    /// an earlier call has set, and that are not in `agents`, lose their access.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent of another runtime, or an agent that cannot access the owner's
@@ -171,14 +172,14 @@ impl PoolMemory {
             let _no_copy = write(&registry.access);
             // SAFETY: the memory is allocated as long as `self` exists.
             unsafe { runtime.native().allow_access(self.record.start, &native_agents) }?;
-            // Locks `allowed` only after the call: during the call, a log subscriber can look the agents up.
+            // Locks `allowed` only after the call, because a log subscriber can read the list during the call.
             *lock(&self.record.allowed) = agents.to_vec();
             Ok(())
         })
     }
 
-    /// Returns whether an agent can access the memory. In a [forked child](Runtime::has_forked) only
-    /// the owner can.
+    /// Returns whether an agent can access the memory. In a [forked child](Runtime::has_forked), returns `true` only
+    /// for the owner.
     pub fn is_accessible_by(&self, agent: AgentId) -> bool {
         agent == self.agent()
             || !self.runtime().has_forked() && lock(&self.record.allowed).contains(&agent)
@@ -186,12 +187,12 @@ impl PoolMemory {
 
     /// Copies from other memory (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// A GPU that owns one of the two memories and can access both makes the copy, preferably the owner of
-    /// this memory. If both are memory of the host, this process copies.
+    /// A GPU that owns one of the two memories and can access the other makes the copy, preferably the owner of this
+    /// memory. If both memories are on the host, this process makes the copy.
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; [`Problem::Overlapping`]; [`Problem::NotAllowed`] if neither GPU can
-    /// access both ([`allow`](Self::allow)); [`Problem::ForeignMemory`].
+    /// [`Problem::OutOfBounds`]; [`Problem::Overlapping`]; [`Problem::NotAllowed`] if no owning GPU can access the
+    /// other memory ([`allow`](Self::allow)); [`Problem::ForeignMemory`].
     pub fn copy(
         &self,
         offset: usize,
@@ -222,7 +223,7 @@ impl PoolMemory {
         freed.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Frees the memory unless it was freed already.
+    /// Frees the memory. Does nothing if it was already freed.
     pub(crate) fn release(&self) -> Result<(), ErrorKind> {
         let (runtime, start) = (self.runtime(), self.record.start);
         runtime.check_not_forked()?;
@@ -248,7 +249,7 @@ impl PoolMemory {
     }
 }
 
-/// Returns the pool of the agent that has these flags.
+/// Returns a pool of the agent that has these flags.
 fn pool_of(agent: &Agent, flags: PoolFlags) -> Option<&Pool> {
     let matches = |pool: &&Pool| {
         pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flags)

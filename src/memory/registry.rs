@@ -50,10 +50,10 @@ impl Runtime {
     }
 }
 
-/// The state that `ipc` keeps for memory that it has exported to other processes.
+/// The export of memory to other processes. The module `ipc` implements it.
 pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
-    /// Ends the export and calls `free` to free the memory. Meanwhile no other process can open the memory. If `free`
-    /// fails, the export continues.
+    /// Ends the export, and calls `free` to free the memory. During this call, no other process can open the memory.
+    /// If `free` fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind>;
 }
 
@@ -65,16 +65,16 @@ pub(crate) struct Record {
     pub agent: AgentId,
     pub on_gpu: bool,
     pub flags: PoolFlags,
-    /// The size in bytes in whole granules of the pool.
+    /// The size in bytes, rounded up to whole granules of the pool.
     pub allocated_size: usize,
     pub name: Mutex<Option<Arc<str>>>,
-    /// The agents that can access the memory besides its owner.
+    /// The agents that can access the memory in addition to its owner.
     pub allowed: Mutex<Vec<AgentId>>,
     pub state: Mutex<State>,
 }
 
-/// Whether the memory is allocated, and its export, if another process can open it. [`Record::state`] is locked while
-/// an export is added or ended, and while the memory is freed.
+/// Whether the memory is allocated. Allocated memory can have an export, so that other processes can open it. Adding
+/// or ending the export, and freeing the memory, requires the lock of [`Record::state`].
 #[derive(Debug)]
 pub(crate) enum State {
     Allocated(Option<Box<dyn Exported>>),
@@ -82,7 +82,8 @@ pub(crate) enum State {
 }
 
 impl Record {
-    /// Calls `act` while the memory cannot be freed. Returns `None` if the memory was freed before.
+    /// Calls `act`; no other thread can free the memory during the call. Returns `None` if the memory was freed
+    /// before.
     pub fn while_allocated<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         match &*lock(&self.state) {
             State::Allocated(_) => Some(act()),
@@ -105,7 +106,7 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     records: Mutex<BTreeMap<usize, Arc<Record>>>,
-    /// Held for reading while an agent copies, and for writing while agents' access changes.
+    /// Locked for reading while an agent copies, and for writing while the access of agents changes.
     pub access: RwLock<()>,
 }
 

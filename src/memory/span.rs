@@ -7,12 +7,11 @@ use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
 use derive_more::Debug;
 
-/// Memory that an agent can access: its address, and methods to read, write and fill it.
+/// Memory that an agent can access, with methods to read, write and fill it.
 ///
 /// [`PoolMemory`](crate::PoolMemory) and [`OpenedMemory`](crate::ipc::OpenedMemory) dereference to a
-/// `Span`. The agent reads and writes the memory, whether or not a CPU can access it: AMD's runtime maps
-/// memory of another process for GPUs only. Concurrent accesses are described in the
-/// [memory model](crate::vmm#memory-model).
+/// `Span`. The agent reads and writes the memory. No CPU needs access to the memory: AMD's runtime maps memory of
+/// another process only for GPUs. Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -33,7 +32,7 @@ use derive_more::Debug;
 pub struct Span {
     runtime: Runtime,
     start: usize,
-    /// The address for agents other than the host, which differs from `start` only for locked memory.
+    /// The start address for agents other than the host. It differs from `start` only for locked memory.
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
@@ -43,9 +42,9 @@ impl Span {
     /// Describes `size` bytes at an address that `agent` can read and write.
     ///
     /// # Safety
-    /// The agent belongs to this runtime. While [`read`](Self::read), [`write`](Self::write),
-    /// [`fill`](Self::fill) or [`copy`](Self::copy) runs, the memory is allocated for the owner of this
-    /// value, and no reference to it is used. The agent (for a CPU, this process) can read and write it.
+    /// The agent belongs to this runtime. While [`read`](Self::read), [`write`](Self::write), [`fill`](Self::fill) or
+    /// [`copy`](Self::copy) runs, three conditions hold: the memory is allocated, no reference to it is used, and the
+    /// agent (for a CPU, this process) can read and write it.
     pub(crate) unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
         Self { runtime: runtime.clone(), start, device_start: start, size, agent: agent.id() }
     }
@@ -74,8 +73,8 @@ impl Span {
         self.size
     }
 
-    /// Returns the agent that owns the memory; for memory of another process, the first agent for which it
-    /// was opened.
+    /// Returns the agent that owns the memory. For memory of another process, returns the first agent for which the
+    /// memory was opened.
     pub fn agent(&self) -> AgentId {
         self.agent
     }
@@ -145,8 +144,8 @@ impl Span {
         })
     }
 
-    /// Returns the agent that copies from `source`: a GPU that owns one of the spans and can access both. Returns a CPU
-    /// if both are memory of the host. The error is the first GPU that owns one of the spans.
+    /// Returns the agent that copies from `source`: a GPU that owns one of the two spans and can access both. If both
+    /// spans are on the host, returns a CPU. If no owning GPU can access both, the error is the first owning GPU.
     pub(crate) fn copier(
         &self,
         source: &Self,
@@ -193,7 +192,7 @@ impl Span {
         })
     }
 
-    /// Checks that both parts are in bounds, and that they do not overlap.
+    /// Checks that the destination and source parts are in bounds and do not overlap.
     pub(crate) fn check_copy(
         &self,
         offset: usize,

@@ -5,37 +5,38 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-/// Opens `/` with `O_PATH`: needs a descriptor, touches no file system.
+/// Opens `/` with `O_PATH`, which needs a descriptor, but does not access the file system.
 fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Returns whether no descriptor is free. The runtime reports that as lack of memory.
+/// Returns whether the process has no free descriptor. In this case, the runtime reports a lack of memory.
 pub(crate) fn out_of_descriptors() -> bool {
     matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }
 
-/// Two descriptors: one to check for a free descriptor before every grant to a GPU, and one in reserve.
+/// Two open descriptors. Duplicating the first checks whether a descriptor is free. Closing the second provides a
+/// free descriptor.
 ///
-/// Unlike [`out_of_descriptors`], the check opens no file, and does not detect that the whole system has no file left
-/// (`fs.file-max`).
+/// [`none_free`](Self::none_free) opens no file, unlike [`out_of_descriptors`]. Therefore it does not detect that the
+/// system's limit of open files is reached (`fs.file-max`).
 #[derive(Debug)]
 pub(crate) struct SpareDescriptors {
-    /// The descriptor that the check duplicates.
+    /// The descriptor that [`none_free`](Self::none_free) duplicates.
     probe: Option<OwnedFd>,
-    /// A descriptor to close for a call that must not fail when no other descriptor is free.
+    /// The descriptor that [`with_reserve`](Self::with_reserve) closes.
     reserve: Mutex<Option<OwnedFd>>,
 }
 
 impl SpareDescriptors {
-    /// Opens the descriptors. If that fails, [`none_free`](Self::none_free) opens a file each time.
+    /// Opens the descriptors. If this fails, [`none_free`](Self::none_free) opens a file on each call.
     pub fn open() -> Self {
         Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
     }
 
-    /// Calls `act`, which opens a descriptor and closes it. If none is free, closes the reserve first and
-    /// opens it again afterwards. If another thread takes that descriptor, a later call opens the reserve
-    /// again.
+    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, first closes the reserve, and
+    /// opens it again after `act`. If another thread has used the descriptor in the meantime, a later call opens the
+    /// reserve again.
     pub fn with_reserve<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.none_free() {

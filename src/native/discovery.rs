@@ -32,12 +32,12 @@ impl NativePool {
     }
 }
 
-/// Collects the items of an iteration of the runtime.
+/// A callback of the runtime's iterate functions. Appends each item to a vector.
 ///
 /// # Safety
 /// `data` must be the `Vec` that was passed to the iteration.
 unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: the caller guarantees the type, and the vector is borrowed while the iteration runs.
+    // SAFETY: the caller guarantees that `data` is a `Vec<T>`. Only this function uses the vector during the iteration.
     let items = unsafe { &mut *data.cast::<Vec<T>>() };
     items.push(item);
     sys::HSA_STATUS_SUCCESS
@@ -45,8 +45,8 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t
 
 /// The value of an attribute, all zeros by default.
 ///
-/// The longest attribute that is queried is a text of 64 bytes (`hsa_ext_amd.h`). The capacity is larger, because some
-/// runtimes write more than they document.
+/// The longest attribute that this library queries is a text of 64 bytes (`hsa_ext_amd.h`). The capacity is larger,
+/// because some runtimes write more bytes than they document.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
 pub(crate) struct AttributeValue([u8; Self::CAPACITY]);
@@ -224,8 +224,8 @@ impl Native {
         let mut links = vec![empty; hops.number::<u32>() as usize];
         if !links.is_empty() {
             let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
-            // SAFETY: the runtime writes one record for each hop, and `links` has as many. Its flags are
-            // C bools, written by C++ as 0 or 1.
+            // SAFETY: the runtime writes one record for each hop, and `links` has one element for each hop. The flags
+            // in a record are C bools, which the runtime writes as 0 or 1.
             unsafe { self.link_attribute(agent, pool, attribute, links.as_mut_ptr().cast()) }?;
         }
         Ok(links)

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-/// `union drm_amdgpu_gem_create`: the handle replaces the size.
+/// `union drm_amdgpu_gem_create`. The kernel overwrites the size with the handle.
 #[repr(C)]
 struct GemCreate {
     size_or_handle: u64,
@@ -39,8 +39,8 @@ const ALIGNMENT: u64 = 4096;
 /// The errors after which a call of DRM is repeated: a signal interrupted it, or the kernel asks to try again.
 const RETRIED: &[Errno] = &[Errno::INTR, Errno::AGAIN];
 
-/// Allocates memory on a DRM file that only this function uses, and exports it. The memory contains zeros. Closing the
-/// descriptor frees the memory, if nothing else uses it.
+/// Allocates memory on a DRM file that only this function uses, and exports the memory as a dma-buf. The memory
+/// contains zeros. It is freed when the last descriptor of the dma-buf is closed and nothing else uses it.
 fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     use rustix::ioctl::opcode::{read_write, write};
     let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
@@ -74,7 +74,8 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
 }
 
 impl Native {
-    /// Allocates memory of the host by the driver of a GPU, given by its node in the topology. Returns a dma-buf.
+    /// Allocates memory of the host with the driver of a GPU. `node` is the GPU's node in the driver's topology.
+    /// Returns a dma-buf.
     pub fn host_buffer(&self, node: u32, size: usize) -> Result<OwnedFd, DriverError> {
         #[cfg(feature = "simulation")]
         if let Some(simulation) = self.simulation() {

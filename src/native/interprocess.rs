@@ -1,8 +1,8 @@
 //! System calls for the exchange of memory with other processes: Unix sockets, locks on bytes of a
 //! file, and the signal mask.
 //!
-//! A peer's credentials are read through libc: the kernel reports a process of another PID namespace as
-//! 0, which rustix's type cannot hold.
+//! This module reads a peer's credentials through libc, because rustix's type cannot represent the process number 0.
+//! The kernel reports this number for a process that has no number in this process's PID namespace.
 
 use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,18 +18,18 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// The maximum number of descriptors in a message (`SCM_MAX_FD`). With a smaller buffer, the kernel would close the
-/// remaining descriptors in the receiving call, which can block; see [`close_foreign`].
+/// The maximum number of descriptors in a message (`SCM_MAX_FD`). If the buffer were smaller, the kernel would close
+/// the remaining descriptors during the receiving call. Closing can block; see [`close_foreign`].
 const MAX_DESCRIPTORS: usize = 253;
-/// How long [`close_foreign`] waits.
+/// The maximum time for which [`close_foreign`] waits.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The process at the other end of a socket: the process that connected, listened or created the pair.
+/// The process at the other end of a socket. This is the process that called `connect`, `listen` or `socketpair`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// The process number; `None` if the process has none in the PID namespace of this process.
+    /// The process number; `None` if the process has no number in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// The effective user of the process at the time of that call, as a number of this process's user namespace.
+    /// The effective user of the process at the time of that call, as a number in this process's user namespace.
     pub user: u32,
 }
 
@@ -41,8 +41,8 @@ pub(crate) fn peer_of(socket: impl AsFd) -> Result<Peer, Errno> {
     Ok(Peer { process: NonZero::new(credentials.pid), user: credentials.uid })
 }
 
-/// Returns whether the process at the other end has ended (`SO_PEERPIDFD`): its number can then belong to
-/// another process. Returns `None` if the kernel is older than Linux 6.5.
+/// Returns whether the process at the other end has ended (`SO_PEERPIDFD`). If so, another process can have its
+/// number. Returns `None` if the kernel is older than Linux 6.5.
 pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: any bytes are a valid number.
@@ -62,8 +62,9 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
 }
 
-/// Returns whether a descriptor is a socket that listens at this abstract address and was opened by this process,
-/// not received from another. Other threads can close or reuse the descriptor during the call.
+/// Returns whether a descriptor is a socket that this process has created and that listens at this abstract address.
+/// Returns `false` for a socket from another process. Other threads can close or reuse the descriptor during the
+/// call.
 pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     if number < 0 {
         return false;
@@ -102,7 +103,7 @@ unsafe fn get_option<T>(
     check(result)
 }
 
-/// Converts the result of a system call: 0 is success, and any other result stands for the error in `errno`.
+/// Converts the result of a libc function. If the result is not 0, the error is in `errno`.
 fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
@@ -124,7 +125,7 @@ pub(crate) fn wait(
     Ok(ready > 0)
 }
 
-/// Sends bytes, and a descriptor with the first byte. Does not block, and raises no `SIGPIPE`.
+/// Sends bytes, and `descriptor` with the first byte. Does not block, and raises no `SIGPIPE`.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -146,7 +147,8 @@ pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,
     pub descriptors: Vec<OwnedFd>,
-    /// Whether the kernel has closed descriptors, because the buffer or the table of descriptors was full.
+    /// Whether the kernel has closed received descriptors, because the buffer or this process's table of descriptors
+    /// was full.
     pub truncated: bool,
 }
 
@@ -165,7 +167,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
-/// Removes the available data from a socket, and returns the descriptors in it.
+/// Removes the available data from a socket, and returns the descriptors in this data.
 pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let mut bytes = [0; 4096];
     let mut descriptors = Vec::new();
@@ -178,9 +180,9 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Closes descriptors of another process in a new thread, and waits at most [`CLOSE_TIME`]. The other process
-/// determines how long closing takes. A socket with `SO_LINGER` waits until the data is sent, a file of a FUSE file
-/// system until its server answers.
+/// Closes descriptors of another process in a new thread, and waits at most [`CLOSE_TIME`]. The other process can
+/// make closing slow: closing a socket with `SO_LINGER` waits until the data is sent, and closing a file of a FUSE
+/// file system waits until the file system's server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
@@ -193,7 +195,7 @@ pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     });
     match spawned {
         Ok(_) => drop(closed.recv_timeout(CLOSE_TIME)),
-        // The descriptors were closed in this thread.
+        // No thread was created, and dropping the closure has closed the descriptors in this thread.
         Err(error) => crate::log::event!(WARN, %error, "no thread closed received descriptors"),
     }
 }
@@ -211,8 +213,8 @@ pub(crate) enum ByteLock {
 
 /// Changes the lock on a byte of a file (`F_OFD_SETLK`). Does not block.
 ///
-/// The lock belongs to the open file and not to the process: threads of one process also exclude each
-/// other. The kernel unlocks the byte when the last descriptor of the open file is closed, also if its
+/// The lock belongs to the open file and not to the process, so threads of one process that open the file separately
+/// exclude each other. The kernel unlocks the byte when the last descriptor of the open file is closed, even if the
 /// process is killed.
 ///
 /// # Errors
@@ -223,7 +225,7 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: i64::try_from(byte).map_err(|_| Errno::OVERFLOW)?,
         l_len: 1,
-        // Required to be 0 for locks of this kind.
+        // Must be 0 for `F_OFD_SETLK`.
         l_pid: 0,
     };
     // SAFETY: the descriptor is open while borrowed, and the kernel only reads the range.
@@ -234,8 +236,8 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
 pub(crate) fn with_sigpipe_blocked<T>(act: impl FnOnce() -> T) -> T {
     let mut sigpipe_set = MaybeUninit::uninit();
     let mut previous_mask = MaybeUninit::uninit();
-    // SAFETY: the first call initialises the set that the others use, and the calls do not fail for a
-    // valid signal; `previous_mask` is writable.
+    // SAFETY: the first call initialises the set that the other calls use. These calls do not fail for a valid
+    // signal. `previous_mask` is writable.
     let blocked = unsafe {
         libc::sigemptyset(sigpipe_set.as_mut_ptr());
         libc::sigaddset(sigpipe_set.as_mut_ptr(), libc::SIGPIPE);

@@ -1,13 +1,13 @@
-//! One reader-writer lock for each loaded library, for calls that use the runtime's table of
-//! handles without the runtime's own lock.
+//! One reader-writer lock for each loaded library. The lock protects the runtime's table of handles, because some
+//! calls of the runtime use the table without a lock.
 //!
 //! AMD's runtime has one table of handles per process and guards it with `memory_lock_`. Before
 //! ROCm 10, four functions use the table without that lock: `hsa_amd_vmem_export_shareable_handle`,
 //! `hsa_amd_vmem_import_shareable_handle`, `hsa_amd_vmem_retain_alloc_handle` and
 //! `hsa_amd_vmem_get_alloc_properties_from_handle` (`Runtime::VMemory…` in `runtime.cpp`, ROCm 6.0
-//! to 7.2). This library calls three of them, with this lock held exclusively, and never
-//! `hsa_amd_vmem_retain_alloc_handle`. Other calls on handles and mappings take `memory_lock_` and are called with
-//! this lock held shared.
+//! to 7.2). This library never calls `hsa_amd_vmem_retain_alloc_handle`. It calls the other three functions while it
+//! holds this lock exclusively. The other functions on handles and mappings take `memory_lock_`; this library calls
+//! them while it holds this lock shared.
 //!
 //! This module also has the list of host memory that areas have locked. Fork handlers keep the registry of library
 //! locks and this list usable in a forked child, and count forks ([`ForkCount`]).
@@ -19,16 +19,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock, held for one call of the library, or for all calls of a probe. Held shared if the runtime
-/// takes its own lock during the call, otherwise exclusively. A thread that holds it takes no other lock of hsa-vmm.
+/// A loaded library's lock. A thread holds it for one call of the library, or for all calls of a probe: shared if the
+/// runtime takes its own lock during the call, otherwise exclusively. A thread that holds this lock takes no other
+/// lock of hsa-vmm.
 pub(crate) type LibraryLock = RwLock<()>;
 
-/// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
+/// Returns the lock of the library that a table was loaded from. All tables of one library share one lock.
 ///
 /// The address of `hsa_init` identifies the library: loading a file twice loads one library, and every simulation has
 /// its own functions. A forked child gets a new lock, because a thread of the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
-    // `current` also registers the handlers that keep the registry usable after a fork.
+    // `ForkCount::current` also registers the handlers that keep the registry usable after a fork.
     let key = (table.core.hsa_init as usize, ForkCount::current());
     let mut registry = registry();
     registry.retain(|_, lock| lock.strong_count() > 0);
@@ -42,14 +43,16 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
 /// The locks by the address of `hsa_init` and the number of forks.
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
-// The standard library's mutex, also in tests that substitute locks, because its holder never blocks.
+// This is always the standard library's mutex, even in tests that substitute the locks of `crate::sync`, because a
+// thread never blocks while it holds this lock.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 /// The end of each range of host memory that areas have locked, by the number of forks and the start.
 ///
-/// All `Runtime` values share the list, because two of them may share one loaded library. AMD's runtime
-/// identifies a locked range by its start alone. If two locked ranges have the same start, the runtime unlocks none
-/// of them, and version 7.2 aborts the process. A forked child has locked none of its parent's ranges.
+/// All `Runtime` values share the list, because two `Runtime`s may use one loaded library. AMD's runtime identifies a
+/// locked range only by its start. If two locked ranges have the same start, the runtime can unlock neither, and
+/// version 7.2 aborts the process. The number of forks is part of the key, because the parent's ranges are not locked
+/// in a forked child.
 pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
 
 static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());
@@ -70,7 +73,7 @@ pub(crate) fn overlapping_lock(locked: &LockedRanges, start: usize, end: usize) 
 type Guards = (MutexGuard<'static, Registry>, MutexGuard<'static, LockedRanges>);
 
 thread_local! {
-    /// The guards while this thread forks.
+    /// The guards that this thread holds while it forks.
     static FORKING: RefCell<Option<Guards>> = const { RefCell::new(None) };
 }
 
@@ -86,8 +89,8 @@ static REGISTRATION: Once = Once::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
-/// Locks the registry and the list of locked ranges before this thread forks, so that the child does not inherit them
-/// locked by another thread.
+/// Locks the registry and the list of locked ranges before this thread forks. Otherwise another thread could hold one
+/// of these locks during the fork, and the child could never take it.
 extern "C" fn before_fork() {
     let _ = FORKING.try_with(|held| *held.borrow_mut() = Some((registry(), locked_ranges())));
 }
@@ -104,12 +107,12 @@ extern "C" fn count_fork() {
 }
 
 impl ForkCount {
-    /// Returns the count of this process. The first call registers the handlers.
+    /// Returns the count of this process. The first call registers the fork handlers.
     pub fn current() -> Self {
         REGISTRATION.call_once(|| {
-            // SAFETY: the handlers are functions of this code, which is never unloaded. In the child they
-            // change one atomic and unlock mutexes that the same thread has locked. If the call fails (out
-            // of memory), forks are not noticed.
+            // SAFETY: the handlers are functions of this code, which is never unloaded. In the child, they change one
+            // atomic and unlock mutexes that the same thread has locked. If the call fails (out of memory), the
+            // library does not detect forks.
             unsafe {
                 libc::pthread_atfork(Some(before_fork), Some(unlock_after_fork), Some(count_fork))
             };

@@ -4,9 +4,9 @@
 //! mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
 //! model" of [`crate::vmm`].
 //!
-//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. The
-//! instruction is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different
-//! sizes, and callers choose the offsets.
+//! On x86-64, one instruction accesses eight bytes, because each read over PCIe costs a round trip. The instruction is
+//! inline assembly. An `AtomicU64` would be undefined behaviour: callers choose the offsets, so accesses could overlap
+//! partly, and Rust forbids races between atomic accesses of different sizes.
 //!
 //! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
 //! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
@@ -22,12 +22,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-/// Copies eight bytes at a time, and the rest byte by byte.
+/// Copies eight bytes at a time, and the last `size % 8` bytes one by one.
 ///
 /// # Safety
-/// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped
-/// and writable, and the two do not overlap. If other threads or agents also use a byte, this process
-/// accesses the byte only atomically.
+/// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped and writable,
+/// and they do not overlap. If other threads or agents also use a byte, this process accesses the byte only
+/// atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
     // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is
@@ -92,7 +92,7 @@ pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     }
 }
 
-/// The number of bytes that are copied or filled at a time.
+/// The size in bytes of the buffer for copies and fills.
 const BUFFER_SIZE: usize = 64 << 10;
 
 /// Copies from mapped memory to mapped memory through a buffer.
@@ -126,7 +126,7 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
 /// Maps a memory file or dma-buf, from an offset on, over a range.
 ///
 /// # Safety
-/// Only this library and the runtime use the mappings in the range, which are replaced.
+/// The call replaces the mappings in the range. Only this library and the runtime may use these mappings.
 pub(crate) unsafe fn map_shared(
     descriptor: BorrowedFd<'_>,
     offset: usize,
@@ -140,9 +140,9 @@ pub(crate) unsafe fn map_shared(
     Ok(())
 }
 
-/// Tests whether the first page of a memory file or dma-buf can be mapped: maps and unmaps it at an unused
-/// address. At a used address, the kernel might unmap the old mapping before the driver fails (`mmap_region` until
-/// Linux 6.11).
+/// Tests whether the first page of a memory file or dma-buf can be mapped, by mapping it at an unused address and
+/// unmapping it. At a used address, the kernel could unmap the old mapping before the driver fails (`mmap_region` up
+/// to Linux 6.11).
 ///
 /// # Errors
 /// Those of the driver that owns the memory.
@@ -151,7 +151,7 @@ pub(crate) fn try_map_shared(
     protection: ProtFlags,
 ) -> Result<(), Errno> {
     let size = 4096;
-    // SAFETY: without MAP_FIXED nothing is replaced.
+    // SAFETY: without MAP_FIXED, the kernel replaces no mapping.
     unsafe {
         let page = mmap(null_mut(), size, protection, MapFlags::SHARED, descriptor, 0)?;
         munmap(page, size)
@@ -183,8 +183,8 @@ unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Resu
     Ok(())
 }
 
-/// Replaces the mappings in a range without holes by one inaccessible mapping. If the process has reached
-/// the kernel's limit of mappings, only removes all access.
+/// Replaces the mappings in a range by one inaccessible mapping. The range has no holes. If the process has reached
+/// the kernel's limit of mappings, keeps the mappings and removes all access to them.
 ///
 /// # Errors
 /// `NOMEM` if a part is not mapped and the process has reached the limit of mappings.
@@ -208,13 +208,14 @@ pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
     unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
-/// Fills an address-space hole that a failed call has possibly left in a range.
+/// Fills the address-space hole that a failed call may have left in a range.
 ///
 /// # Errors
-/// `EXIST` if a foreign mapping is possibly in the range; the errno of `mmap` if the hole could not be filled.
+/// `EXIST` if a foreign mapping may be in the range; otherwise the error of `mmap`.
 pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errno> {
     match fill_hole(address, size) {
-        // The call has left no hole. At the kernel's limit of mappings, the error is not `EXIST`.
+        // The failed call has left no hole. Accepts all errors, because at the kernel's limit of mappings the error is
+        // not `EXIST`.
         Err(_) if is_inaccessible(address, size) => Ok(()),
         result => result,
     }
@@ -223,13 +224,13 @@ pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errn
 /// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
 /// be read.
 ///
-/// Allocates nothing: at the kernel's limit of mappings, the allocator can fail.
+/// Does not allocate, because the allocator can fail at the kernel's limit of mappings.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     let Ok(mut maps) = File::open("/proc/self/maps") else { return false };
     let end = address + size;
     let mut covered = address;
     let mut bytes = [0; 4096];
-    // The start of a line, which has the addresses and the access.
+    // The first bytes of a line. They contain the addresses and the access.
     let (mut line, mut length) = ([0; 64], 0);
     while let Ok(count @ 1..) = maps.read(&mut bytes) {
         for &byte in &bytes[..count] {
@@ -259,8 +260,8 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     false
 }
 
-/// Returns the start and the end of a mapping, and whether any access is permitted, from the start of a line such as
-/// `7f0000000000-7f0000200000 ---p 00000000 00:00 0`.
+/// Parses the start of a line such as `7f0000000000-7f0000200000 ---p 00000000 00:00 0`. Returns the start and the end
+/// of the mapping, and whether any access is permitted.
 fn parse_mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
     let (range, rest) = core::str::from_utf8(line).ok()?.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
@@ -310,20 +311,21 @@ mod tests {
         }
     }
 
-    /// Miri and the thread sanitizer detect races; the offsets make accesses of all sizes overlap.
+    /// Miri and the thread sanitizer would report a data race. Each thread begins at another offset, so that accesses
+    /// overlap partly.
     #[test]
     fn racing_accesses_mix_bytes() {
         let memory: Vec<AtomicU8> = (0..64).map(|_| AtomicU8::new(0)).collect();
         let start = memory.as_ptr().expose_provenance();
         std::thread::scope(|scope| {
             for writer in 0..3_usize {
-                // SAFETY: 61 of the 64 atomic bytes above.
+                // SAFETY: the range is 61 of the 64 atomic bytes above.
                 scope.spawn(move || unsafe {
                     write_memory(start + writer, &[writer as u8 + 1; 61]);
                 });
                 scope.spawn(move || {
                     let mut bytes = [0; 61];
-                    // SAFETY: as above.
+                    // SAFETY: the range is 61 of the 64 atomic bytes above.
                     unsafe { read_memory(start + writer * 3 % 4, &mut bytes) };
                     assert!(bytes.iter().all(|&byte| byte <= 3), "{bytes:?}");
                 });

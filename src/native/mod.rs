@@ -1,10 +1,11 @@
-//! The only module that calls the runtime. This module also makes unsafe system calls.
+//! Calls of the runtime, and unsafe system calls. No other module calls the runtime.
 //!
-//! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
-//! the status to a `Result`. Where a known runtime returns success without a result, the function returns an error.
+//! For each function of the runtime, this module has a function with Rust types, which calls the runtime through the
+//! table and converts the status to a `Result`. Some runtimes return success without a result; then the function
+//! returns an error.
 //!
-//! Types ensure some conditions that the runtime does not check: [`NativeAgent`] and [`NativePool`] come from the
-//! runtime's own iteration. The ledger checks the other conditions before the call.
+//! The runtime does not check all conditions of its calls. Types ensure some of them: values of [`NativeAgent`] and
+//! [`NativePool`] always come from the runtime. The ledger checks other conditions before the call.
 
 mod descriptor;
 mod discovery;
@@ -59,7 +60,7 @@ impl Failure {
         Self { call, status: Status::MISSING_FUNCTION }
     }
 
-    /// Returns whether the status can mean that the runtime does not know the attribute or the function.
+    /// Returns whether the status can mean that the runtime does not support the attribute or the function.
     pub fn means_unsupported(self) -> bool {
         [Status::MISSING_FUNCTION, Status::NOT_SUPPORTED, Status::INVALID_ARGUMENT]
             .contains(&self.status)
@@ -113,8 +114,8 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `MISSING_FUNCTION` if the library lacks a required function of virtual
-/// memory or, with `optional`, this function.
+/// Calls a function of virtual memory. Returns `MISSING_FUNCTION` if the library lacks any required function of
+/// virtual memory. With the prefix `optional`, also returns `MISSING_FUNCTION` if the library lacks this function.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {
@@ -146,7 +147,7 @@ pub(crate) struct Native {
     agent_names: AgentNames,
     /// The loaded library; `None` for the simulation.
     library: Option<Library>,
-    /// The simulation, which the caller may share.
+    /// The simulation. The caller may also hold a reference to it.
     #[cfg(feature = "simulation")]
     simulation: Option<Arc<hsa_sim::Simulation>>,
 }
@@ -227,13 +228,13 @@ impl Native {
         call(self)
     }
 
-    /// Starts the runtime, or counts another user of a started one.
+    /// Starts the runtime. If the runtime is already started, counts another user.
     pub fn init(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
         unsafe { call!(self.hsa_init(), {}) }
     }
 
-    /// Removes one user, and stops the runtime after the last user.
+    /// Removes one user. Stops the runtime if there is no other user.
     pub fn shut_down(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
         unsafe { call!(self.hsa_shut_down(), {}) }
@@ -250,12 +251,12 @@ impl Native {
         self.table.core.optional().chain(vmem).collect()
     }
 
-    /// Sets the names of all agents. Has no effect if they are set already.
+    /// Sets the names of all agents. Only the first call has an effect.
     pub fn name_agents(&self, names: Vec<(NativeAgent, String)>) {
         let _ = self.agent_names.set(names);
     }
 
-    /// Returns the name of an agent: `GPU 0`; its handle if it has no name yet.
+    /// Returns the name of an agent, such as `GPU 0`, or its handle if it has no name yet.
     fn show_agent(&self, agent: NativeAgent) -> String {
         let names = self.agent_names.get().map(Vec::as_slice).unwrap_or_default();
         let name = names.iter().find(|(named, _)| *named == agent).map(|(_, name)| name.clone());

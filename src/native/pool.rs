@@ -1,5 +1,5 @@
-//! Calls for memory of pools, memory of this process that agents access, memory of other processes, and
-//! queries about an address.
+//! Calls of the runtime for memory of pools, for locked memory of this process, for memory of other processes, and
+//! for queries about an address.
 
 use super::{Failure, Native, NativeAgent, NativePool, call_optional, hex};
 use crate::log::with_expected_failures;
@@ -63,11 +63,11 @@ impl Native {
         }
     }
 
-    /// Grants agents access to memory of this process. Returns the address at which the agents access it.
+    /// Grants agents access to memory of this process (pins it). Returns the address at which the agents access the
+    /// memory.
     ///
     /// # Safety
-    /// The memory stays allocated until it is unlocked, and is not remapped before. It overlaps no locked
-    /// memory.
+    /// Until the memory is unlocked, it stays allocated and is not remapped. It overlaps no locked memory.
     pub unsafe fn lock(
         &self,
         start: usize,
@@ -103,8 +103,8 @@ impl Native {
     }
 
     /// Exports the allocation that contains a range as a dma-buf. Returns a descriptor, and the offset of the
-    /// range in the dma-buf. Close-on-exec is set only if the runtime sets it. The inner error means that the
-    /// runtime returned no descriptor.
+    /// range in the dma-buf. Close-on-exec is set only if the runtime sets it. An inner error means that the runtime
+    /// returned no descriptor.
     pub fn export_dmabuf(
         &self,
         address: usize,
@@ -146,10 +146,10 @@ impl Native {
         Ok(handle.handle)
     }
 
-    /// Maps another process's allocation for agents. The signature requires one agent, because AMD's runtime
-    /// reads the first without checking the count.
+    /// Maps another process's allocation for agents. There must be at least one agent, because AMD's runtime reads
+    /// the first agent without checking the count.
     ///
-    /// AMD's runtime accepts any size and can map fewer bytes: check the returned start address with
+    /// AMD's runtime accepts any size, and can map fewer bytes. The caller checks this with
     /// [`ipc_is_attached`](Self::ipc_is_attached).
     pub fn ipc_attach(
         &self,
@@ -175,14 +175,15 @@ impl Native {
 
     /// Returns whether memory of another process is mapped at `start` for at least `size` bytes.
     ///
-    /// AMD's runtime reports the size that was passed to attach, not the mapped size. Therefore this function
-    /// looks up the last byte: the runtime finds an address only if the driver has mapped it.
+    /// AMD's runtime reports the size that was passed to `ipc_attach`, which can be larger than the mapped size.
+    /// Therefore this function looks up the last byte: the runtime finds an address only if the driver has mapped
+    /// it.
     pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
         let Some(last) = size.checked_sub(1).and_then(|offset| start.checked_add(offset)) else {
             return Ok(false);
         };
         let info = self.pointer_info(last)?;
-        // A dma-buf is imported as graphics memory.
+        // If the runtime shares by dma-buf, it reports imported memory as graphics memory.
         let foreign = [sys::HSA_EXT_POINTER_TYPE_IPC, sys::HSA_EXT_POINTER_TYPE_GRAPHICS];
         Ok(foreign.contains(&info.type_) && info.agentBaseAddress as usize == start)
     }
@@ -207,7 +208,7 @@ impl Native {
         let info = self.pointer_info(address)?;
         Ok(match info.type_ {
             sys::HSA_EXT_POINTER_TYPE_RESERVED_ADDR | sys::HSA_EXT_POINTER_TYPE_HSA_VMEM => true,
-            // Before ROCm 6.2 the runtime has no type for a reservation, but reports its size.
+            // Before ROCm 6.2, the runtime reports a reservation as `UNKNOWN`, but with a size.
             type_ => type_ == sys::HSA_EXT_POINTER_TYPE_UNKNOWN && info.sizeInBytes > 0,
         })
     }

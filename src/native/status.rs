@@ -27,7 +27,8 @@ macro_rules! names {
 }
 
 impl Status {
-    /// Stands for the status of a function that the library does not export. No runtime returns it.
+    /// The status that this library uses for a function that the runtime does not export. No
+    /// runtime returns this value.
     pub(crate) const MISSING_FUNCTION: Self = Self(u32::MAX);
     pub(crate) const NOT_SUPPORTED: Self = Self(sys::HSA_STATUS_ERROR_NOT_SUPPORTED);
     pub(crate) const ERROR: Self = Self(sys::HSA_STATUS_ERROR);
@@ -107,7 +108,7 @@ impl fmt::Display for Status {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverState {
-    /// `/dev/kfd` does not exist: no AMD GPU, or its driver is not loaded.
+    /// `/dev/kfd` does not exist: the machine has no AMD GPU, or the driver is not loaded.
     #[display(
         "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
          a container: the device was not passed in)"
@@ -132,7 +133,7 @@ impl DriverState {
             Ok(_) => Self::Present,
             Err(error) => match Errno::from_io_error(error) {
                 Some(Errno::ACCESS | Errno::PERM) => Self::Forbidden,
-                // NXIO and NODEV: the device file has no driver.
+                // `NXIO` and `NODEV` mean that the device file exists, but has no driver.
                 Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Self::Missing,
                 _ => Self::Present,
             },

@@ -1,4 +1,4 @@
-//! Copies and fills, by a GPU or by this process; reads signals of the caller.
+//! Copies and fills memory, by a GPU or by this process. Reads signals of the caller.
 
 use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
 use super::{
@@ -8,13 +8,14 @@ use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
 
-/// The number of bytes of this process's own memory that are pinned at a time.
+/// The maximum number of bytes of this process's own memory that a copy pins at a time.
 const PINNED_SIZE: usize = 1 << 20;
 
 /// The engine that copies and fills.
 ///
-/// For a CPU, this process's own loads and stores copy. AMD's runtime would copy in a thread, which accesses the
-/// signal again after completion. The waiting thread may have destroyed the signal by then (ROCm 6.1, 6.4 and 7.2).
+/// For a CPU, this process copies by its own loads and stores. AMD's runtime would copy in a thread, and this thread
+/// accesses the signal again after it has signalled completion. The waiting thread may have destroyed the signal by
+/// then (ROCm 6.1, 6.4 and 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyEngine {
     /// This process's loads and stores.
@@ -47,10 +48,10 @@ impl Native {
         unsafe { self.copy_by_agent(destination, source, size, agent) }
     }
 
-    /// Fills memory with a 32-bit value, and waits for the end. `size` is in bytes, a multiple of four.
+    /// Fills memory with a 32-bit value, and waits for the end of the fill. `size` is in bytes, a multiple of four.
     ///
-    /// An agent fills by copies. `hsa_amd_memory_fill` looks up the agent by the address, and rejects addresses
-    /// of virtual memory (ROCm 6.4 returns `INVALID_ALLOCATION`).
+    /// An agent fills memory by copies. `hsa_amd_memory_fill` cannot be used, because it rejects addresses of virtual
+    /// memory (ROCm 6.4 returns `INVALID_ALLOCATION`).
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the destination.
@@ -61,7 +62,8 @@ impl Native {
         value: u32,
         size: usize,
     ) -> Result<(), Failure> {
-        /// The number of bytes copied from this process's memory; the rest is copied from the filled part.
+        /// The number of bytes that are copied from this process's memory. Further bytes are copied from the filled
+        /// part.
         const PATTERN_SIZE: usize = 64 << 10;
         let CopyEngine::Agent(agent) = engine else {
             // SAFETY: the caller guarantees that this process can write the destination.
@@ -146,7 +148,7 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // Checked before the copy begins, because the copy's end could not be awaited otherwise.
+        // Checks this before the copy begins, because without this function the copy's end could not be awaited.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -207,11 +209,11 @@ impl Native {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the library cannot read signals. The call is not logged, because passes
-    /// of retire queues repeat it often.
+    /// Returns the value of a signal; `None` if the library cannot read signals. Does not log the call, because retire
+    /// queues repeat it often.
     ///
     /// # Safety
-    /// The signal must be one of this runtime, and must not have been destroyed.
+    /// The signal must be a signal of this runtime, and must not have been destroyed.
     pub unsafe fn load_signal(&self, signal: sys::hsa_signal_t) -> Option<i64> {
         let load = self.table.core.hsa_signal_load_scacquire?;
         // SAFETY: the caller guarantees that the signal exists.
@@ -229,8 +231,8 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // Other code may have freed memory that an area has locked. Bytes that the allocator returns there again must
-        // not be locked a second time.
+        // Other code may have freed memory that an area still has locked, and the allocator may return this memory. It
+        // must not be locked a second time, so allocates other bytes.
         let is_locked = |bytes: &[u8]| {
             let start = bytes.as_ptr() as usize;
             overlapping_lock(&locked_ranges(), start, start + bytes.len()).is_some()

@@ -1,4 +1,4 @@
-//! `hsa_amd_vmem_*`: one function for each call.
+//! The runtime's calls of virtual memory (`hsa_amd_vmem_*`): one function for each call.
 
 use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, hex, logged};
 use crate::log::with_expected_failures;
@@ -8,7 +8,7 @@ use hsa_sys as sys;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// The runtime's own handle of physical memory. Not public, because the runtime reuses the value as soon
+/// The runtime's own handle of physical memory. Not in the public API, because the runtime reuses the value as soon
 /// as the memory is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NativeHandle(pub sys::hsa_amd_vmem_alloc_handle_t);
@@ -33,7 +33,8 @@ impl NativeAccess {
 }
 
 impl Native {
-    /// Reserves addresses. Ignores the alignment if the runtime has no call for it.
+    /// Reserves addresses. Ignores the alignment if the runtime cannot align reservations
+    /// ([`reserves_aligned`](Self::reserves_aligned)).
     pub fn address_reserve(
         &self,
         size: usize,
@@ -61,7 +62,7 @@ impl Native {
         Ok(address as usize)
     }
 
-    /// Returns whether reservations can be aligned.
+    /// Returns whether the runtime can align reservations.
     pub fn reserves_aligned(&self) -> bool {
         self.vmem().is_ok_and(|table| table.hsa_amd_vmem_address_reserve_align.is_some())
     }
@@ -219,11 +220,11 @@ impl Native {
         Ok(number)
     }
 
-    /// Exports a handle as a descriptor of this process. Close-on-exec is set only if the runtime sets it. The
-    /// inner error is that of copying the descriptor.
+    /// Exports a handle as a descriptor of this process. Close-on-exec is set only if the runtime sets it. An inner
+    /// error means that there is no descriptor, or that copying it failed.
     ///
-    /// With `runtime_keeps`, the runtime continues to use the descriptor that it returns (as ROCm 7.14
-    /// does), and the result is a copy. `flags` contains the mapping type.
+    /// `runtime_keeps` says that the runtime continues to use the descriptor that it returns, as ROCm 7.14 does. In
+    /// this case, the result is a copy. `flags` is the mapping type.
     ///
     /// # Safety
     /// The handle is alive.
@@ -247,9 +248,9 @@ impl Native {
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same descriptor twice and
-    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its descriptor
-    /// stays open, because the runtime may use it.
+    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned one descriptor twice and keeps
+    /// it. An inner error means that there is no descriptor, or that copying it failed. If only the first export
+    /// succeeds, its descriptor stays open, because the runtime may still use it.
     ///
     /// # Safety
     /// The handle is alive.
@@ -268,13 +269,14 @@ impl Native {
             let borrowed = unsafe { BorrowedFd::borrow_raw(first) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0).map(|copy| (copy, true)));
         }
-        // SAFETY: the runtime opened both for the caller, which has to close them (hsa_ext_amd.h).
+        // SAFETY: the runtime opened both descriptors for the caller, which has to close them (hsa_ext_amd.h).
         let [first, _second] =
             [first, second].map(|number| unsafe { OwnedFd::from_raw_fd(number) });
         Ok(Ok((first, false)))
     }
 
-    /// Returns the name of a function of fabric handles that the library does not export; `None` if it exports both.
+    /// Returns the name of a function of fabric handles that the library does not export. Returns `None` if it
+    /// exports both functions.
     pub fn missing_fabric_function(&self) -> Option<&'static str> {
         let table = self.vmem().ok();
         if table.is_none_or(|it| it.hsa_amd_vmem_export_fabric_handle.is_none()) {
@@ -284,7 +286,7 @@ impl Native {
         is_missing.then_some("hsa_amd_vmem_import_fabric_handle")
     }
 
-    /// Exports a handle to the fabric.
+    /// Exports a handle as a fabric handle.
     ///
     /// # Safety
     /// The handle is alive.
@@ -301,7 +303,7 @@ impl Native {
         Ok(fabric.handle)
     }
 
-    /// Creates a handle of memory of the fabric.
+    /// Imports a fabric handle.
     pub fn import_fabric(&self, fabric: [u8; 16]) -> Result<NativeHandle, Failure> {
         let fabric = sys::hsa_fabric_handle_t { handle: fabric };
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
@@ -316,7 +318,7 @@ impl Native {
         Ok(NativeHandle(handle))
     }
 
-    /// Creates a handle of a dma-buf.
+    /// Imports a dma-buf.
     pub fn import(&self, descriptor: BorrowedFd<'_>) -> Result<NativeHandle, Failure> {
         let number = descriptor.as_raw_fd();
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };

@@ -1,8 +1,9 @@
-//! Reports what is reserved, mapped and allocated, as text and as data.
+//! Reports reservations, mappings and memory, as text and as data.
 //!
-//! [`Vmm::report`] lists everything that a [`Vmm`] holds. The [`Report`] is plain data that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The function
-//! `picture::draw` of the crate `hsa-vmm-conformance` draws it as SVG. The command `hsa-vmm map` reports on recorded
-//! traces only, not on a running program.
+//! [`Vmm::report`] lists all reservations, mappings and memory of a [`Vmm`]. The [`Report`] is plain data without
+//! references. It can be displayed as text and, with the feature `serde`, serialised. The function `picture::draw` of
+//! the crate `hsa-vmm-conformance` draws a report as SVG. The command `hsa-vmm map` reports on recorded traces, not on
+//! a running program.
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -24,12 +25,12 @@
 //! # }
 //! ```
 //!
-//! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
-//! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
+//! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its reservation:
+//! `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! Dropping the last clone of the `Vmm` frees all reservations and handles that are left, and logs each of them as
-//! leaked (`tracing`, level `WARN`). The owned values ([`Reservation`](crate::Reservation) and so on) keep the `Vmm`
-//! alive and cannot leak in this way.
+//! Dropping the last clone of the `Vmm` frees all remaining reservations and handles, and logs each of them as leaked
+//! (`tracing`, level `WARN`). Owned values, such as [`Reservation`](crate::Reservation), keep the `Vmm` alive, so their
+//! reservations and handles are never logged as leaked.
 
 mod text;
 
@@ -42,10 +43,9 @@ use crate::memory::PoolMemoryInfo;
 use crate::vmm::{Access, Vmm};
 use derive_more::Debug;
 
-/// Everything that a [`Vmm`] holds, and the pool memory of its runtime. Sizes are in bytes.
+/// The reservations, mappings and memory of a [`Vmm`], and the pool memory of its runtime. Sizes are in bytes.
 ///
-/// Serialised, addresses and handles are hexadecimal text, and agents are indices in
-/// [`agents`](Self::agents).
+/// In serialised form, addresses and handles are hexadecimal text, and agents are indices in [`agents`](Self::agents).
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[debug("Report({} reservations, {} memory, {} pool memory, {} quarantined)", reservations.len(), memory.len(), pool_memory.len(), quarantine.len())]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -59,7 +59,7 @@ pub struct Report {
     pub memory: Vec<MemoryEntry>,
     /// Pool memory, by address.
     pub pool_memory: Vec<PoolMemoryInfo>,
-    /// Quarantined ranges and memory, which are never used again because their state is unknown.
+    /// Quarantined ranges and memory. The library never uses them again, because their state is unknown.
     pub quarantine: Vec<Quarantined>,
 }
 
@@ -76,7 +76,8 @@ pub struct AgentEntry {
     pub is_gpu: bool,
 }
 
-/// The parts of a reservation in which nothing is mapped. These holes stay reserved, unlike address-space holes.
+/// The free space of a reservation. A hole here is a part in which nothing is mapped. It stays reserved, unlike an
+/// address-space hole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FreeSpace {
@@ -88,21 +89,21 @@ pub struct FreeSpace {
     pub holes: usize,
 }
 
-/// A part of a reservation: a hole, or adjacent mappings with the same size, owner, name and access.
+/// A part of a reservation: a hole, or adjacent mappings with equal sizes, owners, names and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct MappingRun<'a> {
+pub struct ReservationPart<'a> {
     /// The offset from the start of the reservation.
     pub offset: usize,
-    /// The size of the whole run.
+    /// The size of the whole part.
     pub size: usize,
     /// The number of mappings; 1 for a hole.
     pub count: usize,
-    /// The first of the mappings; `None` for a hole.
+    /// The first mapping; `None` for a hole.
     pub mapping: Option<&'a MappingEntry>,
 }
 
-/// A reservation, mapping or memory that is not in use: a leak, or not used yet.
+/// A reservation, mapping or memory that is not in use: it was leaked, or is not used yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdleItem<'a> {
@@ -115,7 +116,7 @@ pub enum IdleItem<'a> {
 }
 
 impl Vmm {
-    /// Reports everything that this `Vmm` holds, and the pool memory of its runtime.
+    /// Reports the reservations, mappings and memory of this `Vmm`, and the pool memory of its runtime.
     ///
     /// Reservations, mappings and memory show the state at one moment ([`Vmm::snapshot`]). In a
     /// [forked child](crate::Runtime::has_forked) the report contains only agents.
@@ -146,7 +147,8 @@ impl Report {
             && self.quarantine.is_empty()
     }
 
-    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their mappings.
+    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their
+    /// mappings.
     pub fn idle(&self) -> Vec<IdleItem<'_>> {
         let usable = self.reservations.iter().filter(|it| !it.quarantined);
         let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(IdleItem::Reservation);
@@ -165,22 +167,22 @@ impl ReservationEntry {
         self.mappings.iter().map(|mapping| mapping.size).sum()
     }
 
-    /// Returns the number and sizes of the holes, in which nothing is mapped.
+    /// Returns the number and sizes of the holes.
     pub fn free_space(&self) -> FreeSpace {
         let mut free = FreeSpace::default();
-        for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
-            free.size += run.size;
-            free.largest = free.largest.max(run.size);
+        for part in self.parts().iter().filter(|part| part.mapping.is_none()) {
+            free.size += part.size;
+            free.largest = free.largest.max(part.size);
             free.holes += 1;
         }
         free
     }
 
-    /// Returns the holes and mappings by address, with similar adjacent mappings combined.
-    pub fn runs(&self) -> Vec<MappingRun<'_>> {
-        let mut runs: Vec<MappingRun<'_>> = Vec::new();
+    /// Returns the parts of the reservation, by address. Similar adjacent mappings are one part.
+    pub fn parts(&self) -> Vec<ReservationPart<'_>> {
+        let mut parts: Vec<ReservationPart<'_>> = Vec::new();
         let mut end = 0;
-        let hole = |start, end: usize| MappingRun {
+        let hole = |start, end: usize| ReservationPart {
             offset: start,
             size: end - start,
             count: 1,
@@ -189,14 +191,14 @@ impl ReservationEntry {
         for mapping in &self.mappings {
             let offset = mapping.address.get().saturating_sub(self.address.get());
             if offset > end {
-                runs.push(hole(end, offset));
+                parts.push(hole(end, offset));
             }
-            match runs.last_mut() {
+            match parts.last_mut() {
                 Some(last) if last.mapping.is_some_and(|first| is_similar(first, mapping)) => {
                     last.size += mapping.size;
                     last.count += 1;
                 }
-                _ => runs.push(MappingRun {
+                _ => parts.push(ReservationPart {
                     offset,
                     size: mapping.size,
                     count: 1,
@@ -206,9 +208,9 @@ impl ReservationEntry {
             end = offset + mapping.size;
         }
         if end < self.size {
-            runs.push(hole(end, self.size));
+            parts.push(hole(end, self.size));
         }
-        runs
+        parts
     }
 }
 
@@ -219,7 +221,7 @@ fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
 }
 
 impl FreeSpace {
-    /// Returns the percentage of the free bytes that is outside the largest hole; 0 if there is one hole.
+    /// Returns the percentage of the free bytes that are outside the largest hole; 0 if there is only one hole.
     pub fn fragmentation(&self) -> u32 {
         // The fields are public, so a caller can set `largest` to more than `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;

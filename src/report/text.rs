@@ -1,6 +1,6 @@
 //! Prints a report as text.
 
-use super::{FreeSpace, IdleItem, MappingRun, MemoryEntry, Report, ReservationEntry};
+use super::{FreeSpace, IdleItem, MemoryEntry, Report, ReservationEntry, ReservationPart};
 use crate::agent::AgentId;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns two spaces and the quoted name, with control characters escaped; empty without a name.
+/// Returns two spaces and the quoted name, with control characters escaped. Returns an empty text if there is no
+/// name.
 fn name_suffix(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
@@ -83,7 +84,7 @@ impl Report {
             )?,
         }
         writeln!(f, "{}", if reservation.quarantined { ", quarantined" } else { "" })?;
-        reservation.runs().iter().try_for_each(|run| write_run(f, run))
+        reservation.parts().iter().try_for_each(|part| write_part(f, part))
     }
 
     /// Writes one line for all entries that differ only in their handles.
@@ -164,11 +165,11 @@ impl Report {
     }
 }
 
-fn write_run(f: &mut fmt::Formatter<'_>, run: &MappingRun<'_>) -> fmt::Result {
-    write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
-    let Some(mapping) = run.mapping else { return writeln!(f, "free") };
+fn write_part(f: &mut fmt::Formatter<'_>, part: &ReservationPart<'_>) -> fmt::Result {
+    write!(f, "  +{:#013x}  {:>9}  ", part.offset, Size(part.size))?;
+    let Some(mapping) = part.mapping else { return writeln!(f, "free") };
     let mapping_count =
-        if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
+        if part.count > 1 { format!(" in {} mappings", part.count) } else { String::new() };
     let name = name_suffix(&mapping.name);
     write!(f, "{}{mapping_count}{name}: ", owner_name(mapping.agent))?;
     if mapping.access.is_empty() {
@@ -181,8 +182,8 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &MappingRun<'_>) -> fmt::Result {
     writeln!(f)
 }
 
-/// A size in bytes, displayed in the largest unit in which it is a whole number: `2 MiB`, `2052 KiB`. If that number
-/// has more than four digits, the size is displayed in the largest unit with one decimal: `62.3 GiB`.
+/// A size in bytes, displayed as a whole number in the largest possible unit: `2 MiB`, `2052 KiB`. A number of more
+/// than four digits is displayed in the largest unit instead, rounded to one decimal: `62.3 GiB`.
 ///
 /// ```
 /// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");

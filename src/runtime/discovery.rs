@@ -11,7 +11,8 @@ use core::ffi::CStr;
 use hsa_sys as sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The next runtime's number, so that an agent's identifier is invalid in any other runtime.
+/// The number of the next runtime. Agents' identifiers contain the number, so that they are invalid in other
+/// runtimes.
 static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 
 /// Converts the result of a query. Returns `None` if the runtime does not know the attribute or function.
@@ -91,7 +92,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let runtime = NEXT_RUNTIME.fetch_add(1, Ordering::Relaxed);
     let native_agents = native.agents()?;
     let mut agents: Vec<Agent> = Vec::with_capacity(native_agents.len());
-    // An identifier has no bits for more agents; no machine has that many.
+    // Ignores further agents, because an identifier has no bits for them. No machine has so many agents.
     for (index, &agent) in native_agents.iter().take(AgentId::LIMIT).enumerate() {
         let kind = match native.agent_attribute(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
@@ -237,8 +238,8 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
 fn peers(native: &Native, agents: &[Agent], index: usize) -> Result<Vec<Peer>, Failure> {
     let (agent, mut peers) = (agents[index].native, Vec::new());
     for owner in agents.iter().filter(|owner| owner.native != agent) {
-        // All global pools of an agent are behind the same links. Queries the pool from which virtual
-        // memory is allocated, if the agent has one.
+        // All global pools of an agent have the same links, so querying one pool is sufficient. Prefers the pool for
+        // virtual memory.
         let global = || owner.pools.iter().find(|pool| pool.segment == Segment::Global);
         let Some(pool) = owner.vmem_pool().or_else(global) else { continue };
         let access = optional(native.pool_access(agent, pool.native))?;

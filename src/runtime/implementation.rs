@@ -32,9 +32,9 @@ pub enum Implementation {
     },
     /// AMD's `libhsa` on `rocddi`: an HSA runtime in Rust (rocm-systems#12228).
     Rocddi,
-    /// The simulation of this project, which behaves as a release of ROCr or as `libhsa` on `rocddi`.
+    /// The simulation of this project. It behaves like a release of ROCr or like `libhsa` on `rocddi`.
     Simulation,
-    /// None of these, or a runtime whose properties contradict each other.
+    /// Another implementation, or a runtime whose properties contradict each other.
     #[non_exhaustive]
     Unknown {
         /// Why the runtime was not identified.
@@ -56,21 +56,21 @@ impl fmt::Display for Implementation {
     }
 }
 
-/// What a runtime reports and exports.
+/// The properties by which a runtime is identified: what it reports and what it exports.
 pub(super) struct Evidence<'a> {
-    /// The name of its file; empty for the simulation.
+    /// The name of the library file; empty for the simulation.
     pub file: &'a str,
-    /// The build that it reports; empty if it reports none.
+    /// The build that the runtime reports; empty if it reports none.
     pub build: &'a str,
     /// The version of AMD's extension.
     pub extension: (u16, u16),
-    /// Whether its symbols have the version `ROCR_1`.
+    /// Whether the library's symbols have the version `ROCR_1`.
     pub has_rocr_symbol_version: bool,
-    /// Returns whether it exports a symbol.
+    /// Returns whether the library exports a symbol.
     pub exports: &'a dyn Fn(&CStr) -> bool,
 }
 
-/// Functions of AMD's extension, and the minor version of the extension in which ROCr added each.
+/// Functions of AMD's extension, and the minor version of the extension in which ROCr added each function.
 const FUNCTIONS: [(&CStr, u16); 3] = [
     (c"hsa_amd_vmem_address_reserve_align", 6),
     (c"hsa_amd_portable_export_dmabuf_v2", 9),
@@ -90,7 +90,8 @@ fn release(library: u16) -> Option<&'static str> {
     }
 }
 
-/// Returns the minor versions of AMD's extension that ROCr's library can have, development builds included.
+/// Returns the minor versions of AMD's extension that a version of ROCr's library can report, including development
+/// builds.
 fn extensions(library: u16) -> RangeInclusive<u16> {
     match library {
         ..=12 => 0..=4,
@@ -103,8 +104,8 @@ fn extensions(library: u16) -> RangeInclusive<u16> {
     }
 }
 
-/// Returns the minor version of ROCr's library from its build, `"1.15.0-local-build-unknown"`, or from the end of its
-/// file's name.
+/// Returns the minor version of ROCr's library. `build` is the build that it reports, such as
+/// `"1.15.0-local-build-unknown"`, or the end of the library's file name.
 fn rocr_library(build: &str) -> Option<u16> {
     let numbers = build.trim_matches('"').strip_prefix("1.")?;
     let (minor, rest) = numbers.split_once('.')?;
@@ -128,7 +129,8 @@ pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
             ));
         }
     }
-    // ROCr reports its build, and does not export its loader extension. It exports the debugger's symbol.
+    // Unlike rocddi, ROCr reports its build, does not export the functions of its loader extension, and exports the
+    // debugger's symbol.
     let exports_loader = exports(c"hsa_ven_amd_loader_query_host_address");
     if build.is_empty() && exports_loader && reasons.is_empty() && !exports(c"_amdgpu_r_debug") {
         return Implementation::Rocddi;
@@ -143,7 +145,7 @@ pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
                 reasons.push(format!("build `{build}`, but the file is `{file}`"));
             }
             let possible_extensions = extensions(library);
-            // A major version after 1 is newer than every known release.
+            // An extension with a major version above 1 is newer than every known release.
             let minor = if extension.0 > 1 { u16::MAX } else { extension.1 };
             if !possible_extensions.contains(&minor) {
                 let (major, minor) = extension;
@@ -233,11 +235,11 @@ mod tests {
             Implementation::Unknown { reasons } => reasons.join("; "),
             known => panic!("{known}"),
         };
-        // ROCm 6.1 that reports the extension of ROCm 10.
+        // The build of ROCm 6.1 with the extension of ROCm 10.
         let text = reasons(identify("\"1.13.0-local-build-unknown\"", 22, &[]));
         assert!(text.contains("hsa_amd_vmem_address_reserve_align"), "{text}");
         assert!(text.contains("1.13.0") && text.contains("extension 1.22"), "{text}");
-        // ROCm 7.2 that reports the extension of ROCm 6.1.
+        // The build of ROCm 7.2 with the extension of ROCm 6.1.
         let text = reasons(identify("\"1.18.0-local-build-unknown\"", 4, ALL));
         assert!(text.contains("does not have extension 1.4"), "{text}");
         let text = reasons(identify("\"1.18.0-local-build-unknown\"", 20, &ALL[..2]));

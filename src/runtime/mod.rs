@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const SIMULATION: &str = "simulation";
 
-/// The number of started runtimes other than the simulation. Atomic, because a forked child could wait forever for a
-/// lock.
+/// The number of started runtimes, without simulations. Atomic instead of locked, because a forked child could wait
+/// forever for a lock.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// The number of forks ([`ForkCount`]) at the last start of such a runtime.
+/// The number of forks ([`ForkCount`]) when a runtime, except a simulation, was last started.
 static STARTED_AFTER: AtomicU64 = AtomicU64::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
@@ -51,13 +51,13 @@ pub struct RuntimeInfo {
     pub path: Option<PathBuf>,
     /// Why this library was chosen; `None` for the simulation.
     pub origin: Option<Origin>,
-    /// The implementation: a release of AMD's ROCr, another runtime of AMD, the simulation, or unknown.
-    /// Selects the quirks to work around.
+    /// The implementation: a release of AMD's ROCr, another runtime of AMD, the simulation, or unknown. It determines
+    /// the quirks to work around.
     pub implementation: Implementation,
     /// The version of the HSA specification, not of the runtime.
     pub version: (u16, u16),
-    /// The version of AMD's extension, which the features depend on. 1.4 if the runtime is too old to
-    /// return it (ROCm 6.0).
+    /// The version of AMD's extension, which determines the features. It is 1.4 if the runtime is too old to return a
+    /// version (ROCm 6.0).
     pub extension: (u16, u16),
     /// The runtime's build; empty if it is unknown.
     pub build: String,
@@ -77,9 +77,10 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash the
-/// process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). It also stays
-/// started if memory that agents may use is still mapped ([`Vmm::quarantined_ranges`](crate::Vmm::quarantined_ranges)).
+/// Cheap to clone. Dropping the last clone stops the runtime, with two exceptions. After an export, stopping could
+/// crash the process ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). Memory that agents
+/// may still use can be mapped ([`Vmm::quarantined_ranges`](crate::Vmm::quarantined_ranges)). In these cases, the
+/// runtime stays started.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -107,7 +108,7 @@ pub struct Runtime {
     inner: Arc<Inner>,
 }
 
-/// State that a layer above keeps once for each runtime, such as its list of pool memory.
+/// State of a higher layer that exists once for each runtime, such as the list of pool memory.
 pub(crate) trait Attachment: Any + Send + Sync {
     /// Cleans up before the runtime stops. Not called in a forked child.
     fn close(&self, _native: &Native) {}
@@ -119,7 +120,7 @@ struct Inner {
     info: RuntimeInfo,
     agents: Vec<Agent>,
     first_cpu: usize,
-    /// The state of all layers above, by its type.
+    /// The states of higher layers, by type.
     attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
     /// Whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime started.
@@ -132,23 +133,23 @@ impl Runtime {
     ///
     /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library that the
     /// process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic linker's path,
-    /// the ROCm folder known when this crate was built, and `/opt/rocm/lib`. [`RuntimeInfo::origin`] contains the
+    /// the ROCm folder that the build of this crate found, and `/opt/rocm/lib`. [`RuntimeInfo::origin`] contains the
     /// chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
     /// configures. No other setting starts the simulation.
     ///
-    /// A relative `ROCM_PATH` is ignored. If a program runs with more privileges than its caller (set-user-id,
-    /// set-group-id, file capabilities), this function ignores all three variables. It then loads the library that the
-    /// administrator has installed.
+    /// This function ignores a relative `ROCM_PATH`. If a program runs with more privileges than its caller
+    /// (set-user-id, set-group-id, file capabilities), this function ignores all three variables, and loads the library
+    /// that the administrator has installed.
     ///
-    /// This function is safe although it runs the library's code. The administrator or the user of this
-    /// process has chosen the library, like every library that the dynamic linker loads before `main`.
-    /// To choose a file, call the unsafe [`load_from`](Self::load_from).
+    /// This function is not unsafe, although it runs the library's code: the administrator or the user of this process
+    /// has chosen the library, as for every library that the dynamic linker loads before `main`. To choose a file, call
+    /// the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
     /// loaded; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain the runtime's status.
-    /// [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If other code of the parent had
-    /// started the runtime, this or a later call can fail, for example for lack of memory.
+    /// [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If only other code of the parent
+    /// had started the runtime, this call or a later call can fail in the child, for example for lack of memory.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
@@ -164,8 +165,8 @@ impl Runtime {
         }
         let rocm_libraries = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
         // SAFETY: the administrator, or the user who set the variables of this process, has chosen these
-        // files as HSA runtimes. Both could also make the dynamic linker load any file. The variables of a
-        // caller with fewer privileges are ignored.
+        // files as HSA runtimes. Each of them could also make the dynamic linker load any file. If the caller has fewer
+        // privileges, its variables are ignored.
         unsafe { Self::open(&sys::Search::usual(rocm_libraries)) }
     }
 
@@ -188,7 +189,7 @@ impl Runtime {
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
 
-    /// Loads the first suitable library of a search, and starts it.
+    /// Loads the first suitable library that a search finds, and starts it.
     ///
     /// # Safety
     /// As for [`sys::Library::load`].
@@ -213,7 +214,7 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Starts a simulated runtime. Needs the feature `simulation`.
+    /// Starts a simulated runtime.
     ///
     /// # Errors
     /// [`ErrorKind::Simulation`] if the configuration is invalid or too many simulations run at once
@@ -225,7 +226,7 @@ impl Runtime {
         Self::simulated_by(Arc::new(simulation))
     }
 
-    /// Uses a simulation that the caller has started and can inspect.
+    /// Creates a runtime from a simulation that the caller has started and can inspect.
     ///
     /// # Errors
     /// As for [`Runtime::load`], if the simulation was configured to fail.
@@ -292,8 +293,7 @@ impl Runtime {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }
 
-    /// Returns the first CPU. Access that is granted to this or any other CPU holds for the loads and stores of this
-    /// process.
+    /// Returns the first CPU. Access that is granted to any CPU applies to the loads and stores of this process.
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
@@ -352,7 +352,7 @@ impl Runtime {
         self.inner.native.table()
     }
 
-    /// Returns the address of a function that the loaded library exports, also of one that is not in the
+    /// Returns the address of a function that the loaded library exports. The function need not be in the
     /// [`table`](Self::table). `None` if the library has no such function, and for the simulation.
     ///
     /// Taking the address is safe; calling it is not. The caller casts the address to the function's type. Call the
@@ -388,7 +388,7 @@ impl Runtime {
         &self.inner.native
     }
 
-    /// Returns this runtime's state of type `T`, which the first call creates.
+    /// Returns this runtime's state of type `T`. The first call creates the state.
     pub(crate) fn attachment<T: Attachment + Default>(&self) -> Arc<T> {
         debug_assert!(!self.has_forked(), "a thread of the parent may hold the lock");
         let mut attachments = lock(&self.inner.attachments);
@@ -397,8 +397,8 @@ impl Runtime {
         state.downcast().expect("the key is the type")
     }
 
-    /// Keeps the runtime started when the last clone is dropped: a stop would crash the process, or unmap memory
-    /// that agents use.
+    /// Keeps the runtime started when the last clone is dropped. Called if stopping the runtime could crash the
+    /// process, or unmap memory that agents use.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
@@ -408,7 +408,7 @@ impl Runtime {
         self.inner.ipc_uses_dmabuf
     }
 
-    /// Returns whether both are clones of the same runtime.
+    /// Returns whether `self` and `other` are clones of one runtime.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -424,8 +424,8 @@ impl Runtime {
 
     /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
-    /// In such a child every operation returns an error. Functions that return a list or a count without a `Result`
-    /// return an empty list or zero. The reason: a thread of the parent may have held their locks.
+    /// In a forked child, every operation returns an error, because a thread of the parent may have held a lock at the
+    /// fork. Functions that return a list or a count without a `Result` return an empty list or zero.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }
@@ -437,8 +437,8 @@ impl Drop for Inner {
             let attachments: Vec<_> = lock(&self.attachments).values().cloned().collect();
             attachments.iter().for_each(|state| state.close(&self.native));
         }
-        // Stopping only drops this value's reference to the runtime: other users in this process have their own. If
-        // the runtime stays started, the kernel frees its memory when the process ends.
+        // Stopping only drops this value's reference to the runtime. Other users of the runtime in this process have
+        // references of their own. If the runtime stays started, the kernel frees its memory when the process ends.
         if *self.stays_started.get_mut() {
             crate::log::event!(
                 DEBUG,

@@ -1,4 +1,4 @@
-//! The message that is sent with a descriptor of memory, and describes the memory.
+//! The message that describes memory. It is sent together with the memory's descriptor.
 //!
 //! The message consists of a [`Header`] and the name as UTF-8.
 
@@ -7,8 +7,8 @@ use crate::error::{Argument, Error, ErrorKind, MalformedMessage, Operation, Prob
 use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
 use bytemuck::{Pod, Zeroable};
 
-/// The part of a message before the name. Numbers have the machine's byte order, because both ends are on
-/// the same machine.
+/// The part of a message before the name. Numbers have native byte order, because both processes are on one
+/// machine.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
@@ -31,7 +31,7 @@ const VERSION: u8 = 1;
 const MAX_NAME: usize = 255;
 const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// A description of shared memory. For received memory, the sender has written it.
+/// A description of shared memory. The sender writes the description.
 ///
 /// ```
 /// use hsa_vmm::transport::Description;
@@ -55,7 +55,8 @@ pub struct Description {
 }
 
 impl Description {
-    /// Describes memory, for a caller that sends the descriptor itself.
+    /// Describes memory. For callers that send the descriptor with
+    /// [`Channel::send_descriptor`](super::Channel::send_descriptor) or by other means.
     ///
     /// # Errors
     /// Those of [`Vmm::allocation_granularity`].
@@ -133,7 +134,7 @@ impl Description {
 }
 
 impl Header {
-    /// Decodes the header of a message, and checks its first three fields.
+    /// Decodes the header of a message. Checks the magic bytes, the version and the length.
     pub fn decode(message: &[u8]) -> Result<Self, MalformedMessage> {
         let truncated = MalformedMessage::Truncated { length: HEADER_SIZE, found: message.len() };
         let header: Self =
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_is_injective() {
+    fn decode_detects_every_changed_bit() {
         let bytes = example().encode().unwrap();
         for index in 0..bytes.len() {
             for bit in 0..8 {

@@ -3,20 +3,21 @@
 //! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends the descriptor
 //! with a [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
 //!
-//! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be connected.
-//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and passes on a line of text, by any
-//!   means; the receiver fetches the descriptor from the sender's process (`pidfd_getfd`). No socket
-//!   exists that another process could connect to.
+//! * [`Channel`]: the memory is sent over a connected Unix socket (`SCM_RIGHTS`).
+//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor, and sends a line of text by any means. The receiver
+//!   fetches the descriptor from the sender's process (`pidfd_getfd`). There is no socket to which another process
+//!   could connect.
 //!
 //! Both ways validate received data. The other end must be a process of the same user, or of the users
-//! that [`Trust`] selects. A message that is malformed, truncated or too long, or does not have exactly
-//! one descriptor, is rejected, and its descriptors are closed. A channel that has received more than one
-//! descriptor, or part of a message, is shut down. The size in the description must be that of the
-//! memory. Every wait has a time limit.
+//! that [`Trust`] selects. The library rejects a message that is malformed, truncated or too long, or that does not
+//! have exactly one descriptor, and closes its descriptors. It shuts a channel down if it has received more than one
+//! descriptor, or part of a message. The size in the description must equal the size of the memory. Every wait has a
+//! time limit.
 //!
-//! A channel works between any two PID namespaces. A ticket is valid within one namespace; fetching it in another fails
-//! with [`UnavailableReason::OtherNamespace`](crate::error::UnavailableReason::OtherNamespace). A user who has no number
-//! in this process's user namespace is trusted only by [`Trust::Anyone`].
+//! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
+//! fetching the memory fails with
+//! [`UnavailableReason::OtherNamespace`](crate::error::UnavailableReason::OtherNamespace). A user who has no number in
+//! this process's user namespace is trusted only by [`Trust::Anyone`].
 //!
 //! AMD's own IPC sends memory to every process that connects to an abstract socket named after the
 //! exporter. This module uses no named sockets.
@@ -43,7 +44,7 @@ use std::time::{Duration, Instant};
 
 /// The default time limit of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit that replaces a longer limit whose deadline would overflow.
+/// The time limit to use if the deadline of the requested limit would overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One end of a Unix socket, over which memory is sent and received.
@@ -80,7 +81,7 @@ impl Channel {
         Self { socket, trust: Trust::default(), timeout: TIMEOUT }
     }
 
-    /// Creates both ends, for a process that is about to fork or to start another process.
+    /// Creates the two ends of a new connection, for a process that is about to fork or to start another process.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
@@ -91,10 +92,10 @@ impl Channel {
         Ok((Self::over(first), Self::over(second)))
     }
 
-    /// Exchanges memory with processes of these users only; the default is [`Trust::SameUser`].
+    /// Exchanges memory only with processes of these users; the default is [`Trust::SameUser`].
     ///
-    /// The kernel records the user of the other end when the process connects or listens, or when the pair
-    /// is created. That process can pass its end on to a process of another user.
+    /// The kernel records the user of the other end when a process connects or listens, or when the pair is created.
+    /// That process can later pass its end to a process of another user, which this check does not detect.
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
@@ -142,8 +143,8 @@ impl Channel {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a name or size that cannot be sent, [`ErrorKind::Untrusted`],
-    /// [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`], [`ErrorKind::System`]. If part of the message
-    /// was sent, the connection is shut down; otherwise nothing was sent.
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`], [`ErrorKind::System`]. If only a part of the message was
+    /// sent, this method shuts the connection down.
     pub fn send_descriptor(
         &self,
         descriptor: impl AsFd,
@@ -173,7 +174,7 @@ impl Channel {
         result.map_err(|kind| Error::new(Operation::Send, kind))
     }
 
-    /// Receives any descriptor with a description, without comparing the two.
+    /// Receives any descriptor with a description. Does not check whether the description matches the descriptor.
     ///
     /// # Errors
     /// [`ErrorKind::Untrusted`], [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`],
@@ -181,8 +182,8 @@ impl Channel {
     /// [`ErrorKind::System`]. Every descriptor that was received is closed.
     ///
     /// After part of a message, or a message with more than one descriptor, this method shuts the connection down and
-    /// discards the remaining data. Further calls return [`ErrorKind::Disconnected`]. If nothing was received
-    /// ([`ErrorKind::TimedOut`]), and after a whole message, the channel stays usable.
+    /// discards the remaining data. Further calls return [`ErrorKind::Disconnected`]. The channel stays usable after a
+    /// whole message, and if nothing was received ([`ErrorKind::TimedOut`]).
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
         let mut received = Received::default();
         let message = self.receive_all(&mut received);
@@ -199,7 +200,7 @@ impl Channel {
         decoded.map_err(|kind| Error::new(Operation::Receive, kind))
     }
 
-    /// Receives the bytes of a message, and at most one descriptor with them.
+    /// Receives the bytes of a message, and its descriptor. Fails if there is more than one descriptor.
     fn receive_all(&self, received: &mut Received) -> Result<Vec<u8>, ErrorKind> {
         self.check_peer()?;
         let deadline = self.deadline();
@@ -214,7 +215,7 @@ impl Channel {
             received.bytes += part.bytes;
             received.descriptors.extend(part.descriptors);
             if part.truncated {
-                // Descriptors did not fit into the buffer, or into this process's table of descriptors.
+                // There was no space for all descriptors, in the buffer or in this process's table of descriptors.
                 return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
                     Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
                     _ => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
@@ -270,8 +271,8 @@ fn import_foreign(
     operation: Operation,
 ) -> Result<Allocation, Error> {
     let imported = Allocation::import(vmm, &descriptor).map_err(with_operation(operation));
-    // A file that is not memory may belong to a file system or a socket of the other process, so that closing it can
-    // block.
+    // The file may be an arbitrary file of the other process, such as a socket or a file on a slow file system.
+    // Closing such a file can block.
     if imported.is_err() {
         close_foreign(vec![descriptor]);
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// An offer of memory to other processes, valid while this value lives.
+/// An offer of memory to other processes. The offer is valid while this value lives.
 ///
 /// ```
 /// use hsa_vmm::transport::{Offer, Ticket};
@@ -36,10 +36,9 @@ pub struct Offer {
 
 /// The location of an offer: a line of text for the process that fetches the memory.
 ///
-/// The text contains the number of the process, its start time and its PID namespace, and the number of the
-/// descriptor, its device and inode. A ticket is rejected when its process has ended or its offer was
-/// withdrawn, even if the numbers are in use again. The text need not be kept secret: the kernel decides
-/// which processes can fetch descriptors of the process.
+/// The text contains the process's number, start time and PID namespace, and the descriptor's number, device and inode.
+/// A ticket is rejected after its process has ended or its offer was withdrawn, even if the numbers are in use again.
+/// The text need not be secret: the kernel decides which processes can fetch descriptors of the offering process.
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
 #[display("hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")]
 #[non_exhaustive]
@@ -76,7 +75,7 @@ impl Offer {
         Ok(Self { descriptor, ticket })
     }
 
-    /// Returns the ticket by which another process fetches the memory.
+    /// Returns the ticket with which another process can fetch the memory.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -121,9 +120,9 @@ impl Ticket {
     /// Fetches the offered descriptor. Does not check that the descriptor is memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if the process has ended, withdrew the offer, belongs to a user who is not trusted or
-    /// is in another PID namespace. Also if the kernel denies access to the process's descriptors;
-    /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
+    /// [`ErrorKind::Unavailable`] if the process has ended, has withdrawn the offer, belongs to a user who is not
+    /// trusted, or is in another PID namespace, and if the kernel denies access to the process's descriptors;
+    /// [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::System`].
     pub fn fetch_descriptor(&self, trust: Trust) -> Result<OwnedFd, Error> {
         self.try_fetch(trust).map_err(|kind| Error::new(Operation::Fetch, kind))
     }
@@ -150,7 +149,7 @@ impl Ticket {
         }
         let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(no_process)?;
-        // The pidfd still identifies this process if another process gets the number.
+        // The pidfd identifies this process, even if another process gets its number.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
         let check_process = || {
             let process = Process::find(pid).map_err(failed("read"))?;
@@ -176,7 +175,7 @@ fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
     Ok((status.st_dev, status.st_ino))
 }
 
-/// The error for text that is not a [`Ticket`].
+/// The error of parsing text that is not a [`Ticket`].
 ///
 /// ```
 /// use hsa_vmm::transport::{Ticket, UnknownTicket};
@@ -206,7 +205,7 @@ impl FromStr for Ticket {
                 inode: u64::from_str_radix(inode, 16).ok()?,
             })
         };
-        // Rejects other spellings of the numbers.
+        // Rejects numbers that are written in another way, such as `+1` or `01`.
         let ticket = ticket().filter(|ticket| ticket.descriptor >= 0);
         ticket.filter(|ticket| ticket.to_string() == text).ok_or(UnknownTicket)
     }

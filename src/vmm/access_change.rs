@@ -61,7 +61,7 @@ struct Request {
 }
 
 impl Journal<'_, '_> {
-    /// Applies the change of each target. Adjacent targets with the same change are changed together.
+    /// Applies the change of each target. One group of adjacent targets with equal changes is changed at a time.
     pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
         let mut next = targets.start;
         while next < targets.end {
@@ -120,7 +120,7 @@ impl Journal<'_, '_> {
     }
 
     /// Applies a change of access of GPUs to one mapping, after the runtime has performed the request that
-    /// the change needs. `in_request` are the agents in that request. Enforces the change in the page tables that the
+    /// the change needs. `in_request` are the agents in that request. Writes the entries of the page tables that the
     /// library controls.
     fn enforce(
         &mut self,
@@ -181,8 +181,8 @@ impl Journal<'_, '_> {
         unsafe { shared.limit_view(now.range(), &access) }
     }
 
-    /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
-    /// descriptors are free, but the mapping fails if another thread has used them since.
+    /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough descriptors are
+    /// free. If another thread has used them since, mapping again fails.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut changed = self.targets[index].now;
         self.targets[index].change.apply(&mut changed.access);
@@ -223,7 +223,7 @@ impl Shared {
         }
     }
 
-    /// Fails if no descriptor is free and the runtime would therefore abort the process in the next call.
+    /// Fails if the runtime would abort the process in the next call because no file descriptor is free.
     pub(super) fn check_descriptor(&self) -> Result<(), ErrorKind> {
         match self.quirks.grant_without_descriptor_aborts
             && self.runtime.spare_descriptors().none_free()
@@ -233,8 +233,8 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a new mapping. Adds to `granted` the agents to which the runtime has granted access, also
-    /// if a later grant fails.
+    /// Sets the access of a new mapping. Adds to `granted` the agents to which the runtime has granted access, even if
+    /// a later grant fails.
     ///
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and was just mapped.
@@ -274,8 +274,9 @@ impl Shared {
         unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
     }
 
-    /// Returns whether [`restore_access`](Self::restore_access) can restore grants that the runtime may have revoked
-    /// before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
+    /// Returns whether [`restore_access`](Self::restore_access) can restore the grants of a mapping that the runtime
+    /// failed to unmap. The runtime may have revoked some of these grants. If this function returns `false`, the
+    /// mapping must be unmapped and mapped again.
     pub(super) fn can_restore_grants(&self, access: &AccessState) -> bool {
         // Granting again to a CPU could map over a foreign mapping, if the runtime has unmapped the memory.
         !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
@@ -293,7 +294,7 @@ impl Shared {
         attempted: AgentSet,
     ) -> Result<MappedRange, ErrorKind> {
         let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
-        // The old view still exists, but may have lost its access.
+        // The view from before the operation still exists, but may be inaccessible.
         if current != old {
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.protect_view(now.range(), old) }?;
@@ -358,8 +359,8 @@ impl Shared {
         })
     }
 
-    /// Returns the request for the agents whose access changes. To save a call, omits agents whose access stays the
-    /// same. Also omits agents without access before and after: AMD's runtime would map the memory for them.
+    /// Returns the request for the agents whose access changes. Omits agents whose access stays the same: this can save
+    /// the call. Omits agents without access before and after: AMD's runtime would map the memory for them.
     fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let granted = mapping.access.runtime_granted;
         // The runtime always maps with full access for a CPU, and for a GPU whose page table the library
@@ -389,16 +390,16 @@ impl Shared {
         Request { list, agents: change.agents }
     }
 
-    /// Returns the access to request from the runtime for an agent. Always read and write for a CPU, whose actual
-    /// permissions `mprotect` sets. The same holds for a GPU whose page table the library controls, by
-    /// [`set_entries`](Self::set_entries).
+    /// Returns the access to request from the runtime for an agent. For a CPU, this is always read and write, and
+    /// `mprotect` sets the actual permissions. For a GPU whose page table the library controls, this is also read and
+    /// write, and [`set_entries`](Self::set_entries) sets the actual permissions.
     fn runtime_access(&self, index: usize, access: &AccessSet) -> Access {
         let is_full = self.cpus.contains(index) || self.controlled().contains(index);
         if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again to grant another GPU access. The runtime cannot grant access if
-    /// the owner, or a GPU that may be the owner, already has access.
+    /// Returns whether the mapping must be mapped again to grant another GPU access. A runtime with the quirk
+    /// `peer_after_owner_fails` cannot grant access if the owner, or a GPU that may be the owner, already has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
@@ -406,7 +407,7 @@ impl Shared {
         let granted = mapping.access.runtime_granted;
         let new_count = gpus.granted().difference(granted).iter().count();
         let other_count = granted.difference(self.cpus).iter().count();
-        // Each of several GPUs may be the unknown owner.
+        // If the owner is unknown, each GPU may be the owner.
         let owner = self.gpu_owner(mapping);
         new_count > 0
             && owner.map_or(new_count + other_count > 1, |owner| granted.contains(owner.into()))
@@ -417,8 +418,8 @@ impl Shared {
         self.runtime.host().id().index()
     }
 
-    /// Returns the change to request for CPUs. One CPU represents all, because they share the address space.
-    /// The runtime maps once, readable and writable; later changes of access use `mprotect`.
+    /// Returns the change to request for CPUs. One CPU represents all CPUs, because they share the address space. The
+    /// runtime maps the memory once, readable and writable; later changes of access use `mprotect`.
     fn host_access(&self) -> AccessChange {
         [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }

@@ -1,15 +1,16 @@
 //! This process's view of mapped memory: its own mapping for loads and stores.
 //!
-//! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`, and removes the view by
-//! mapping `PROT_NONE` at the end of an operation, when no step can fail any more. The library does not call the
-//! runtime to remove the view: the runtime calls `munmap`, which leaves an address-space hole in the reservation.
+//! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`. It removes the view by
+//! mapping inaccessible pages (`PROT_NONE`) over it, at the end of an operation, when no step can fail any more. The
+//! library does not call the runtime to remove the view: the runtime calls `munmap`, which leaves an address-space hole
+//! in the reservation.
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
 //! Only the runtime unmaps such memory; the library then fills the hole that the runtime leaves.
 //!
-//! The kernel's source shows that a dma-buf of amdgpu can be mapped; this was not tested on a GPU. If
-//! mapping the first dma-buf fails, the runtime maps all memory for the CPU from then on.
+//! According to the kernel's source, a dma-buf of amdgpu can be mapped. This was not tested on a GPU. If mapping the
+//! first dma-buf fails, the runtime maps all memory for the CPU from then on.
 
 use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
@@ -30,15 +31,15 @@ use std::os::fd::AsFd;
 /// How memory is mapped for the CPU.
 #[derive(Debug, Default)]
 pub(super) struct CpuAccess {
-    /// Whether the runtime maps memory, because mapping a dma-buf has failed.
+    /// Whether the runtime maps memory for the CPU, because mapping a dma-buf has failed.
     by_runtime: AtomicBool,
     /// Whether mapping a dma-buf of this process has succeeded.
     dma_buf_works: AtomicBool,
 }
 
 impl Shared {
-    /// Returns the access of this process's loads and stores: the highest access of any CPU agent, because
-    /// all CPUs share one address space.
+    /// Returns the access of this process's loads and stores. This is the highest access of any CPU agent, because all
+    /// CPUs share one address space.
     pub(super) fn cpu_access(&self, access: &AccessState) -> Access {
         access.requested.highest_of(self.cpus)
     }
@@ -120,8 +121,8 @@ impl Shared {
         }
     }
 
-    /// Removes the view of a mapping that had a view before and does not need it now. Never fails: if the kernel
-    /// cannot remove the view, the view stays, without access.
+    /// Removes the view of a mapping that had a view before and does not need it now. If the kernel cannot remove the
+    /// view, the view stays, without access; this is not an error.
     ///
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and mapped.
@@ -170,7 +171,7 @@ impl Shared {
         // Only a failure to map memory of a GPU, before any such memory was mapped, changes `by_runtime`.
         let (exportable, is_imported_or_host, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
-            // Memory of the fabric has no dma-buf that could be exported.
+            // Memory that was imported over the fabric has no dma-buf.
             return Ok(false);
         }
         // SAFETY: the mapping keeps the memory alive.
@@ -220,7 +221,7 @@ impl Shared {
     }
 }
 
-/// Returns the access as memory protection: HSA's numbers are those of `PROT_READ` and `PROT_WRITE`.
+/// Returns the access as memory protection. HSA's bits for read and write equal `PROT_READ` and `PROT_WRITE`.
 fn protection(access: Access) -> ProtFlags {
     ProtFlags::from_bits_retain(access.to_bits())
 }

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// A part of an exported range: consecutive bytes of one dma-buf ([`Vmm::export_address_range`]).
 ///
-/// The descriptor gives access to the whole dma-buf, not only to the segment. The dma-buf is all of the physical memory
-/// that is mapped there, or all memory that the runtime allocated together with the pool memory. AMD's runtime
-/// puts small allocations of pool memory into one dma-buf of 2 MiB. A process that receives the descriptor of one
-/// allocation can read and write the others.
+/// The descriptor gives access to the whole dma-buf, not only to the segment. For a mapping, the dma-buf is the whole
+/// physical memory of the handle. For pool memory, the dma-buf can contain other allocations: AMD's runtime puts small
+/// allocations of pool memory into one dma-buf of 2 MiB. A process that receives the descriptor of one of these
+/// allocations can read and write the others.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime, Vmm};
@@ -39,7 +39,7 @@ pub struct ExportedSegment {
     pub length: usize,
 }
 
-/// A part of a mapped range, in one handle.
+/// A part of a mapped range: consecutive bytes of one handle's memory.
 #[derive(Debug)]
 struct Part {
     handle: Handle,
@@ -52,9 +52,9 @@ impl Vmm {
     /// (`hipMemGetHandleForAddressRange`, `hsa_amd_vmem_export_shareable_handle`,
     /// `hsa_amd_portable_export_dmabuf`).
     ///
-    /// The range is either mapped completely, in one reservation, or inside one
-    /// [`PoolMemory`](crate::PoolMemory) of a GPU. It may begin and end inside mappings, at any byte. Returns its
-    /// segments by address. Adjacent mappings are one segment if they map consecutive bytes of one handle. Physical
+    /// The range is either mapped completely, in one reservation, or inside one [`PoolMemory`](crate::PoolMemory) of a
+    /// GPU. The range may begin and end at any byte, also inside mappings. Returns the segments of the range in the
+    /// order of addresses. Adjacent mappings are one segment if they map consecutive bytes of one handle. Physical
     /// memory need not be [shareable](super::AllocationProperties::shareable_as).
     ///
     /// Each segment has its own descriptor, which keeps the memory alive, even after the memory is unmapped or freed. A
@@ -109,8 +109,7 @@ impl Shared {
         exported
     }
 
-    /// Returns the parts of a mapped range, and counts a use of each part's handle, which keeps the memory
-    /// alive.
+    /// Returns the parts of a mapped range. Counts a use of each part's handle; the use keeps the memory alive.
     fn use_parts(&self, range: AddressRange) -> Result<Vec<Part>, ErrorKind> {
         let not_reserved = || range.invalid(Problem::NotReserved);
         let parts = self.ledger.reservations.at(range.start, |reservation| {
@@ -118,7 +117,7 @@ impl Shared {
             if !reservation.contains_range(range) {
                 return Err(not_reserved());
             }
-            // While the mappings are locked, no other thread removes them, so that the handles are alive.
+            // The mappings are locked, so no other thread removes them, and their handles stay alive.
             let mappings = reservation.mappings();
             let mut parts: Vec<Part> = Vec::new();
             for mapping in mappings.covering(range)? {
@@ -174,7 +173,7 @@ impl Shared {
     }
 }
 
-/// Returns the segment of a dma-buf. Fails if the dma-buf does not contain it.
+/// Returns a segment of `length` bytes at `offset` of a dma-buf. Fails if the dma-buf does not contain these bytes.
 fn segment(descriptor: OwnedFd, offset: u64, length: usize) -> Result<ExportedSegment, ErrorKind> {
     let size = size_of_buffer(descriptor.as_fd());
     let size = size.map_err(|errno| ErrorKind::of_system("fstat", errno))?;

@@ -14,7 +14,7 @@ use core::fmt;
 /// memory in the other bytes, because the runtime does not return the size of an import. A handle that HIP exported
 /// has no size: add it with [`with_size`](Self::with_size).
 ///
-/// The handle does not keep the memory alive: the exporting process does, until it releases the memory.
+/// The handle does not keep the memory alive. The memory lives until the exporting process releases it.
 ///
 /// ```
 /// use hsa_vmm::vmm::FabricHandle;
@@ -30,15 +30,15 @@ pub struct FabricHandle([u8; FabricHandle::SIZE]);
 /// The size of the runtime's handle in bytes.
 const NATIVE_SIZE: usize = 16;
 
-/// The bytes before the size in a handle that has one.
+/// The bytes that precede the size, in a handle with a size.
 const MARK: [u8; 8] = *b"hsa-vmm\x01";
 
 impl FabricHandle {
     /// The size of a fabric handle in bytes.
     pub const SIZE: usize = 64;
 
-    /// Returns the handle with these bytes, which another process has exported. Functions that take the
-    /// handle check it.
+    /// Returns the handle with these bytes, which another process has exported. Does not check the bytes; functions
+    /// that take the handle do.
     pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self(bytes)
     }
@@ -130,12 +130,12 @@ impl Vmm {
     /// Imports memory that another process exported as a fabric handle (`hipMemImportFromShareableHandle` with
     /// `hipMemHandleTypeFabric`, `hsa_amd_vmem_import_fabric_handle`).
     ///
-    /// The location of the memory is [`Location::Unknown`], because it can be on another machine. The runtime may
-    /// accept an invalid handle; then [`set_access`](Vmm::set_access) fails.
+    /// The location of the memory is [`Location::Unknown`], because the memory can be on another machine. The runtime
+    /// may accept an invalid handle. In that case, [`set_access`](Vmm::set_access) fails.
     ///
-    /// No call of the runtime returns the memory's size: the size in the handle is the exporter's claim. Import
-    /// handles only from processes that are trusted. If the claim is too high, a GPU's access beyond the memory faults,
-    /// which ends the process.
+    /// No call of the runtime returns the memory's size, so the size in the handle is not verified. Import handles only
+    /// from processes that you trust. If the size is too large, a GPU's access beyond the memory faults, and the fault
+    /// ends the process.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle without a valid size, or a handle that the runtime rejects;

@@ -1,8 +1,8 @@
 //! Physical memory of the host.
 //!
-//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. On these releases, amdgpu allocates
-//! the memory (`GEM_CREATE` in GTT, on a DRM file that this library opens). The runtime then imports the dma-buf like
-//! memory of another process.
+//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. On earlier releases, this library
+//! opens a DRM file and lets amdgpu allocate the memory (`GEM_CREATE` in GTT). The runtime then imports the memory's
+//! dma-buf, like memory of another process.
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Location};
@@ -75,8 +75,8 @@ impl Shared {
         let is_rejected = |failure: Failure| match failure.status {
             // ROCm 6.1 to 7.2 return this status.
             Status::INVALID_ARGUMENT => true,
-            // These releases first check whether the size exceeds the pool, so a size that fits shows whether the
-            // runtime rejects the pool.
+            // ROCm 6.1 to 7.2 first check whether the size exceeds the pool. A second call with a size that fits
+            // shows whether the runtime rejects the pool.
             Status::INVALID_ALLOCATION => match create(self.granule) {
                 Err(failure) => failure.status == Status::INVALID_ARGUMENT,
                 Ok(native) => {
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Creates memory by the driver of the first GPU, and imports it.
+    /// Creates memory with the driver of the first GPU, and imports the memory into the runtime.
     fn create_by_driver(
         &self,
         cpu: &Agent,

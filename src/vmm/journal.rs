@@ -1,9 +1,9 @@
 //! One operation on the mappings of locked reservations: its steps in the runtime, and their rollback.
 //!
-//! An operation records each step in the journal before it performs the step. If a later step fails, the
-//! steps are undone in reverse order. If that also fails, the reservation is quarantined: no operation uses
-//! it again. At the end, after success and after a rollback, [`Journal::finish`] writes the runtime's current
-//! state to the ledger; other threads observe that as a single step.
+//! An operation records each step in the journal before it performs the step. If a step fails, the journal undoes all
+//! recorded steps in reverse order. If the rollback also fails, the journal quarantines the reservation: no later
+//! operation uses the reservation. At the end, after success or a rollback, [`Journal::finish`] writes the runtime's
+//! current state to the ledger. Other threads observe this update as a single step.
 //!
 //! | step | inverse |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
-//! The journal's guards lock the reservations of all targets. Only the journal changes which targets are mapped. The
-//! SAFETY comments in this module rely on these two facts.
+//! The journal's guards lock the reservations of all targets. Only the journal maps and unmaps the targets. The SAFETY
+//! comments in this module rely on these two facts.
 
 use super::Shared;
 use super::access_change::AccessChange;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
 pub(super) struct Target<'c> {
-    /// The mapping in the runtime: as it is now, or as it was before it was unmapped.
+    /// The current mapping in the runtime. For an unmapped target: the mapping before it was unmapped.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
@@ -43,7 +43,7 @@ pub(super) struct Target<'c> {
     pub change: &'c AccessChange,
     /// The index of the mapping's reservation in the journal's guards.
     guard: usize,
-    /// The agents in the operation's requests to the runtime, successful or not.
+    /// The agents that the operation has named in requests to the runtime, including failed requests.
     pub attempted: AgentSet,
     state: State,
     /// Whether the ledger listed the mapping before the operation.
@@ -58,8 +58,8 @@ enum State {
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     New,
     Unmapped,
-    /// Unknown, because a rollback has failed. A target that the ledger listed before stays listed, so that its memory
-    /// is kept.
+    /// Unknown, because a rollback has failed. If the ledger listed the target before, the target stays listed, so that
+    /// its memory stays allocated.
     Unknown,
 }
 
@@ -91,8 +91,8 @@ pub(super) struct Journal<'a, 'c> {
     /// The first reservation that this operation quarantined, or could not roll back because another thread
     /// quarantined it.
     quarantined: Option<Arc<Quarantined>>,
-    /// The base addresses of the reservations that this operation quarantined because a rollback failed.
-    broken: Vec<usize>,
+    /// The base addresses of the reservations that this operation has quarantined because their rollback failed.
+    failed_rollbacks: Vec<usize>,
 }
 
 impl<'a, 'c> Journal<'a, 'c> {
@@ -137,8 +137,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         });
     }
 
-    /// Returns the end of a group: the targets from `first` on, before `end`, that are adjacent, in one reservation
-    /// and have the same change.
+    /// Returns the end of the group of targets that begins at index `first`. The targets of a group are adjacent, are
+    /// in one reservation and have equal changes. The group ends at `end` at the latest.
     pub fn group_end(&self, first: usize, end: usize) -> usize {
         let continues = |next: &usize| {
             let [previous, target] = [&self.targets[next - 1], &self.targets[*next]];
@@ -155,8 +155,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         self.raw_map(index)
     }
 
-    /// Unmaps adjacent targets by one call of the runtime. A reservation whose addresses could not be kept
-    /// is quarantined; see [`check_quarantine`](Self::check_quarantine).
+    /// Unmaps adjacent targets by one call of the runtime. If the addresses could not be kept reserved, quarantines the
+    /// reservation and returns `Ok`: the caller then calls [`check_quarantine`](Self::check_quarantine).
     pub fn unmap(&mut self, group: Indexes<usize>) -> Result<(), ErrorKind> {
         self.steps.push((Step::Unmap, group.clone()));
         if let Some(failure) = self.raw_unmap(group.clone())? {
@@ -170,9 +170,9 @@ impl<'a, 'c> Journal<'a, 'c> {
         self.steps.push((Step::Access, group));
     }
 
-    /// Returns whether the operation has changed, or tried to change, entries in page tables of GPUs, and must wait
-    /// for them.
-    fn changes_gpus(&self) -> bool {
+    /// Returns whether the operation must wait for GPUs, because it has changed, or tried to change, entries of their
+    /// page tables.
+    fn must_wait_for_gpus(&self) -> bool {
         if !self.shared.waits_for_gpus() {
             return false;
         }
@@ -191,8 +191,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Undoes all steps in reverse order, and quarantines reservations in which that fails. Undoes nothing in a
-    /// reservation that another thread has quarantined since the operation began.
+    /// Undoes all steps in reverse order. If a step cannot be undone, quarantines its reservation. Undoes no step in a
+    /// quarantined reservation.
     fn roll_back(&mut self, failure: &ErrorKind) {
         while let Some((step, group)) = self.steps.pop() {
             let reservation = self.reservation_of(group.start);
@@ -200,12 +200,12 @@ impl<'a, 'c> Journal<'a, 'c> {
                 self.quarantined.get_or_insert(entry.clone());
             } else if let Err(rollback) = self.undo(step, group.clone()) {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
-                self.broken.push(reservation.base);
+                self.failed_rollbacks.push(reservation.base);
             }
-            // `Vmm::unmap` removes unmapped targets from the ledger even if the reservation is quarantined, unless a
-            // rollback has failed there. Other operations keep them listed, so that their memory is kept.
-            let removes_unmapped =
-                self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
+            // The ledger keeps the unmapped targets of a quarantined reservation, so that their memory stays allocated.
+            // There is one exception: `Vmm::unmap` removes them if no rollback has failed in the reservation.
+            let removes_unmapped = self.operation == Operation::Unmap
+                && !self.failed_rollbacks.contains(&reservation.base);
             if !removes_unmapped && reservation.quarantined().is_some() {
                 let unmapped = |target: &&mut Target<'_>| !target.is_mapped();
                 let targets = self.targets[group].iter_mut().filter(unmapped);
@@ -228,7 +228,7 @@ impl<'a, 'c> Journal<'a, 'c> {
     fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let unmapped = self.raw_unmap(index..index + 1);
         if unmapped.is_err() {
-            // Every agent of a request may have access.
+            // Every agent that a request named may have access.
             let target = &mut self.targets[index];
             let granted = target.now.access.runtime_granted;
             target.now.access.runtime_granted = granted.union(target.attempted);
@@ -242,8 +242,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         if !self.targets[index].is_mapped() {
             return self.map_as_before(index);
         }
-        // The runtime failed. Of adjacent mappings, the runtime may have unmapped some, and revoked the access of some
-        // agents to the next one. A single mapping is still mapped.
+        // The runtime has failed to unmap the group. If the group has several mappings, the runtime may have unmapped
+        // some of them, and revoked some agents' access to another. If the group has one mapping, it is still mapped.
         if !alone && !shared.is_mapped(&now)? {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
             // target again would replace the foreign mapping.
@@ -280,8 +280,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         self.map_as_before(index)
     }
 
-    /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it but
-    /// fails to set the access, tries once more.
+    /// Maps an unmapped target, with the access before the operation. If the runtime maps the target but fails to set
+    /// the access, unmaps the target and tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &self.targets[index];
         let before = MappedRange { access: target.before, ..target.now };
@@ -294,10 +294,10 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Maps a target, and sets the access of `mapping`. With `is_rollback`, records no step.
+    /// Maps a target, and sets the access that `mapping` has. Records no step if `is_rollback`.
     ///
-    /// If the owner of imported memory is unknown and must be granted access last, tries every GPU that may
-    /// be the owner.
+    /// On some runtimes, the owner must be granted access last. If the owner of imported memory is unknown, tries each
+    /// possible owner in turn.
     pub fn map_with_access(
         &mut self,
         index: usize,
@@ -379,9 +379,10 @@ impl<'a, 'c> Journal<'a, 'c> {
         self.quarantined.get_or_insert(entry);
     }
 
-    /// Waits until the changes have taken effect, and writes them to the ledger.
+    /// Waits until the changes have taken effect on the GPUs, and writes the changes to the ledger. If the wait fails,
+    /// undoes all steps.
     fn commit(&mut self) -> Result<(), ErrorKind> {
-        if self.changes_gpus()
+        if self.must_wait_for_gpus()
             && let Err(failure) = self.shared.wait_for_gpus()
         {
             return Err(self.abort(failure));
@@ -399,7 +400,8 @@ impl<'a, 'c> Journal<'a, 'c> {
         // A failed step, and its rollback, may also change entries of GPUs that no request names.
         let has_steps = !self.steps.is_empty();
         if let ErrorKind::HoleNotFilled { address, .. } = &failure {
-            // A rollback would replace a foreign mapping.
+            // A rollback in this reservation would replace the foreign mapping in the hole. In a quarantined
+            // reservation, no step is undone.
             let with_hole = self.targets.iter().position(|it| it.now.start == address.get());
             if let Some(index) = with_hole {
                 self.quarantine(index, failure.clone(), None);
@@ -423,10 +425,10 @@ impl<'a, 'c> Journal<'a, 'c> {
             for guard in self.guards {
                 locked.push(guard.reservation.mappings_mut());
             }
-            // Another thread may have named a mapping during the operation.
+            // Reads the names only now, because another thread may have set one during the operation.
             let name = |old: &Target<'_>| locked[old.guard].name_of(old.now.serial).cloned();
             let names: Vec<_> = self.targets[..self.replaced].iter().map(name).collect();
-            // Removes mappings before it inserts others, which may have the same addresses.
+            // Removes old mappings first, because new mappings may have the same addresses.
             let is_replaced = |removed: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.is_mapped() && !it.listed);
                 new.any(|it| it.now.range().overlaps(removed.now.range()))
@@ -457,8 +459,8 @@ impl<'a, 'c> Journal<'a, 'c> {
 }
 
 impl Shared {
-    /// Runs an operation on mappings: all of its steps, or none. Locks the reservations that contain the ranges against
-    /// other operations. Rejects an empty list of ranges.
+    /// Locks the reservations that contain the ranges, and runs an operation on their mappings. If a step fails, undoes
+    /// all steps. Rejects an empty list of ranges.
     pub(super) fn transact<'c, T>(
         &self,
         operation: Operation,
@@ -477,7 +479,7 @@ impl Shared {
                 replaced: 0,
                 steps: SmallVec::new(),
                 quarantined: None,
-                broken: Vec::new(),
+                failed_rollbacks: Vec::new(),
             };
             match act(&mut journal) {
                 Ok(value) => journal.commit().map(|()| value),

@@ -1,7 +1,7 @@
 //! Locks the reservations that an operation changes.
 
 use super::Shared;
-use super::ledger::{AddressRange, Guards, ReservationGuard, ReservationRecord, cache};
+use super::ledger::{AddressRange, Guards, ReservationGuard, ReservationRecord, cache_reservation};
 use crate::error::ErrorKind;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Shared {
                 let Some(guards) = lock_all(&reservations) else { continue };
                 act(&guards)
             };
-            reservations.pop().into_iter().for_each(cache);
+            reservations.pop().into_iter().for_each(cache_reservation);
             return result;
         }
     }

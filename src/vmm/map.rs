@@ -33,10 +33,10 @@ pub struct NewMapping {
 impl Vmm {
     /// Maps physical memory at reserved addresses (`hipMemMap`, `hsa_amd_vmem_map`).
     ///
-    /// `size` bytes of the handle, from `offset` on, appear at `address`; no agent may access them before
-    /// [`set_access`](Vmm::set_access). `address`, `size` and `offset` are multiples of the granule, and the
-    /// range is inside one reservation and empty. One handle may be mapped at several addresses, all of
-    /// which then access the same memory.
+    /// Maps `size` bytes of the handle's memory, from `offset` on, at `address`. No agent has access before
+    /// [`set_access`](Vmm::set_access). `address`, `size` and `offset` are multiples of the granule, and the range is
+    /// inside one reservation and empty. One handle may be mapped at several addresses. Accesses at each of these
+    /// addresses reach the same memory.
     ///
     /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of every agent
     /// that is not a CPU ([`with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that first
@@ -66,9 +66,10 @@ impl Vmm {
     /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
     /// The ranges may be in any order and in several reservations. Each must meet the conditions of [`map`](Self::map),
-    /// and they must not overlap. All get the access of `descriptors`, as by [`set_access`](Self::set_access), or no
-    /// access if that list is empty. From ROCm 6.4 on, one call of the runtime sets GPUs' access to adjacent mappings.
-    /// As for `map`, other threads observe two steps: the mappings are counted, then all appear together.
+    /// and they must not overlap. Each mapping gets the access in `descriptors`, as if by
+    /// [`set_access`](Self::set_access). If `descriptors` is empty, no agent gets access. From ROCm 6.4 on, one call of
+    /// the runtime sets GPUs' access to adjacent mappings. As for `map`, other threads observe two steps: the first
+    /// counts all mappings, and the second creates all of them.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid range, for ranges that overlap, or for an empty list; otherwise as
@@ -98,9 +99,9 @@ impl Vmm {
     /// Access need not be revoked first. GPUs must have finished using the memory. The contents stay as long
     /// as the handle is referenced or mapped elsewhere.
     ///
-    /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. Where
-    /// that is impossible, the runtime maps the memory for the CPU. Runtimes until ROCm 7.1 leave an address-space hole
-    /// when they unmap such memory. The library fills the hole immediately. If another thread has created a mapping in
+    /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. If this
+    /// is impossible, the runtime maps the memory for the CPU. Up to ROCm 7.1, the runtime leaves an address-space hole
+    /// when it unmaps such memory. The library fills the hole immediately. If another thread has created a mapping in
     /// the hole, that mapping is not changed, and the reservation is quarantined.
     ///
     /// # Errors
@@ -115,8 +116,8 @@ impl Vmm {
 
     /// Unmaps many ranges of whole mappings, all or nothing (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
-    /// Each range is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
-    /// of the runtime unmaps all adjacent mappings. Other threads observe a single step.
+    /// Each range is an address and a size, and must meet the conditions of [`unmap`](Self::unmap). From ROCm 7.0 on,
+    /// one call of the runtime unmaps adjacent mappings together. Other threads observe a single step.
     ///
     /// # Errors
     /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap.
@@ -163,9 +164,9 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps all ranges in `old` and maps all in `new`, or changes nothing. `old` is sorted by address and must
-    /// consist of the expected whole mappings. `new` may have the same addresses; this method sorts `new` by address,
-    /// and sets the serials.
+    /// Unmaps all ranges in `old` and creates all mappings in `new`. After a failure, nothing has changed. `old` is
+    /// sorted by address and must consist of the expected whole mappings. `new` may have the same addresses; this
+    /// method sorts `new` by address, and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
@@ -207,7 +208,7 @@ impl Shared {
             added.clone().try_for_each(|index| journal.map(index))?;
             journal.change_access(added)
         });
-        // An invalid handle is reported before an invalid range.
+        // If both a handle and a range are invalid, returns the error of the handle.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
             new.iter().try_for_each(|it| self.ledger.handles.with(it.handle, |_| ()))?;
         }

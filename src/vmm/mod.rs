@@ -24,38 +24,37 @@
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: the library's own records (its ledger) |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
-//! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
-//! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
-//! [`Vmm::unmap_many`], which change many ranges, all or none. HIP has also none for [`RetireQueue`], which unmaps
-//! memory when HSA signals show that no agent uses it any more.
+//! The methods have no parameter for HIP's `flags`, which must be 0. An interface with that parameter, such as the C
+//! API, checks it with [`Operation::check_flags`]. HIP has no equivalent of [`Vmm::map_many`], [`Vmm::set_access_many`]
+//! and [`Vmm::unmap_many`], which change all of the given ranges or none. HIP has no equivalent of [`RetireQueue`]
+//! either: the queue unmaps memory when HSA signals show that no agent uses it any more.
 //!
 //! # Memory model
 //!
 //! The rules for every type of this crate that reads, writes, fills or copies device memory, pool
 //! memory or locked memory:
 //!
-//! * The library never creates a slice of such memory, and no reference other than to single atomic bytes. It
+//! * The library creates no slice of this memory. Its only references into this memory are to single atomic bytes. It
 //!   copies bytes between this memory and the caller's own.
 //! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads and agents may therefore
 //!   read and write the same range at the same time. A race is not undefined behaviour. For each byte, a reader gets
 //!   the old value or a value that a writer stored; bytes of several writers may be mixed.
-//! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
-//!   accesses itself, with a lock or a channel.
-//! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
-//!   returns, with success or an error, and later accesses of the caller see their result.
+//! * These accesses synchronise nothing. If a program must not read half of a write, it orders its accesses itself,
+//!   with a lock or a channel.
+//! * Copies and fills by agents are outside Rust's memory model. When the call returns, with success or an error, these
+//!   copies and fills have ended, and later accesses of the caller see their result.
 //! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically.
 //!   Agents never access these bytes: they copy from and to other memory of this process, which the
 //!   library has locked for the call.
-//! * Memory of the program that an area maps
-//!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
-//!   unmapped. Therefore no reference to it is live while an agent writes to it. For memory that cannot
-//!   be borrowed, an unsafe function takes a pointer.
+//! * An area can map memory of the program
+//!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)). The area borrows this memory
+//!   mutably until it unmaps the memory. Therefore the program has no reference to the memory while an agent writes to
+//!   it. For memory that cannot be borrowed, an unsafe function takes a pointer.
 //! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts it to a
 //!   pointer, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself. It
 //!   creates no `&[u8]` of memory to which an agent, a thread or another process may write.
 //!
-//! The simulation copies with system calls of the kernel, which are outside Rust's memory model like an
-//! agent's copies.
+//! The simulation copies with system calls. Like an agent's copies, they are outside Rust's memory model.
 //!
 //! Calls log through [`tracing`] while they hold the locks of their reservation and of the loaded library: a subscriber
 //! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no call
@@ -121,8 +120,8 @@ use std::sync::Arc;
 /// Virtual memory management on one runtime. Cheap to clone; may be used from any thread. Concurrent accesses to memory
 /// are described in the [memory model](self#memory-model).
 ///
-/// Operations on different reservations rarely wait for each other: before ROCm 10, while one of them exports or
-/// imports; while the process has no free file descriptor; and for the page of the barrier
+/// Operations on different reservations wait for each other in three cases only: before ROCm 10, while one of them
+/// exports or imports; while the process has no free file descriptor; and while one of them waits for the GPUs
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
 /// mapped, allocated or reserved.
 ///
@@ -202,7 +201,7 @@ struct Shared {
     runtime: Runtime,
     profile: HipProfile,
     quirks: Quirks,
-    /// The quirks for which the runtime was tested, and the results.
+    /// The quirks that were probed for at opening, and the results.
     probes: Vec<Probe>,
     /// The unit of reservations.
     granule: usize,
@@ -251,7 +250,7 @@ impl Vmm {
         result.map_err(|kind| Error::new(operation, kind))
     }
 
-    /// Returns whether both are clones of the same `Vmm`.
+    /// Returns whether `self` and `other` are clones of one `Vmm`.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -266,12 +265,12 @@ impl Vmm {
         self.shared.profile
     }
 
-    /// Returns the quirks of the runtime that are worked around.
+    /// Returns the runtime's quirks that this `Vmm` works around.
     pub fn quirks(&self) -> Quirks {
         self.shared.quirks
     }
 
-    /// Returns the quirks that were looked for when this `Vmm` opened, and the results
+    /// Returns the quirks that this `Vmm` probed for when it was opened, and the results
     /// ([`VmmOptions::with_probing`]).
     pub fn probes(&self) -> &[Probe] {
         &self.shared.probes
@@ -283,8 +282,8 @@ impl Vmm {
     }
 }
 
-/// The mappings that an operation may change. An owned value expects its own mappings, because a call by
-/// address can have replaced them.
+/// The mappings that an operation may change. An owned value names its own mappings, because a call by address can have
+/// replaced them since.
 #[derive(Clone, Copy, Debug)]
 enum ExpectedMappings<'a> {
     /// Any mappings: the caller has passed addresses.

@@ -30,7 +30,7 @@ pub struct VmmOptions {
     pub(super) barrier: bool,
     /// Quirks to work around in addition to the quirks of the runtime's version.
     pub(super) more_quirks: Quirks,
-    /// When a `Vmm` tests for quirks.
+    /// On which runtimes opening a `Vmm` probes for quirks.
     pub(super) probing: Probing,
     /// The exact quirks to work around. Only an unsafe function sets this.
     pub(super) exact_quirks: Option<Quirks>,
@@ -85,35 +85,35 @@ impl VmmOptions {
     /// Waits at the end of each operation until the operation's changes of GPUs' page tables have taken effect. Off by
     /// default; [`with_page_tables`](Self::with_page_tables) includes it.
     ///
-    /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting,
-    /// a GPU that uses a mapping immediately after it was granted access can fault. A GPU whose access was revoked, or
+    /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting, a GPU's
+    /// access to a mapping can fault if it follows immediately after the grant. A GPU whose access was revoked, or
     /// whose memory was unmapped, can still use the memory for a while. An operation that changes no GPU's entries does
-    /// not wait. Each wait costs one call on `/dev/kfd`; where that file cannot be used, it costs `hsa_amd_memory_lock`
-    /// and `hsa_amd_memory_unlock` of a page.
+    /// not wait. Each wait makes one call on `/dev/kfd`. If `/dev/kfd` cannot be used, each wait calls
+    /// `hsa_amd_memory_lock` and `hsa_amd_memory_unlock` on one page instead.
     #[must_use]
     pub fn with_barrier(self, enabled: bool) -> Self {
         Self { barrier: enabled, ..self }
     }
 
-    /// Works around these quirks in addition to the known quirks of the runtime's version: for a vendor's build that
-    /// lacks a fix.
+    /// Works around these quirks in addition to the known quirks of the runtime's version. Use this for a vendor's
+    /// build that lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
         Self { more_quirks: quirks, exact_quirks: None, ..self }
     }
 
-    /// Sets whether opening a `Vmm` tests the runtime for quirks, or relies on the implementation and its version. By
-    /// default, every runtime but the simulation is tested. Only quirks whose test is harmless are tested, once for
-    /// each [`Runtime`](crate::Runtime). The test makes up to 20 runtime calls, copies nothing, and uses one granule of
-    /// a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the results that
-    /// contradict the version.
+    /// Sets whether opening a `Vmm` probes the runtime for quirks. Without probes, the quirks follow from the
+    /// implementation and its version. By default, every runtime except the simulation is probed. Probes are harmless,
+    /// and run once for each [`Runtime`](crate::Runtime). Together they make up to 20 runtime calls, copy nothing, and
+    /// use one granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the
+    /// results that contradict the version.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }
     }
 
-    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for
-    /// tests and benchmarks.
+    /// Works around exactly these quirks, whatever the runtime's version is, and without probes. Use this for tests and
+    /// benchmarks.
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the quirk makes

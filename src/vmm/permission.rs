@@ -13,15 +13,15 @@ impl Vmm {
     /// Sets the access of agents to adjacent whole mappings (`hipMemSetAccess`,
     /// `hsa_amd_vmem_set_access`).
     ///
-    /// Other agents keep their access; for an agent that is listed twice, the last descriptor counts. All
-    /// arguments are checked before the first change, and all changes are rolled back if the runtime fails.
-    /// From ROCm 6.4 on, one call of the runtime sets all adjacent mappings with the same change
+    /// Other agents keep their access. For an agent that is listed twice, the last descriptor counts. The call checks
+    /// all arguments before the first change. If the runtime fails, the call rolls back all changes. From ROCm 6.4 on,
+    /// one call of the runtime changes all adjacent mappings
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
     /// `mprotect` enforces a CPU's permission. A GPU's page table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
-    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested. The GPU keeps this
-    /// access until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    /// effect: AMD's driver maps the memory readable and writable, whatever was requested. The GPU keeps full access
+    /// until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
@@ -42,8 +42,8 @@ impl Vmm {
     /// Sets the access of agents to many ranges of whole mappings, all or nothing (`hipMemSetAccess`,
     /// `hsa_amd_vmem_set_access`).
     ///
-    /// Each range is an address and a size; otherwise as [`set_access`](Self::set_access). Other threads
-    /// observe a single step.
+    /// Each range is an address and a size, and must meet the conditions of [`set_access`](Self::set_access). Other
+    /// threads observe a single step.
     ///
     /// # Errors
     /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that
@@ -76,9 +76,9 @@ impl Vmm {
     /// Revokes all access of agents, including GPUs, to adjacent whole mappings. HIP has no such call.
     ///
     /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. If the access of every named agent
-    /// is [enforced](Vmm::enforcement), this is [`set_access`](Self::set_access) with [`Access::None`]. Otherwise
-    /// this method unmaps the memory, maps it again and grants access to all other agents again; no agent
-    /// may use the memory during the call. The contents stay.
+    /// is [enforced](Vmm::enforcement), this is [`set_access`](Self::set_access) with [`Access::None`]. Otherwise this
+    /// method unmaps the memory, maps it again, and grants access to all other agents again. The contents stay. No
+    /// agent may use the memory during the call.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
@@ -105,8 +105,8 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Applies a change to each range, sorted by address, if the ranges consist of the expected whole
-    /// mappings.
+    /// Applies the change of each range. The ranges are sorted by address. Fails if they do not consist of the
+    /// expected whole mappings.
     pub(super) fn set_access(
         &self,
         changes: &[(AddressRange, AccessChange)],
@@ -126,7 +126,7 @@ impl Shared {
         })
     }
 
-    /// Revokes all access of agents to ranges, if these consist of the expected whole mappings.
+    /// Revokes all access of agents to ranges. Fails if the ranges do not consist of the expected whole mappings.
     pub(super) fn revoke(
         &self,
         ranges: &[AddressRange],
@@ -185,8 +185,8 @@ impl Shared {
         descriptors.iter().map(change).collect()
     }
 
-    /// Checks that the expected mappings cover a range, and that an agent, or for `None` any CPU, was granted
-    /// access to all of it.
+    /// Checks that the expected mappings cover a range, and that an agent has at least this access to all of the
+    /// range. If `agent` is `None`, checks the access of this process's loads and stores.
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
@@ -210,7 +210,7 @@ impl Shared {
     }
 }
 
-/// Checks the ranges of a list, and sorts them by address.
+/// Converts a list to ranges, sorted by address. Rejects empty ranges and ranges that overflow.
 pub(super) fn sorted_ranges(
     list: &[(Address, usize)],
 ) -> Result<SmallVec<[AddressRange; 1]>, ErrorKind> {

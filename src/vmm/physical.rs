@@ -21,10 +21,10 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
-    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). Earlier
-    /// releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime imports it.
-    /// All agents can be granted access to the memory. A process that imports it sees memory of that GPU, because these
-    /// runtimes report the GPU as the owner.
+    /// ROCm 10 allocates memory [of the host](Location::Host) from a CPU's pool. With earlier releases, the driver of
+    /// the first GPU allocates the memory (GTT), and the runtime imports it. These releases report that GPU as the
+    /// owner, so a process that imports the memory sees memory of the GPU. All agents can be granted access to memory
+    /// of the host.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -49,7 +49,7 @@ impl Vmm {
     /// The memory is released when no reference and no mapping is left; until then its contents stay.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn release(&self, handle: Handle) -> Result<(), Error> {
         self.run(Operation::Release, |shared| shared.release(handle))
     }
@@ -72,11 +72,11 @@ impl Vmm {
     /// Returns the properties with which physical memory was created
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is that of the owner
-    /// that the runtime reports, or unknown.
+    /// For imported memory, the kind is pinned, and the type of shareable handle is the type that was imported. The
+    /// location is the owner that the runtime reports, or unknown.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn allocation_properties(&self, handle: Handle) -> Result<AllocationProperties, Error> {
         self.run(Operation::AllocationProperties, |shared| {
             shared.ledger.handles.with(handle, |record| record.properties)
@@ -86,7 +86,7 @@ impl Vmm {
     /// Returns the size of physical memory in bytes. HIP has no such call.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn allocation_size(&self, handle: Handle) -> Result<usize, Error> {
         self.run(Operation::AllocationProperties, |shared| {
             shared.ledger.handles.with(handle, |record| record.size)
@@ -156,7 +156,7 @@ impl Shared {
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
 
-    /// Returns whether the runtime has mapping types of dma-bufs, and PCIe devices can access all memory of the
+    /// Returns whether the runtime supports mapping types of dma-bufs and PCIe devices can access all memory of the
     /// owner.
     fn has_gpu_direct_rdma(&self, properties: &AllocationProperties) -> bool {
         let owner = properties.owner().map(usize::from);
@@ -185,7 +185,8 @@ impl Shared {
     /// Releases memory whose handle was removed. Quarantines the memory if that fails, or if a GPU may still use it.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory: its record was removed, and is dropped here.
+            // SAFETY: nothing references, maps or uses the memory. Its record was removed from the ledger, so no
+            // later code uses the handle.
             unsafe { native.handle_release(memory.native) }
         };
         let released = self.wait_for_gpus_if_due().and_then(|()| {

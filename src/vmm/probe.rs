@@ -1,7 +1,7 @@
-//! Tests the runtime for quirks when the first [`Vmm`](super::Vmm) opens on it.
+//! Probes the runtime for quirks when the first [`Vmm`](super::Vmm) opens on it.
 //!
-//! Makes at most 20 runtime calls on its own memory, and no copy. Does not test for quirks whose test could crash a
-//! defective runtime.
+//! The probes make at most 20 runtime calls, all on memory of their own, and copy nothing. There is no probe for a
+//! quirk if the probe could crash a runtime.
 
 use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
@@ -17,7 +17,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// When a [`Vmm`](super::Vmm) looks for quirks
+/// On which runtimes opening a [`Vmm`](super::Vmm) probes for quirks
 /// ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
 ///
 /// ```
@@ -28,17 +28,17 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Probing {
-    /// Never: the implementation and its version decide.
+    /// On no runtime: the quirks follow from the implementation and its version.
     Never,
-    /// On every runtime but the [simulation](crate::runtime::Implementation::Simulation), whose version is
-    /// always right.
+    /// On every runtime except the [simulation](crate::runtime::Implementation::Simulation), whose quirks always match
+    /// its version.
     #[default]
     IfNotSimulated,
     /// On every runtime.
     Always,
 }
 
-/// A quirk that was looked for, and the result ([`Vmm::probes`](super::Vmm::probes)).
+/// A quirk that the runtime was probed for, and the result ([`Vmm::probes`](super::Vmm::probes)).
 ///
 /// ```
 /// fn print_unexpected(vmm: &hsa_vmm::Vmm) {
@@ -52,16 +52,16 @@ pub enum Probing {
 pub struct Probe {
     /// The quirk.
     pub quirk: &'static Quirk,
-    /// Whether the implementation and its version are known to have the quirk.
+    /// Whether this version of this implementation is known to have the quirk.
     pub expected: bool,
-    /// Whether the runtime has the quirk. The library works around it only in this case.
+    /// Whether the probe found the quirk. The library works around the quirk only if the probe found it.
     pub found: bool,
 }
 
-/// The quirks that were looked for, and the quirks that were found.
+/// The quirks that the runtime was probed for, and the quirks that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
-    looked_for: Quirks,
+    probed: Quirks,
     found: Quirks,
 }
 
@@ -71,10 +71,10 @@ struct KeptFindings(OnceLock<Findings>);
 
 impl Attachment for KeptFindings {}
 
-/// Records a result: `record!(findings.unmap_keeps_memory = true)`.
+/// Records the result of one probe: `record!(findings.unmap_keeps_memory = true)`.
 macro_rules! record {
     ($findings:ident.$quirk:ident = $found:expr) => {
-        ($findings.looked_for.$quirk, $findings.found.$quirk) = (true, $found)
+        ($findings.probed.$quirk, $findings.found.$quirk) = (true, $found)
     };
 }
 
@@ -95,20 +95,20 @@ pub(super) fn choose_quirks(
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
     if matches!(implementation, Implementation::Unknown { .. }) {
-        // Only ROCm 7.2 has both quirks. No harmless call distinguishes it from later releases.
+        // ROCm 7.2 has both quirks, later releases only `unmap_keeps_memory`. No harmless call distinguishes them.
         quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
     }
     (quirks.union(options.more_quirks), probes)
 }
 
-/// Looks for quirks on a runtime whose known quirks are `expected`, unless that was done before. Returns nothing if
-/// memory or descriptors are exhausted.
+/// Returns the result of each probe, next to the result that the version predicts. Probes the runtime if it was not
+/// probed before. Returns nothing if memory or descriptors are exhausted.
 fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let kept_findings = runtime.attachment::<KeptFindings>();
     let known = kept_findings.0.get().copied();
     let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &kept_findings));
-    let looked_for = Quirks::KNOWN.iter().filter(|quirk| findings.looked_for.has(quirk));
-    let probes = looked_for.map(|quirk| {
+    let probed = Quirks::KNOWN.iter().filter(|quirk| findings.probed.has(quirk));
+    let probes = probed.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
         if expected != found && known.is_none() {
             crate::log::event!(WARN, quirk = quirk.name, expected, found, "the probe decides");
@@ -118,7 +118,8 @@ fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     probes.collect()
 }
 
-/// Looks for quirks, and keeps the findings unless a call failed. The next [`Vmm`](super::Vmm) then tries again.
+/// Probes for quirks, and keeps the findings. If a call fails, keeps nothing, so that the next [`Vmm`](super::Vmm)
+/// probes again.
 fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindings) -> Findings {
     let mut findings = Findings::default();
     // Without a free descriptor, a grant could abort the process.
@@ -127,7 +128,7 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindin
         return findings;
     }
     match crate::log::with_expected_failures(|| Prober::run(runtime, granule, &mut findings)) {
-        // If another thread has probed at the same time, the findings of one of the two are kept.
+        // If another thread has kept its findings in the meantime, drops the findings of this thread.
         Ok(()) => drop(kept_findings.0.set(findings)),
         Err(failure) => {
             crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
@@ -138,14 +139,14 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindin
 
 struct Prober<'a> {
     native: &'a Native,
-    /// The GPU whose memory is used.
+    /// The GPU whose memory the probes use.
     gpu: NativeAgent,
     /// Another GPU that can access that memory.
     peer: Option<NativeAgent>,
     /// The first CPU, if it can access that memory.
     cpu: Option<NativeAgent>,
     size: usize,
-    /// Whether other code has possibly mapped something at the reserved addresses.
+    /// Whether other code may have mapped memory at the reserved addresses.
     addresses_lost: Cell<bool>,
 }
 
@@ -173,7 +174,7 @@ impl Prober<'_> {
         let handle = native.call_shared(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
-        // Memory that may still be mapped is not released, and its addresses are not freed.
+        // If the memory may still be mapped, it is not released, and its addresses are not freed.
         let may_be_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
         let result = handle.and_then(|handle| {
@@ -187,9 +188,8 @@ impl Prober<'_> {
             mapped.and(sharing)
         });
         if may_be_mapped(&result) || prober.addresses_lost.get() {
-            // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3). When they stop, the tested
-            // releases leave reserved addresses in the address space. A later release could unmap them, and with them a
-            // foreign mapping.
+            // Stopping a runtime with live mappings can crash the process (ROCm 6.4.3). When the tested releases stop,
+            // they do not unmap reserved addresses. A later release could unmap them, and with them a foreign mapping.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
@@ -204,13 +204,13 @@ impl Prober<'_> {
         // SAFETY: the range is one mapping of the probe's own.
         let result = unsafe { self.native.set_access(base, self.size, &access) };
         if result.is_err() {
-            // A failed grant can leave a hole, too.
+            // A failed grant can leave an address-space hole.
             let _ = fill_hole(base, self.size);
         }
         result
     }
 
-    /// Maps the memory twice, changes access and unmaps it.
+    /// Maps the memory twice, changes the access to it, and unmaps it.
     fn probe_mappings(
         &self,
         base: usize,
@@ -230,7 +230,7 @@ impl Prober<'_> {
         let mut unmap = |address, length| {
             // SAFETY: nothing uses these mappings of the probe's own.
             let result = unsafe { self.native.unmap(address, length) };
-            // Fills a hole immediately, because foreign mappings can be created in it.
+            // Fills the hole immediately, before another thread maps memory in it.
             leaves_hole |= fill_hole(base, size).is_ok();
             result
         };
@@ -262,8 +262,8 @@ impl Prober<'_> {
         mapped_second
     }
 
-    /// Changes the access to the first mapping, and to the second, if there is one. Returns whether the runtime has
-    /// granted the CPU access.
+    /// Changes the access to the first mapping and, if it exists, to the second mapping. Returns whether the runtime
+    /// has granted the CPU access.
     fn probe_access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
         const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
         const READ_WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
@@ -273,14 +273,15 @@ impl Prober<'_> {
         if granted.is_empty() || self.grant(base, &granted).is_err() {
             return false;
         }
-        // A release with the quirk revokes the access of the other agents when a permission changes.
+        // A release with `set_access_drops_unnamed_agents` revokes the access of the other agents when a permission
+        // changes.
         let changed = self.grant(base, &[(self.gpu, READ_WRITE)]).is_ok()
             && self.grant(base, &[(self.gpu, READ)]).is_ok();
         if let Some(peer) = self.peer.filter(|_| changed) {
             let kept = self.native.access_of(base, peer).is_ok_and(|access| access == READ_WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
-            // If the grant succeeds, the quirk is not ruled out: some releases then corrupt the mapping
-            // (openxla/xla#46576).
+            // Does not record a successful grant, because some releases with the quirk return success, but corrupt the
+            // mapping (openxla/xla#46576).
             let owner_first = [(self.gpu, READ_WRITE), (peer, READ_WRITE)];
             if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
                 record!(findings.peer_after_owner_fails = true);

@@ -71,7 +71,7 @@ pub struct AllocationProperties {
     pub location: Location,
     /// The kind.
     pub kind: AllocationKind,
-    /// The types of handles as which the memory may be exported; exporting another type is an error.
+    /// The types of shareable handles that the memory may be exported as. Exporting another type is an error.
     pub handle_types: HandleType,
     /// Whether other PCIe devices, such as network adapters, may access the memory directly
     /// (`allocFlags.gpuDirectRDMACapable`).
@@ -79,13 +79,13 @@ pub struct AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Returns the properties of pinned memory of an agent, not shareable.
+    /// Returns the properties of pinned memory of an agent. The memory is not shareable.
     #[must_use]
     pub fn on(agent: AgentId) -> Self {
         Self::at(Location::Agent(agent))
     }
 
-    /// Returns the properties of pinned memory at a location, not shareable.
+    /// Returns the properties of pinned memory at a location. The memory is not shareable.
     #[must_use]
     pub fn at(location: Location) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Queries by address, lists, and names. In a forked child, queries and lists return nothing, because
-//! threads of the parent may have held the locks.
+//! Queries by address, lists, and names. In a forked child, queries and lists return nothing: a thread of the
+//! parent may have held a lock at the fork, and the child would wait for this lock forever.
 
 use super::ledger::{AddressRange, Ledger, MappedRange, not_mapped};
 use super::{
@@ -17,7 +17,7 @@ impl Vmm {
     }
 
     /// Returns start and size in bytes of the mapping that contains an address, if any (`hipMemGetAddressRange`).
-    /// Unlike [`mapping_at`](Self::mapping_at), does not return the access, and does not allocate.
+    /// Unlike [`mapping_at`](Self::mapping_at), this method does not allocate and does not return the access.
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
@@ -53,8 +53,8 @@ impl Vmm {
     /// Checks the invariants of the library's own state.
     ///
     /// # Errors
-    /// The invariant that does not hold: a defect of this library. Also an error in a
-    /// [forked child](crate::Runtime::has_forked), in which the check is not possible.
+    /// The invariant that does not hold, which is a defect of this library. In a [forked
+    /// child](crate::Runtime::has_forked), always returns an error, because the check is not possible there.
     pub fn check(&self) -> Result<(), BrokenInvariant> {
         let message = || "cannot check in a forked child; check in the parent".to_owned();
         let ledger = self.ledger().ok_or_else(|| BrokenInvariant(message()))?;
@@ -103,7 +103,7 @@ impl Vmm {
     /// Names physical memory. An empty name removes the name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
+    /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
     pub fn name_handle(&self, handle: Handle, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| {
             shared.ledger.handles.with(handle, |record| record.name = stored_name(name))
@@ -159,7 +159,7 @@ impl Shared {
         named.unwrap_or_else(|| Err(not_mapped(address.get())))
     }
 
-    /// Checks that the mappings of a range are the expected ones.
+    /// Checks that the mappings of a range are the expected mappings.
     pub(super) fn check_mapped(
         &self,
         range: AddressRange,

@@ -1,10 +1,10 @@
 //! Deviations of AMD's runtimes from their documentation.
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the affected
-//! implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a harmless call
-//! reveals; these results override the version. For an [unknown](Implementation::Unknown) runtime, the quirks found in
-//! this way are enabled, and `memory_returns_with_addresses` together with `unmap_keeps_memory`. Harmless workarounds
-//! of defects that can crash the process are also enabled. Callers can enable more quirks
+//! implementations and versions. Opening a `Vmm` [probes](crate::vmm::Probing) for the quirks that a harmless call
+//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, three kinds of
+//! quirks are enabled: the quirks that probes find, `memory_returns_with_addresses` if they find `unmap_keeps_memory`,
+//! and quirks that can crash the process and whose workaround is harmless. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix. Disabling
 //! the workaround of a quirk that the runtime has is unsafe.
 
@@ -32,10 +32,10 @@ pub struct Quirk {
     pub rocr: RangeInclusive<u16>,
     /// Whether AMD's `libhsa` on `rocddi` has the quirk (extension 1.33).
     pub rocddi: bool,
-    /// Whether the quirk is also worked around on a runtime of unknown implementation: only if the defect can crash the
-    /// process, and the workaround does not harm a correct runtime.
+    /// Whether the quirk is also enabled on a runtime of unknown implementation. This is set only if the defect can
+    /// crash the process and the workaround does not harm a correct runtime.
     pub if_unknown: bool,
-    /// Whether opening a `Vmm` can look for the quirk
+    /// Whether opening a `Vmm` can probe for the quirk
     /// ([`VmmOptions::with_probing`](crate::vmm::VmmOptions::with_probing)).
     pub probed: bool,
     field: fn(&mut Quirks) -> &mut bool,
@@ -155,8 +155,7 @@ quirks! {
 }
 
 impl Quirks {
-    /// Returns the quirks that are worked around on a runtime: those of its
-    /// [implementation](RuntimeInfo::implementation) and version.
+    /// Returns the known quirks of a runtime, by its [implementation](RuntimeInfo::implementation) and version.
     pub fn of_runtime(info: &RuntimeInfo) -> Self {
         let quirks_where = |enabled: fn(&Quirk) -> bool| {
             let mut quirks = Self::default();
@@ -167,7 +166,7 @@ impl Quirks {
             Implementation::Simulation if info.build.ends_with("(libhsa on rocddi)") => {
                 quirks_where(|quirk| quirk.rocddi)
             }
-            // Otherwise, the simulation behaves as the release of ROCr whose version it reports.
+            // A simulation that does not simulate rocddi behaves as the release of ROCr whose version it reports.
             Implementation::Rocr { .. } | Implementation::Simulation => {
                 Self::of_extension(info.extension)
             }
@@ -190,7 +189,7 @@ impl Quirks {
         quirks
     }
 
-    /// Returns the quirks that are in either set.
+    /// Returns the quirks that are in either of the two sets.
     pub fn union(mut self, other: Self) -> Self {
         for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
             self.set(quirk, true);
@@ -198,12 +197,12 @@ impl Quirks {
         self
     }
 
-    /// Returns whether a quirk is worked around.
+    /// Returns whether a quirk is in this set.
     pub fn has(mut self, quirk: &Quirk) -> bool {
         *(quirk.field)(&mut self)
     }
 
-    /// Enables or disables the workaround of a quirk.
+    /// Adds a quirk to this set, or removes it.
     pub fn set(&mut self, quirk: &Quirk, enabled: bool) {
         *(quirk.field)(self) = enabled;
     }

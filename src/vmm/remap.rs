@@ -14,14 +14,16 @@ use smallvec::SmallVec;
 use super::Mapping;
 
 impl Vmm {
-    /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
+    /// Exchanges the memory of two ranges without copying it. HIP has no such call.
     ///
-    /// Both ranges consist of whole mappings of the same sizes. The access to each address does not
-    /// change. No agent may use either range during the call; other threads observe a single step. Calls
-    /// `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    /// Both ranges consist of whole mappings. The mappings of one range have the same sizes, in the same order, as
+    /// the mappings of the other. The access to each address does not change. No agent may use either range during
+    /// the call. Other threads observe a single step. Calls `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and
+    /// `hsa_amd_vmem_set_access`.
     ///
-    /// Owned values, such as a [`Mapping`], lose their mappings in the ranges, as after [`unmap`](Self::unmap): their
-    /// calls return [`Problem::NotMapped`]. [`Mapping::exchange`] exchanges the memory of owned mappings.
+    /// Owned values, such as a [`Mapping`], lose their mappings in the ranges: their calls return
+    /// [`Problem::NotMapped`], as after [`unmap`](Self::unmap). To exchange the memory of owned mappings, call
+    /// [`Mapping::exchange`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the mappings' sizes differ, the
@@ -39,7 +41,7 @@ impl Vmm {
         })
     }
 
-    /// Moves the memory behind a range to an empty range, without copying it. HIP has no such call.
+    /// Moves the memory of a range to an empty range, without copying it. HIP has no such call.
     ///
     /// The source consists of adjacent whole mappings, and is empty afterwards. The access to the memory does
     /// not change. The destination may be in another reservation. No agent may use the memory during the
@@ -63,7 +65,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Exchanges the memory of two ranges, if both consist of the expected mappings.
+    /// Exchanges the memory of two ranges. Fails if the ranges do not consist of the expected mappings.
     pub(super) fn exchange(
         &self,
         to: AddressRange,
@@ -86,7 +88,7 @@ impl Shared {
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, offset, native, owner, .. } = *memory;
                 let serial = match by_address {
-                    // A new serial invalidates owned mappings, which do not refer to the new memory.
+                    // A new serial invalidates the owned mappings, which still refer to the old memory.
                     true => journal.containing(mapping.range())?.1.new_serial(),
                     false => mapping.serial,
                 };
@@ -106,8 +108,8 @@ impl Shared {
         .map_err(|kind| for_operand(kind, to))
     }
 
-    /// Moves the memory of a range, if it consists of the expected mappings. With a serial, the destination
-    /// must be in the reservation with this serial. Returns the serials of the moved mappings.
+    /// Moves the memory of `from`, which must consist of the expected mappings, to `to`. `reservation` is the serial
+    /// of the reservation that must contain `to`. Returns the serials of the moved mappings.
     pub(super) fn relocate(
         &self,
         to: AddressRange,
@@ -182,7 +184,7 @@ impl Shared {
     }
 }
 
-/// Adds the mappings of a range as targets, if they are the expected ones, and returns them.
+/// Adds the mappings of a range as targets, and returns them. Fails if they are not the expected mappings.
 fn add_expected(
     journal: &mut Journal<'_, '_>,
     range: AddressRange,

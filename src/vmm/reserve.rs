@@ -6,9 +6,9 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
-/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below the first
-/// GPU address, but cannot free them. The first GPU address is 16 MiB in older kernel drivers (`SVM_USER_BASE`), and 2
-/// MiB in newer drivers.
+/// The lowest start address that the library requests from the runtime. AMD's user-space driver can reserve addresses
+/// below the first GPU address, but cannot free them. The first GPU address is 16 MiB in older kernel drivers
+/// (`SVM_USER_BASE`), and 2 MiB in newer drivers.
 const MIN_ADDRESS: usize = 16 << 20;
 
 impl Vmm {
@@ -50,9 +50,9 @@ impl Vmm {
     /// `address` and `size` must be exactly those of the reservation, and nothing may be mapped in it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the address is not that of a reservation, the size is not its
-    /// size, or something is mapped; [`ErrorKind::Quarantined`] for a quarantined range, which is never
-    /// freed.
+    /// [`ErrorKind::InvalidArgument`] if no reservation starts at the address, the reservation has another size, or
+    /// something is mapped in it; [`ErrorKind::Quarantined`] if the reservation is quarantined, because such a
+    /// reservation is never freed.
     pub fn address_free(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::AddressFree, |shared| {
             let range = AddressRange::new(address, size)?;
@@ -64,7 +64,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Reserves addresses, at `preferred` if possible. With `exact`, fails if that is not possible.
+    /// Reserves addresses, at `preferred` if possible. If `exact`, fails if `preferred` is not available.
     pub(super) fn reserve(
         &self,
         size: usize,
@@ -104,7 +104,7 @@ impl Shared {
         unsafe { self.insert_reservation(AddressRange { start, size }) }
     }
 
-    /// Adds a range that the runtime has reserved to the ledger.
+    /// Adds to the ledger a range that the runtime has reserved.
     ///
     /// # Safety
     /// The runtime has just reserved the range, and nothing is mapped in it.
@@ -125,8 +125,8 @@ impl Shared {
             }
         }
         self.ledger.reservations.insert(range).map_err(|first_overlap| {
-            // The runtime has returned addresses that overlap another reservation of this library. This can
-            // only happen where the runtime left a hole in that reservation.
+            // The runtime has returned addresses that overlap another reservation of this library. This can only
+            // happen if the runtime has left a hole in the other reservation.
             let other = self.ledger.reservations.find(first_overlap);
             let failure = ErrorKind::ReservedTwice(Address::new(first_overlap));
             let quarantined_range = other.as_ref().map_or(range, |it| it.range());
@@ -157,8 +157,8 @@ impl Shared {
         }
         // SAFETY: the range was just reserved.
         unsafe { self.unreserve(address, size) }?;
-        // Reserves a range that is larger by the alignment and contains an aligned part, frees it, and
-        // reserves the aligned part by address. Tries again if another thread has reserved that part first.
+        // Reserves a range that is larger by `alignment`, so that it contains an aligned part of `size` bytes. Frees
+        // the range, and reserves the aligned part. Tries again if another thread has reserved that part first.
         let mut last_failure = nothing_left;
         for _ in 0..16 {
             let Some(larger_size) = size.checked_add(alignment) else { return Err(last_failure) };
@@ -175,7 +175,7 @@ impl Shared {
         Err(last_failure)
     }
 
-    /// Frees unusable addresses. If that fails, quarantines them.
+    /// Frees addresses that the ledger does not contain yet. If the runtime fails to free them, quarantines them.
     ///
     /// # Safety
     /// The runtime has just reserved exactly this range, and nothing is mapped in it.
@@ -188,7 +188,7 @@ impl Shared {
         })
     }
 
-    /// Frees a reservation, whose range must be exactly `range`.
+    /// Frees a reservation. Fails if its range is not exactly `range`.
     pub(super) fn free(
         &self,
         reservation: &Arc<ReservationRecord>,

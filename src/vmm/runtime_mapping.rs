@@ -2,9 +2,10 @@
 //!
 //! # Safety
 //!
-//! The unsafe functions of this module, and those that refer to it, change a mapping in the runtime and in this
-//! process. The caller holds the lock of the mapping's reservation (`ReservationGuard`). The range consists of whole
-//! mappings of this library, or was just unmapped. Otherwise the functions replace memory of other code.
+//! The unsafe functions of this module, and the unsafe functions whose documentation refers to this module, change a
+//! mapping in the runtime and in this process. The caller must hold the lock of the mapping's reservation
+//! (`ReservationGuard`). The range must consist of whole mappings of this library, or must have just been unmapped.
+//! Otherwise these functions replace memory of other code.
 
 use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
@@ -13,13 +14,13 @@ use crate::error::ErrorKind;
 use crate::native::{block_access, fill_hole};
 use rustix::io::Errno;
 
-/// Returns the error of addresses that are no longer reserved: a foreign mapping is possibly in the range.
+/// Returns the error for addresses that are no longer reserved, because a foreign mapping may be in the range.
 pub(super) fn hole_not_filled(range: AddressRange, errno: Errno) -> ErrorKind {
     ErrorKind::HoleNotFilled { address: range.address(), size: range.size, errno }
 }
 
 impl Shared {
-    /// Maps memory. No agent has access yet.
+    /// Maps memory, without access for any agent.
     ///
     /// # Safety
     /// The reservation is locked, the range is empty, and the handle counts the mapping.
@@ -47,7 +48,7 @@ impl Shared {
 
     /// Returns whether the runtime has this mapping.
     pub(super) fn is_mapped(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
-        // Queries an address inside, because AMD's runtime also finds a mapping by the address at its end.
+        // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
         self.call_shared(|native| native.is_mapped(inside, gpu.native))
@@ -73,14 +74,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the index of the GPU that owns the memory, if known. For the runtime, memory of the host belongs to
-    /// an unknown GPU, whose driver has allocated it.
+    /// Returns the index of the GPU that owns the memory, if known. For the runtime, the owner of host memory is the
+    /// GPU whose driver has allocated the memory; the library does not know which GPU this is.
     pub(super) fn gpu_owner(&self, mapping: &MappedRange) -> Option<u8> {
         mapping.owner.filter(|owner| !self.cpus.contains(usize::from(*owner)))
     }
 
-    /// Returns the GPUs that may be the owner of imported memory, if the owner is unknown and must be granted
-    /// access last.
+    /// If the runtime must grant the owner access last, but the owner is unknown, returns the GPUs that may be the
+    /// owner. Otherwise returns no GPU.
     pub(super) fn possible_owners(&self, mapping: &MappedRange) -> AgentSet {
         match self.quirks.peer_after_owner_fails && self.gpu_owner(mapping).is_none() {
             true => {

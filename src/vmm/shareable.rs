@@ -44,9 +44,9 @@ impl Vmm {
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.
     ///
-    /// Until ROCm 7.2, the runtime checks during the import whether the file is memory of an AMD GPU. ROCm 7.14 and
-    /// later check this when access is granted: not this method, but [`set_access`](Vmm::set_access) for a GPU then
-    /// rejects a dma-buf of another driver.
+    /// Up to ROCm 7.2, the runtime checks during the import whether the file is memory of an AMD GPU. ROCm 7.14 and
+    /// later check only when access is granted. With these releases, this method accepts a dma-buf of another driver,
+    /// and [`set_access`](Vmm::set_access) for a GPU rejects it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -88,8 +88,8 @@ pub(super) struct Exportable {
 }
 
 impl Shared {
-    /// Calls `export` with what `read` returns for a handle, if this type was requested when its memory was
-    /// created. The memory stays alive during the call.
+    /// Calls `read` with a handle's record, and `export` with the result. Fails if `handle_type` was not requested
+    /// when the memory was created. The memory stays alive during the call.
     pub(super) fn while_exporting<S, T>(
         &self,
         handle: Handle,
@@ -178,7 +178,8 @@ impl Shared {
         size: usize,
         not_importable: impl FnOnce() -> ErrorKind,
     ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
-        // A runtime that continues to use the descriptor needs a copy that no other code closes.
+        // If the runtime uses the descriptor after the import, the library imports a copy that no other code can
+        // close.
         let copy = match self.quirks.import_needs_descriptor {
             true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
             false => None,
@@ -187,7 +188,7 @@ impl Shared {
         let source = copy.as_ref().map_or(descriptor, |copy| copy.as_fd());
         let imported = self.call_exclusive(|native| native.import(source));
         let native = imported.map_err(|failure| match failure.status {
-            // The runtime returns these statuses also if no descriptor is free.
+            // The runtime returns these two statuses for invalid descriptors, and also if no descriptor is free.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors
@@ -211,7 +212,7 @@ impl Shared {
         let pool_owner = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))
         });
-        // If the runtime returns a pool that it does not list, and has one GPU, that GPU is the owner.
+        // If the pool belongs to no known agent and the runtime has one GPU, this GPU is the owner.
         let mut gpus = self.runtime.gpus();
         let only_gpu = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
@@ -231,9 +232,9 @@ pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno>
     size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
 }
 
-/// Returns whether no process can shrink a file: it is a dma-buf, or a memory file that is sealed against shrinking.
-/// The dma-bufs of the simulation and of the emulated driver are such memory files. A load or store beyond the end of
-/// a file that was shrunk raises SIGBUS.
+/// Returns whether no process can shrink a file. This holds for dma-bufs, and for memory files (memfd) that are
+/// sealed against shrinking. The dma-bufs of the simulation and of the emulated driver are sealed memory files. A
+/// load or store beyond the end of a file that was shrunk raises SIGBUS.
 fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
     // `DMA_BUF_MAGIC` and `TMPFS_MAGIC` (linux/magic.h).
     const DMA_BUF: u32 = 0x444d_4142;
@@ -247,9 +248,9 @@ fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Returns the size from `fstat` or, if `fstat` reported 0, from the end of the file. Linux reports the size of a
-/// dma-buf (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); older kernels only support seeking to its end
-/// (`dma_buf_llseek`).
+/// Returns the size that `fstat` reported. If this is 0, returns the offset of the end of the file: older kernels do
+/// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`). Newer kernels report the size
+/// (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
 fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
     let size = if reported == 0 { usize::try_from(end()?) } else { usize::try_from(reported) };
     size.map_err(|_| Errno::OVERFLOW)

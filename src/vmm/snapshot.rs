@@ -103,8 +103,9 @@ pub struct AccessEntry {
     pub agent: AgentId,
     /// The access that the caller has set.
     pub access: Access,
-    /// Whether the agent has more access than `access`: the runtime has granted this GPU access. The GPU can then read
-    /// and write until the access is [revoked](Vmm::revoke) or the memory unmapped.
+    /// Whether the agent can read and write although `access` permits less. This is the case if the runtime has
+    /// granted a GPU access and the library does not control the GPU's page table. The GPU keeps this ability until
+    /// the access is [revoked](Vmm::revoke) or the memory is unmapped.
     pub can_do_more: bool,
 }
 
@@ -146,8 +147,8 @@ impl Vmm {
     /// Returns a consistent snapshot of all reservations and mappings, by address, and of all physical memory
     /// that is referenced or mapped.
     ///
-    /// Does not wait for operations that are in progress in the runtime: the snapshot shows the state before
-    /// them. Empty in a [forked child](crate::Runtime::has_forked).
+    /// Does not wait for the runtime calls of other operations: the snapshot shows the state before an unfinished
+    /// operation. Empty in a [forked child](crate::Runtime::has_forked).
     ///
     /// ```
     /// # use hsa_vmm::{Runtime, Vmm};
@@ -185,7 +186,8 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Logs everything that the caller has not freed. Called when the last clone of the `Vmm` is dropped.
+    /// Logs the reservations and the physical memory that the caller has not freed. Called when the last clone of
+    /// the `Vmm` is dropped.
     pub(super) fn log_leaks(&self) {
         // Logs after the locks are released: a subscriber may call look-ups of another `Vmm`.
         let mut reservations = Vec::new();
@@ -250,7 +252,7 @@ impl Shared {
     }
 }
 
-/// Writes the requested access, and the access that the agent has in addition: `rw`, `r (can write)`.
+/// Writes the requested access, followed by any additional access: `rw`, `r (can write)`.
 impl fmt::Display for AccessEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.access, self.can_do_more) {

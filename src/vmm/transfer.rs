@@ -1,7 +1,7 @@
 //! Reads, writes, copies and fills mapped memory, by this process's loads and stores or by agents.
 //!
-//! Each call first locks the reservation and checks the ledger, so that an invalid address is an error and never a
-//! fault.
+//! Each call first locks the reservation and checks the ledger. Therefore an invalid address causes an error, and never
+//! a fault.
 
 use super::ledger::{AddressRange, MappedRange, ReservationGuard, locked_containing};
 use super::{Access, Address, ExpectedMappings, Shared, Vmm};
@@ -34,8 +34,8 @@ impl Vmm {
     /// twice, the contents of the destination are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a size of zero, or a range that is not completely mapped in one reservation.
-    /// Also if the agent lacks read access to the source or write access to the destination.
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, for a range that is not completely mapped in one reservation,
+    /// and if the agent lacks read access to the source or write access to the destination.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -106,8 +106,8 @@ impl Vmm {
     /// Fills a mapped range with a 32-bit value, by the agent that owns the memory, and waits for the end. `size` is in
     /// bytes, a multiple of four.
     ///
-    /// If the owner is unknown, or a CPU without write access, the first GPU with write access fills the memory. A GPU
-    /// fills by copies, because `hsa_amd_memory_fill` rejects virtual memory.
+    /// If the owner is unknown, or if it is a CPU without write access, the first GPU with write access fills the
+    /// memory. A GPU fills the memory by copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
@@ -230,7 +230,8 @@ impl Shared {
     }
 
     /// Calls `act` with the address of a range while its reservation is locked. Fails if the expected mappings do not
-    /// cover the range, or the agent (this process for `None`) lacks the access. Does nothing if the size is 0.
+    /// cover the range, or if the agent lacks the access. If `agent` is `None`, checks the access of this process
+    /// instead. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,
@@ -249,7 +250,8 @@ impl Shared {
     }
 }
 
-/// Names the destination in an error about the range `to`, and the source in other errors about an address.
+/// Names the argument in an error about an address: the destination if the error is about the range `to`, otherwise the
+/// source.
 pub(super) fn for_operand(kind: ErrorKind, to: AddressRange) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }
@@ -262,7 +264,7 @@ pub(super) fn for_operand(kind: ErrorKind, to: AddressRange) -> ErrorKind {
     kind.for_argument(argument)
 }
 
-/// Returns the ranges of destination and source, which have the same size.
+/// Returns the ranges of destination and source, each `size` bytes long.
 pub(super) fn two_ranges(
     destination: Address,
     source: Address,

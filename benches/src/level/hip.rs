@@ -1,4 +1,4 @@
-//! HIP's calls in C: either this library's, which are linked, or HIP's own, which are loaded at run time.
+//! HIP's calls in C. This library's functions are linked; HIP's own functions are loaded at run time.
 
 use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
@@ -127,13 +127,13 @@ enum Source {
     Loaded,
 }
 
-/// HIP's calls, of this library's C interface or of HIP's own library, and the objects of a round.
+/// HIP's calls, in this library's C interface or in HIP's own library, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct CInterface {
     functions: Functions,
     source: Source,
-    /// Whether import takes a pointer to the descriptor, as before HIP 7.1. Later releases take the descriptor, cast to
-    /// a pointer.
+    /// Whether import takes a pointer to the descriptor, as in HIP before 7.1. HIP 7.1 and later take the descriptor
+    /// itself, cast to a pointer.
     import_by_pointer: bool,
     grants: Vec<AccessDescriptor>,
     reserved: Vec<*mut c_void>,
@@ -156,7 +156,7 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl CInterface {
-    /// Uses this library's C interface, which opens the runtime of the target once more. A round makes `calls` calls
+    /// Uses this library's C interface, which opens the target's runtime a second time. A round makes `calls` calls
     /// of each operation.
     pub fn linked(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         Self::configure_linked(&target.backend)?;
@@ -377,7 +377,7 @@ impl Caller for CInterface {
                     call!(self.functions, hipMemRelease(handle))?;
                 }
             }
-            // HIP 6.4.3 adds no reference in `retain`: a release would free the memory.
+            // HIP 6.4.3 adds no reference in `retain`, so a release would free the memory.
             Source::Loaded => self.retained.clear(),
         }
         for handle in self.imported.drain(..) {

@@ -2,11 +2,11 @@
 
 use crate::runtime::SIZE;
 
-/// The maximum number of holes. With this number, the ledger's data about a hole has left the CPU caches before a later
-/// round uses the hole again.
+/// The maximum number of holes. This many holes are enough that the ledger's data about a hole has left the CPU caches
+/// before a later round uses the hole again.
 const MAX_HOLES: usize = 4096;
 
-/// The pages of a reservation: live mappings, and holes evenly distributed between them.
+/// The pages of a reservation. Most pages are live mappings; holes are evenly distributed between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub base: usize,
@@ -70,12 +70,12 @@ impl Layout {
         }
     }
 
-    /// Fills `addresses` with random mapped addresses. The round has mapped the holes `filled`, so they count as
-    /// mapped.
+    /// Fills `addresses` with random mapped addresses. `filled` are the holes that the round has mapped; they count as
+    /// mapped, too.
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());
-            // Only this hole or the next hole can be at the page.
+            // Only the hole `hole` or the next hole can be at this page.
             let hole = page * self.holes / self.pages();
             let is_hole =
                 (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);

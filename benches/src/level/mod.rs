@@ -1,4 +1,4 @@
-//! The levels: several interfaces, each with the same calls.
+//! The levels: interfaces that offer the same calls.
 
 pub(crate) mod hip;
 mod layout;
@@ -54,8 +54,8 @@ pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error
     format!("{call} returned {status}").into()
 }
 
-/// The calls of a level. `index` selects one of the reservations, allocations or handles that one measured round uses;
-/// `at` is an address.
+/// The calls of a level. `index` selects one of the reservations, allocations or handles of a round; `at` is an
+/// address.
 pub(crate) trait Caller {
     fn reserve(&mut self, index: usize) -> Outcome;
     fn create(&mut self, index: usize) -> Outcome;

@@ -99,7 +99,8 @@ impl Caller for OwnedCalls {
     }
 
     fn get_access(&mut self, at: usize) -> Outcome {
-        // A program with owned mappings does not look them up by address. `at` only selects a live mapping.
+        // A program with owned mappings does not look them up by address. Therefore `at` only selects one
+        // of the live mappings.
         let mapping = &self.live[at / SIZE % self.live.len()];
         black_box(mapping.access(self.gpus[0])?);
         Ok(())

@@ -32,13 +32,13 @@ fn amds_runtime_reaches_every_level() {
             for level in report["levels"].as_array().unwrap() {
                 let skips = level["level"].as_str().is_some_and(|level| skipped.contains(&level));
                 let expected = if skips { "skipped" } else { "reached" };
-                assert_eq!(level["status"], expected, "{release}, {machine}: {level:#}");
+                assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
                 let unlisted = level["asked_besides"].as_array().unwrap();
                 assert!(unlisted.is_empty(), "{release}: the table omits {unlisted:?}");
             }
             let probes = report["probes"].as_array().unwrap();
             let agree = probes.iter().all(|it| it["expected"] == it["found"]);
-            assert!(!probes.is_empty() && agree, "{release}, {machine}: {probes:#?}");
+            assert!(!probes.is_empty() && agree, "{release}, {profile}: {probes:#?}");
         }
     }
 }

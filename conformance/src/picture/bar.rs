@@ -2,7 +2,7 @@
 
 use super::svg::{self, LEFT, RIGHT, Svg, owner_class, text_width};
 use hsa_vmm::memory::PoolMemoryInfo;
-use hsa_vmm::report::{MappingRun, MemoryEntry, Report, ReservationEntry, Size};
+use hsa_vmm::report::{MemoryEntry, Report, ReservationEntry, ReservationPart, Size};
 use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
@@ -43,21 +43,21 @@ struct Part {
 impl Bar {
     pub fn of_reservation(report: &Report, reservation: &ReservationEntry) -> Self {
         let mapped = reservation.mapped_size();
-        let part = |run: &MappingRun<'_>| {
-            let mut part = match run.mapping {
+        let to_part = |from: &ReservationPart<'_>| {
+            let mut part = match from.mapping {
                 Some(it) => {
-                    let part = Part::of_memory(report, &it.name, it.agent, run.size, run.count);
+                    let part = Part::of_memory(report, &it.name, it.agent, from.size, from.count);
                     part.with_access(it.access.clone())
                 }
-                None => Part::hole(run.size, mapped > 0 && run.size / LONG_HOLE > mapped),
+                None => Part::hole(from.size, mapped > 0 && from.size / LONG_HOLE > mapped),
             };
-            part.tip = format!("+{:#x}: {}", run.offset, part.tip);
+            part.tip = format!("+{:#x}: {}", from.offset, part.tip);
             if reservation.quarantined {
                 part.class = "lost".to_owned();
             }
             part
         };
-        Self::of_parts(reservation.runs().iter().map(part).collect())
+        Self::of_parts(reservation.parts().iter().map(to_part).collect())
     }
 
     pub fn of_pool_memory(report: &Report, memory: &PoolMemoryInfo) -> Self {

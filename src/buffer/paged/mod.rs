@@ -27,8 +27,8 @@ use crate::vmm::Vmm;
 
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
-/// A paged KV cache needs this: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
-/// keep their addresses. Pages are counted from 0. A range of pages that starts after its end is an error
+/// For example, a paged KV cache: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
+/// keep their addresses. Page numbers begin at 0. A range of pages that starts after its end is an error
 /// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Concurrent
 /// accesses to memory are described in the [memory model](crate::vmm#memory-model).
 ///
@@ -115,7 +115,7 @@ impl PagedBuffer {
         Ok(self.core.address_of(page))
     }
 
-    /// Maps memory at pages (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`): at all of them or none.
+    /// Maps memory at pages (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`): at all of these pages or at none.
     ///
     /// Without [`VmmOptions::with_barrier`](crate::vmm::VmmOptions::with_barrier), a GPU's access can fault for a short
     /// time after the call.
@@ -142,8 +142,8 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps pages and releases or keeps their memory (`hipMemUnmap`, `hipMemRelease`): all of them or
-    /// none. No GPU may still use them.
+    /// Unmaps pages (`hipMemUnmap`), all or nothing. Releases their memory (`hipMemRelease`), or keeps it in the pool.
+    /// No GPU may still use the pages.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
@@ -159,12 +159,13 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Submits pages to a retire queue, all of them or none: they are unmapped when every signal has reached its
-    /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
+    /// Submits pages to a retire queue, all of them or none ([`RetireQueue::submit_many`]). The queue unmaps the pages
+    /// when every signal meets its condition. A kernel may still read the pages.
     ///
-    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. While they are
-    /// retiring, the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire
-    /// in time becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and cannot be used again.
+    /// The pages are [`PageState::Retiring`] until the queue has unmapped them. Then they are [`PageState::Empty`].
+    /// While they are retiring, the buffer does not read or change them, and they cannot be mapped. A page whose
+    /// signals do not fire in time becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and
+    /// cannot be used again.
     ///
     /// Each page counts as one mapping of the queue's [capacity](RetireQueue::capacity). The buffer can be dropped
     /// while pages are retiring: the queue keeps their memory and the addresses.
@@ -219,7 +220,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps the pages that were mapped ahead, and releases or keeps their memory.
+    /// Unmaps the pages that were mapped ahead. Releases their memory, or keeps it in the pool.
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap).
@@ -233,8 +234,8 @@ impl PagedBuffer {
     /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without
     /// copying it. No agent may access the addresses of the pages during the call.
     ///
-    /// Afterwards, the pages of this buffer are as after [`unmap`](Self::unmap), and the pages of the destination as
-    /// after [`map`](Self::map), with the destination's access.
+    /// After the call, the pages of this buffer are in the same state as after [`unmap`](Self::unmap). The pages of the
+    /// destination are in use, with the destination's access.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
@@ -252,16 +253,16 @@ impl PagedBuffer {
         transfer(Operation::MovePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Maps the memory of pages also at unmapped pages of this or another buffer, from page `first` on. Kernels may use
-    /// the pages of this buffer during the call.
+    /// Maps the memory of pages a second time, at unmapped pages of this or another buffer, from page `first` on.
+    /// Kernels may use the pages of this buffer during the call.
     ///
     /// Both buffers must have their memory at the same location, such as one GPU. To use the pages on another GPU,
-    /// grant it access to this buffer ([`grant`](Self::grant)), or copy them ([`Vmm::copy`]).
+    /// grant that GPU access to this buffer ([`grant`](Self::grant)), or copy the pages ([`Vmm::copy`]).
     ///
-    /// The pages of both buffers then map the same memory, each page with the access of its buffer. Each page can be
-    /// unmapped, moved, exchanged and shared again. The memory is released with its last page
-    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it writes to
-    /// a page with more than one user:
+    /// After the call, the pages of both buffers map the same memory, each page with the access of its buffer. Each
+    /// page can be unmapped, moved, exchanged and shared again. The memory is released when its last page is unmapped.
+    /// The library does not copy on write. Before the caller writes to a page with more than one user
+    /// ([`page_users`](Self::page_users)), the caller must copy it:
     ///
     /// ```
     /// # use hsa_vmm::buffer::PagedBuffer;
@@ -322,9 +323,9 @@ impl PagedBuffer {
         Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mapping_count()))
     }
 
-    /// Exchanges the memory of pages with that of as many pages of this or another buffer, from page `first` on,
-    /// without copying. The access to each page does not change. No agent may access the addresses of the pages of
-    /// either buffer during the call.
+    /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
+    /// `first` on, without copying. The access to each page does not change. No agent may access the addresses of the
+    /// pages of either buffer during the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
@@ -338,7 +339,7 @@ impl PagedBuffer {
         transfer(Operation::Exchange, (&self.core, pages), (&other.core, first))
     }
 
-    /// Grants agents access to all pages, including those mapped later (`hipMemSetAccess`), but at most
+    /// Grants agents access to all pages, including pages that are mapped later (`hipMemSetAccess`). Grants at most
     /// read access to the zero page. Other agents keep their access.
     ///
     /// # Errors
@@ -361,7 +362,7 @@ impl PagedBuffer {
     /// Revokes all access of agents, including GPUs. During the call, the other agents may have no access.
     ///
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
-    /// still use them. To revoke access to these, drain the queue first.
+    /// still use them. To revoke access to retiring pages, drain the queue first.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -374,7 +375,8 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Returns the access of an agent to pages that are mapped now or later, except [retiring](Self::retire) pages.
+    /// Returns the access of an agent to all pages, including pages that are mapped later, except
+    /// [retiring](Self::retire) pages.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
@@ -416,9 +418,11 @@ impl PagedBuffer {
         locked.part(Operation::Fill, offset, size)?.fill(value, size)
     }
 
-    /// Returns whether the zero page still contains only zeros; `true` without a zero page. If not, a GPU
-    /// has stored to a page that was not mapped. Reads the whole page; a CPU must have read access. If all pages are
-    /// mapped, reserves addresses for the zero page during the call.
+    /// Returns whether the zero page contains only zeros. If it does not, a GPU has stored to a page that was not
+    /// mapped. Returns `true` if there is no zero page.
+    ///
+    /// Reads the whole zero page; a CPU must have read access. If all pages of the buffer are mapped, the call maps the
+    /// zero page at other addresses to read it.
     ///
     /// # Errors
     /// As for [`Vmm::read`].
@@ -456,7 +460,7 @@ impl PagedBuffer {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        // The thread has the second reference to `core` until it ends or panics.
+        // The thread holds the second reference to `core` until the thread ends or panics.
         let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
         let mut locked = self.core.lock();
         locked.reclaim();

@@ -41,8 +41,8 @@ impl PagedBuilder {
     /// Maps a shared page of zeros at every page that is not mapped. Agents with access to the buffer can read these
     /// pages without a fault.
     ///
-    /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU changes all of them, because
-    /// AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
+    /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU succeeds, because AMD's driver
+    /// maps everything writable. The store then changes all unmapped pages ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
@@ -53,26 +53,25 @@ impl PagedBuilder {
     /// Makes a thread of the buffer map `pages` pages after the pages that the caller mapped last. A growing
     /// sequence then finds its next pages mapped. These pages count as used memory.
     ///
-    /// With a zero page the thread only creates the memory, as
-    /// [`with_handle_pool`](Self::with_handle_pool) does. Mapping ahead would replace a mapping of the zero
-    /// page that an agent may be reading.
+    /// If the buffer has a zero page, the thread only creates memory, as with
+    /// [`with_handle_pool`](Self::with_handle_pool). Mapping ahead would replace a mapping of the zero page that an
+    /// agent may be reading.
     pub fn with_pages_ahead(mut self, pages: usize) -> Self {
         self.pages_ahead = pages;
         self
     }
 
-    /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
-    /// wait for the runtime to create memory. The ready memory counts as used. More pages than the buffer has are
-    /// never kept ready.
+    /// Makes a thread of the buffer create memory in advance, so that memory for `pages` pages is ready. If enough
+    /// memory is ready, mapping does not wait for the runtime to create memory. Ready memory counts as used. The
+    /// thread never keeps more memory ready than the buffer has pages.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
         self.pooled_pages = pages;
         self
     }
 
-    /// Reserves the addresses, without memory except for the zero page (`hipMemAddressReserve`). The
-    /// capacity is rounded up to whole pages.
+    /// Reserves the addresses (`hipMemAddressReserve`). The capacity is rounded up to whole pages.
     ///
-    /// If the buffer has a zero page, this method maps the zero page at all pages.
+    /// If the buffer has a zero page, this method creates the zero page and maps it at all pages.
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
@@ -90,7 +89,7 @@ impl PagedBuilder {
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
-        // More memory could never be mapped, and would be missing elsewhere.
+        // The buffer could never map more memory than this, and other code would lack the memory.
         let pooled_pages = self.pooled_pages.max(self.pages_ahead - pages_ahead).min(page_count);
         let zero_page = if self.zero_page {
             let zero_page = Allocation::create(vmm, page_size, properties)?;
@@ -179,7 +178,8 @@ pub struct PagedStatistics {
     pub mapped: usize,
     /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// The number of pages in use, retiring or quarantined, minus the number of different handles that they map.
+    /// The number of pages in use, retiring or quarantined, minus the number of distinct handles that these pages
+    /// map.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -197,11 +197,11 @@ pub struct PagedStatistics {
     pub ready: usize,
     /// The highest number of pages that were in use at the same time.
     pub most_mapped: usize,
-    /// The number of times that a page came into use, whether it was mapped then or ahead.
+    /// The number of times that a page came into use, including pages that were mapped ahead.
     pub maps: u64,
-    /// The number of `maps` that found the page mapped ahead.
+    /// The number of times, among those in `maps`, that the page was already mapped ahead.
     pub found_ahead: u64,
-    /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
+    /// The number of times that a page was unmapped. A retired page counts when its queue has unmapped it.
     pub unmaps: u64,
     /// The number of times that a page was mapped ahead.
     pub mapped_ahead: u64,
@@ -209,13 +209,13 @@ pub struct PagedStatistics {
     pub failures_ahead: u64,
     /// The last failure of mapping ahead.
     pub last_failure_ahead: Option<Error>,
-    /// Whether a thread maps ahead.
+    /// Whether the thread that maps ahead is running.
     pub thread_runs: bool,
 }
 
 impl PagedStatistics {
-    /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory shared with
-    /// another buffer counts in both.
+    /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory that two
+    /// buffers share counts in each of them.
     pub fn memory_size(&self) -> usize {
         let zero_page = usize::from(self.has_zero_page);
         let retired = self.retiring + self.quarantined;

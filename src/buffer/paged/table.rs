@@ -14,16 +14,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// The memory of a page. Each page that maps the memory, of any buffer, holds one reference.
+/// The memory of a page. Each page that maps the memory, of this or another buffer, holds one reference.
 pub(super) type PageMemory = Arc<Allocation>;
 
-/// A page: its current state, or, in a [`Plan`], its new state without a mapping.
+/// A page. In a table, this is the page's current state. In a [`Plan`], it is the page's new state, without a
+/// mapping.
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
     /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, maps the zero page, or was retired and its memory is not kept.
+    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the pool does not keep its
+    /// memory.
     memory: Option<PageMemory>,
 }
 
@@ -68,7 +70,8 @@ pub(super) struct Table {
     /// The retired pages that their queues had not unmapped at the last call of `reclaim`.
     retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
-    /// The pages from which on the thread maps pages ahead.
+    /// The numbers of pages that follow mapped pages. The thread maps up to `pages_ahead` pages, beginning at each
+    /// of these numbers.
     pub ahead_from: BTreeSet<usize>,
     pub stopped: bool,
     counters: PagedStatistics,
@@ -86,7 +89,8 @@ impl PagedCore {
         LockedTable { core: self, table: lock(&self.table) }
     }
 
-    /// Locks the table, except in a forked child. Reclaims retired pages, unless the operation only accesses memory.
+    /// Locks the table. Fails in a forked child. Reclaims retired pages, except for an operation that only reads or
+    /// writes memory.
     pub fn lock_for(&self, operation: Operation) -> Result<LockedTable<'_>, Error> {
         self.vmm.runtime().check_not_forked().map_err(|kind| Error::new(operation, kind))?;
         let mut locked = self.lock();
@@ -100,7 +104,7 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
-    /// Checks that pages exist, and returns their range.
+    /// Checks that all pages of a range exist, and returns the range.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         if pages.start > pages.end {
             return Err(invalid(pages.start, Problem::StartAfterEnd(pages.end)));
@@ -131,8 +135,8 @@ impl PagedCore {
             let taken = self.pool.take(1);
             locked = self.lock();
             let result = taken.and_then(|memory| {
-                // While the table was unlocked, another thread may have mapped the page, or unmapped the
-                // page before it.
+                // While the table was unlocked, another thread may have mapped this page, or unmapped the previous
+                // page.
                 if locked.table.stopped || locked.next_ahead() != Some(page) {
                     self.pool.store(memory);
                     return Ok(());
@@ -162,7 +166,7 @@ impl LockedTable<'_> {
         self.table.pages.values().filter_map(|page| Some((page.state, page.mapping.as_ref()?)))
     }
 
-    /// Checks that pages can be mapped: that none is in use, lost, retiring or quarantined.
+    /// Checks that pages can be mapped: no page is in use, lost, retiring or quarantined.
     pub fn check_free(&self, pages: &Range<usize>) -> Result<(), ErrorKind> {
         for (&page, found) in self.table.pages.range(pages.clone()) {
             match found.state {
@@ -176,7 +180,7 @@ impl LockedTable<'_> {
         Ok(())
     }
 
-    /// Returns the mapping and the memory of a page, which must be in use.
+    /// Returns the mapping and the memory of a page. Fails if the page is not in use.
     pub fn mapping_and_memory(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
         match self.table.pages.get(&page) {
             Some(Page {
@@ -191,12 +195,13 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Returns the memory of pages, all of which must be in use.
+    /// Returns the memory of pages. Fails if a page is not in use.
     pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<PageMemory>, ErrorKind> {
         pages.clone().map(|page| Ok(self.mapping_and_memory(page)?.1.clone())).collect()
     }
 
-    /// Returns a part of the buffer. Its pages must be in use; for a read they may also map the zero page.
+    /// Returns a part of the buffer. Fails if a page of the part is not in use. Reads may also use pages that map
+    /// the zero page.
     pub fn part(
         &self,
         operation: Operation,
@@ -238,7 +243,7 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Unmaps the pages from `page` on that were mapped ahead and no longer follow a page in use.
+    /// Unmaps pages from `page` on that were mapped ahead, but that no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let count = self.core.pages_ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -252,7 +257,7 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Returns the next page to map ahead. Removes the entries of `ahead_from` that have no such page.
+    /// Returns the next page to map ahead. Removes entries of `ahead_from` for which there is no page to map.
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&start) = self.table.ahead_from.first() {
             let follows_mapped = start > 0 && self.state(start - 1) == PageState::Mapped;
@@ -292,7 +297,7 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Takes memory from the pool for `count` of these pages. If memory runs out, unmaps other pages that were
+    /// Takes memory for `count` pages from the pool. If memory runs out, unmaps pages outside `pages` that were
     /// mapped ahead, and tries again.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
@@ -310,13 +315,13 @@ impl LockedTable<'_> {
         Ok(taken.into_iter().map(Arc::new).collect())
     }
 
-    /// Returns the plan that maps the zero page at these pages, or unmaps them if there is no zero page.
+    /// Returns the plan that unmaps these pages. If there is a zero page, the plan maps it at these pages.
     pub fn plan_to_empty(&self, pages: impl IntoIterator<Item = usize>) -> Plan {
         let state = if self.core.zero_page.is_some() { PageState::Zero } else { PageState::Empty };
         pages.into_iter().map(|page| (page, Page::without_memory(state))).collect()
     }
 
-    /// Unmaps pages, all or none, and returns their memory to the pool.
+    /// Unmaps pages, all or none, and returns their memory to the pool. Maps the zero page there, if there is one.
     pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         let plan = self.plan_to_empty(pages);
         self.change(Operation::UnmapPages, plan)
@@ -347,8 +352,8 @@ impl LockedTable<'_> {
         old?.memory
     }
 
-    /// Stores the restored mapping of a page that could not be changed. Without a mapping, marks the page as
-    /// lost. Returns `true` if this call has marked it.
+    /// Stores the restored mapping of a page that could not be changed. If `mapping` is `None`, marks the page as
+    /// lost. Returns whether this call has marked the page.
     fn restore(&mut self, index: usize, mapping: Option<Mapping>) -> bool {
         let Table { pages, counters, .. } = &mut *self.table;
         let Some(page) = pages.get_mut(&index) else { return false };
@@ -362,8 +367,8 @@ impl LockedTable<'_> {
     }
 }
 
-/// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: the old memory of
-/// the pages, or the new memory after a failure.
+/// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: after success, the old memory
+/// of the pages; after a failure, the new memory.
 pub(super) fn commit(
     operation: Operation,
     changes: &mut [(&mut LockedTable<'_>, Plan)],

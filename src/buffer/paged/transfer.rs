@@ -4,8 +4,9 @@ use super::table::{LockedTable, Page, PagedCore, commit, invalid};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use core::ops::Range;
 
-/// Moves the memory of `pages` to other pages, shares it with them, or exchanges it with their memory, as `operation`
-/// says. The other pages are the same number of pages of this or another buffer, from page `first` on.
+/// Moves the memory of `pages` to other pages, shares it with the other pages, or exchanges it with their memory,
+/// depending on `operation`. The other pages are as many pages of `to`, from page `first` on. `from` and `to` can be
+/// the same buffer.
 pub(super) fn transfer(
     operation: Operation,
     (from, pages): (&PagedCore, Range<usize>),
@@ -56,7 +57,7 @@ pub(super) fn transfer(
     Ok(())
 }
 
-/// Checks that both ranges of pages exist, and that their pages can map each other's memory.
+/// Checks that both ranges of pages exist and do not overlap, and that their pages can map each other's memory.
 fn check_both(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),

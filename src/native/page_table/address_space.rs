@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 bitflags::bitflags! {
-    /// The permissions of a page-table entry. An access that is not permitted is a memory fault.
+    /// The permissions of a page-table entry. An access that the permissions forbid causes a memory fault.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct PagePermissions: u32 {
         const READ = abi::AMDGPU_VM_PAGE_READABLE;
@@ -45,12 +45,12 @@ unsafe impl Send for DrmDevice {}
 unsafe impl Sync for DrmDevice {}
 
 impl AddressSpace {
-    /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm uses another address space.
+    /// Opens the address space that ROCr uses for a GPU. Fails if this copy of libdrm uses another address space.
     pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, DriverError> {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
         let file = open_device(&path)?;
         let failed = |errno| DriverError::File { path: path.clone(), errno };
-        // Sets `O_NONBLOCK`, to recognise the file that this function has opened. Every duplicate of its descriptor has
+        // Sets `O_NONBLOCK` as a mark of the file that this function has opened. Every duplicate of its descriptor has
         // the flag.
         let flags = fcntl_getfl(&file).map_err(failed)?;
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
@@ -64,9 +64,9 @@ impl AddressSpace {
             DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
         let device = NonNull::new(device).ok_or(null_error)?;
         let drm_device = DrmDevice { library, device };
-        // If libdrm already has a device for this GPU, it returns that device, which has ROCr's file. Otherwise libdrm
-        // creates a device with the file that has the flag.
-        // SAFETY: libdrm keeps the descriptor open as long as the device, which `drm_device` owns.
+        // If libdrm already has a device for this GPU, libdrm returns that device, which has ROCr's file. Otherwise
+        // libdrm creates a device with the file that this function has marked. SAFETY: libdrm keeps the descriptor
+        // open as long as the device, which `drm_device` owns.
         let used_file = unsafe {
             BorrowedFd::borrow_raw((drm_device.library.get_fd)(drm_device.device.as_ptr()))
         };
@@ -80,7 +80,7 @@ impl AddressSpace {
         Ok(Self::Drm(drm_device))
     }
 
-    /// Imports memory. libdrm counts this import and ROCr's import of the same memory together.
+    /// Imports memory. libdrm has one counter for this import and ROCr's import of the same memory.
     pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, DriverError> {
         match self {
             Self::Drm(device) => device.import(memory).map(Buffer::Drm),
@@ -127,7 +127,7 @@ pub(crate) enum Buffer<'a> {
     },
 }
 
-/// A counted import of libdrm.
+/// An import of libdrm, which counts its references.
 #[derive(Debug)]
 pub(crate) struct DrmBuffer<'a> {
     device: &'a DrmDevice,
@@ -137,12 +137,13 @@ pub(crate) struct DrmBuffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// Replaces the entries of a range by those of the memory from `offset` on, with these permissions. The
-    /// call clears the entries before it writes them, and a GPU that uses the range during the call faults.
+    /// Makes the entries of a range point to the memory from `offset` on, with these permissions. The kernel clears
+    /// the old entries before it writes the new entries, so a GPU that uses the range during the call faults.
     ///
     /// # Safety
-    /// The range is a whole mapping that ROCr has made of this memory for this GPU. Otherwise ROCr's
-    /// unmap would leave entries behind, through which the GPU can access freed memory.
+    /// The range is a whole mapping that ROCr has made of this memory for this GPU. If the range is only a part, a
+    /// later call must replace the whole mapping. Otherwise ROCr's unmap would leave entries through which the GPU can
+    /// access freed memory.
     pub unsafe fn replace(
         &self,
         address: usize,

@@ -13,11 +13,11 @@ use std::fs::File;
 use std::path::Path;
 
 const PAGE_SIZE: usize = 4096;
-/// The size of the address range of the page: a multiple of every page size of Linux.
+/// The size in bytes of the address range of the page. It is a multiple of every page size of Linux.
 const RESERVED_SIZE: usize = 64 << 10;
 
-/// A way to wait until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no TLB
-/// contains old entries.
+/// A way to wait until all earlier changes of GPUs' page tables have taken effect. After the wait, the entries are
+/// written, and no TLB contains old entries.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     Kfd(KfdPage),
@@ -34,10 +34,11 @@ impl Barrier {
     }
 }
 
-/// A page of system memory that only this type uses. Each wait maps the page or, if the page is mapped, unmaps it. Both
-/// calls wait for all earlier changes of the page tables of `gpus`, and flush their TLBs.
+/// A page of system memory that only this type uses. A wait maps the page on the GPUs; the next wait unmaps it. Mapping
+/// and unmapping both wait for all earlier changes of the page tables of `gpus`, and flush their TLBs.
 ///
-/// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
+/// Mapping a mapped page would not wait, because amdkfd skips GPUs that already have the page. Therefore waits
+/// alternate between the two calls.
 #[derive(Debug)]
 pub(crate) struct KfdPage {
     kfd: File,
@@ -54,7 +55,7 @@ pub(crate) struct KfdPage {
 enum State {
     Unmapped,
     Mapped,
-    /// A call has failed for some GPUs.
+    /// A call has failed, so that the page may be mapped on some GPUs.
     Unknown,
 }
 
@@ -62,7 +63,7 @@ enum State {
 const RETRIED: &[Errno] = &[Errno::INTR];
 
 impl KfdPage {
-    /// Allocates the page for some GPUs, given by their identifiers on `/dev/kfd`.
+    /// Allocates the page for some GPUs. `gpus` are their identifiers on `/dev/kfd`.
     pub fn open(gpus: &[u32]) -> Result<Self, DriverError> {
         let kfd = open_device(Path::new("/dev/kfd"))?;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
@@ -114,7 +115,7 @@ impl KfdPage {
     fn unmap(&self) -> Result<(), DriverError> {
         let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x19);
         let argument = &mut self.argument();
-        // SAFETY: as above; UNMAP_MEMORY_FROM_GPU has the same argument.
+        // SAFETY: this is the argument of UNMAP_MEMORY_FROM_GPU, and the list lives until the call returns.
         unsafe { ioctl(&self.kfd, "UNMAP_MEMORY_FROM_GPU", opcode, argument, RETRIED) }
     }
 
@@ -129,7 +130,7 @@ impl KfdPage {
 }
 
 impl KfdPage {
-    /// Unmaps the page if a GPU may have it, and frees it.
+    /// Frees the page. First unmaps it if it may be mapped on a GPU.
     fn free(&mut self) -> Result<(), DriverError> {
         let state = *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if state != State::Unmapped {
@@ -147,17 +148,18 @@ impl Drop for KfdPage {
         if self.page != 0
             && let Err(error) = self.free()
         {
-            // The addresses stay reserved, because a GPU may still have the page there.
+            // The addresses stay reserved, because the page may still be mapped there on a GPU.
             crate::log::event!(WARN, %error, "a page was not freed");
             return;
         }
-        // SAFETY: `open` has reserved the range, and no GPU has the page any more.
+        // SAFETY: `open` has reserved the range, and the page is not mapped on any GPU.
         let _ =
             unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED_SIZE) };
     }
 }
 
-/// A page of this process that each wait pins for the GPUs and unpins (`hsa_amd_memory_lock`). Nothing else uses it.
+/// A page of this process. Each wait locks the page for the GPUs, and unlocks it (`hsa_amd_memory_lock`). No other code
+/// uses the page.
 #[derive(Debug)]
 pub(crate) struct PinnedPage {
     page: Mutex<Box<Page>>,
@@ -190,8 +192,8 @@ impl PinnedPage {
         Ok(page)
     }
 
-    /// Waits by locking the page. A page that cannot be unlocked is leaked: locking it again would only count
-    /// another lock, and not wait.
+    /// Waits by locking and unlocking the page. If the page cannot be unlocked, leaks it and allocates another page:
+    /// locking it again would only increment a counter, and would not wait.
     fn wait(&self, native: &Native) -> Result<(), Failure> {
         let mut page = lock(&self.page);
         let start = page.0.as_ptr().expose_provenance();

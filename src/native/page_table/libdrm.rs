@@ -6,11 +6,11 @@ use hsa_sys::table::Required;
 use libloading::os::unix::{Library, RTLD_NOW};
 use rustix::io::Errno;
 
-/// The names of libdrm. AMD's builds rename their copy, and ROCr then uses that copy, even if another library
-/// in the process has loaded the system's libdrm.
+/// The names of libdrm. AMD's builds of ROCr use a renamed copy of libdrm, even if another library in the process has
+/// loaded the system's libdrm.
 const NAMES: [&str; 2] = ["librocm_sysdeps_drm_amdgpu.so.1", "libdrm_amdgpu.so.1"];
 
-/// The functions of a loaded libdrm, which stays loaded.
+/// The functions of a loaded copy of libdrm. The copy stays loaded while this value lives.
 #[derive(Debug)]
 pub(crate) struct Libdrm {
     pub name: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Libdrm {
 }
 
 impl Libdrm {
-    /// Returns every loaded copy with the needed functions. The first is the copy that ROCr most likely uses. Loads no
+    /// Returns every loaded copy that has the needed functions, first the copy that ROCr most likely uses. Loads no
     /// library.
     pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
         let (mut found, mut failure) = (Vec::new(), DriverError::NoLibrary);

@@ -1,16 +1,18 @@
 //! Changes entries of GPUs' page tables, and waits until changes have taken effect.
 //!
-//! ROCr passes permissions to libdrm's `amdgpu_bo_va_op`, which drops them. The kernel supports permissions and
-//! offsets. This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
-//! file for each GPU, with the GPU's address space ([`AddressSpace`]). It counts ROCr's and this library's imports of
-//! memory together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would also close ROCr's
+//! ROCr passes permissions to libdrm's `amdgpu_bo_va_op`, which ignores them. The kernel supports permissions and
+//! offsets. Therefore this module calls other functions of the copy of libdrm that ROCr has loaded ([`Libdrm`]). For
+//! each GPU, that copy has one DRM file, with the GPU's address space ([`AddressSpace`]). For each imported memory,
+//! it has one counter for the imports of ROCr and of this library ([`Buffer`]). This module does not call
+//! `PRIME_FD_TO_HANDLE` itself: the kernel does not count these calls, and closing the handle would also close ROCr's
 //! handle.
 //!
 //! Two facts about the kernel determine when a change has taken effect:
 //!
-//! * If the CPU can access all memory of a GPU, the CPU writes the entries before `GEM_VA` returns, but
-//!   nothing flushes the GPU's TLB.
-//! * Otherwise SDMA jobs write the entries after `GEM_VA` has returned.
+//! * If the CPU can access all memory of a GPU, the kernel writes the entries before `GEM_VA` returns, but it does
+//!   not flush the GPU's TLB.
+//! * If the CPU cannot access all memory of a GPU, the GPU's SDMA engine writes the entries after `GEM_VA` has
+//!   returned.
 //!
 //! Mapping or unmapping a page through `/dev/kfd` waits for all earlier changes of the address space and
 //! flushes the TLB ([`KfdPage`]). Without `/dev/kfd`, the runtime locks and unlocks a page ([`PinnedPage`]).
@@ -58,7 +60,7 @@ pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
     opened.map_err(|error| DriverError::file(path.to_owned(), &error))
 }
 
-/// Makes an `ioctl`, and repeats it after each error in `retried`.
+/// Calls `ioctl`. Repeats the call after each error in `retried`.
 ///
 /// # Safety
 /// The call with this opcode has this argument.

@@ -13,7 +13,7 @@ const HALF: usize = 2 << 20;
 const SIZE: usize = 2 * HALF;
 
 /// AMD's runtime, its GPUs, and two mappings of memory of the first GPU.
-struct Machine {
+struct RuntimeWithMemory {
     native: Native,
     gpus: Vec<(NativeAgent, KernelGpu)>,
     memory: MappedMemory,
@@ -61,7 +61,7 @@ fn map_memory(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Mapped
     MappedMemory { address, handle, descriptor }
 }
 
-impl Machine {
+impl RuntimeWithMemory {
     fn new(fixture: &Fixture) -> Self {
         let native = start(fixture);
         let gpus = gpus(&native);
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// Reads a byte with a GPU, without a call that changes page tables before the read.
+    /// Reads a byte with a GPU. Makes no call that changes page tables before the read.
     fn read(&self, gpu: usize, address: usize) -> u8 {
         let engine = CopyEngine::Agent(self.gpus[gpu].0);
         let mut byte = [0];
@@ -147,21 +147,22 @@ fn emulation(keys: &str) -> Emulation {
 fn replace_changes_entries_of_one_gpu() {
     let name = "native::page_table::tests::replace_changes_entries_of_one_gpu";
     run_on_releases(name, &emulation("split_bug=on"), |fixture| {
-        let machine = Machine::new(fixture);
-        let address = machine.memory.address;
-        let [first, second] = [0, 1].map(|gpu| machine.gpus[gpu].1.render_minor);
+        let runtime = RuntimeWithMemory::new(fixture);
+        let address = runtime.memory.address;
+        let [first, second] = [0, 1].map(|gpu| runtime.gpus[gpu].1.render_minor);
         let (read, write) = (PagePermissions::READ, PagePermissions::WRITE);
         for gpu in [0, 1] {
-            let (space, changed) = (machine.space(gpu), machine.gpus[gpu].1.render_minor);
+            let (space, changed) = (runtime.space(gpu), runtime.gpus[gpu].1.render_minor);
             let other = if gpu == 0 { second } else { first };
             for (permissions, letters) in
                 [(read, "r--"), (PagePermissions::empty(), "---"), (read | write, "rw-")]
             {
-                let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
-                // SAFETY: changes nothing: the range extends past the end of the memory, so the call fails.
+                let buffer = space.import(runtime.memory.descriptor.as_fd()).unwrap();
+                // SAFETY: the range extends past the end of the memory, so the call fails and changes
+                // nothing.
                 let too_large = unsafe { buffer.replace(address, SIZE, HALF, permissions) };
                 assert!(too_large.is_err());
-                // SAFETY: the whole mapping; no GPU uses it.
+                // SAFETY: the range is the whole mapping, and no GPU uses it.
                 unsafe { buffer.replace(address, SIZE, 0, permissions) }.unwrap();
                 drop(buffer);
                 assert_eq!(entry(changed, address), Some(format!("0x0 {letters}")));
@@ -169,7 +170,7 @@ fn replace_changes_entries_of_one_gpu() {
                 assert_eq!(entry(other, address).as_deref(), Some(unchanged));
             }
         }
-        machine.end();
+        runtime.end();
     });
 }
 
@@ -178,29 +179,30 @@ fn replace_changes_entries_of_one_gpu() {
 fn barrier_waits_for_late_writes() {
     let name = "native::page_table::tests::barrier_waits_for_late_writes";
     run_on_releases(name, &emulation("pte_delay=600s,tlb=on"), |fixture| {
-        let machine = Machine::new(fixture);
-        let barrier = machine.barrier();
+        let runtime = RuntimeWithMemory::new(fixture);
+        let barrier = runtime.barrier();
         // Without this wait, the copies of `write_pattern` would fault.
         barrier.wait().unwrap();
-        machine.write_pattern();
-        let address = machine.memory.address;
-        let space = machine.space(0);
-        let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
+        runtime.write_pattern();
+        let address = runtime.memory.address;
+        let space = runtime.space(0);
+        let buffer = space.import(runtime.memory.descriptor.as_fd()).unwrap();
         for offset in [HALF, 0, HALF, 0] {
-            // SAFETY: the start of the whole mapping, which is replaced as a whole below; no GPU uses it.
+            // SAFETY: the range is the first half of the mapping, and no GPU uses it. A call below
+            // replaces the whole mapping.
             unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
-            let before = machine.read(0, address);
+            let before = runtime.read(0, address);
             barrier.wait().unwrap();
-            let after = machine.read(0, address);
+            let after = runtime.read(0, address);
             assert_eq!(after, if offset == 0 { 1 } else { 2 }, "after {before}");
             assert_ne!(before, after, "the driver writes late");
-            assert_eq!(machine.read(1, address), 1, "the other GPU");
+            assert_eq!(runtime.read(1, address), 1, "the other GPU");
         }
-        // SAFETY: the whole mapping; no GPU uses it.
+        // SAFETY: the range is the whole mapping, and no GPU uses it.
         unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         drop(buffer);
         drop((space, barrier));
-        machine.end();
+        runtime.end();
     });
 }
 
@@ -208,18 +210,19 @@ fn barrier_waits_for_late_writes() {
 fn barrier_flushes_the_tlb() {
     let name = "native::page_table::tests::barrier_flushes_the_tlb";
     run_on_releases(name, &emulation("tlb=on"), |fixture| {
-        let machine = Machine::new(fixture);
-        let barrier = machine.barrier();
-        machine.write_pattern();
-        let address = machine.memory.address;
-        let [space, peer] = [0, 1].map(|gpu| machine.space(gpu));
-        let descriptor = machine.memory.descriptor.as_fd();
+        let runtime = RuntimeWithMemory::new(fixture);
+        let barrier = runtime.barrier();
+        runtime.write_pattern();
+        let address = runtime.memory.address;
+        let [space, peer] = [0, 1].map(|gpu| runtime.space(gpu));
+        let descriptor = runtime.memory.descriptor.as_fd();
         let buffers = [space.import(descriptor).unwrap(), peer.import(descriptor).unwrap()];
-        let read = || [0, 1].map(|gpu| machine.read(gpu, address));
+        let read = || [0, 1].map(|gpu| runtime.read(gpu, address));
         assert_eq!(read(), [1, 1]);
         for offset in [HALF, 0, HALF, 0] {
             for buffer in &buffers {
-                // SAFETY: as above.
+                // SAFETY: the range is the first half of the mapping, and no GPU uses it. A call
+                // below replaces the whole mapping.
                 unsafe { buffer.replace(address, HALF, offset, PagePermissions::READ) }.unwrap();
             }
             barrier.wait().unwrap();
@@ -227,12 +230,12 @@ fn barrier_flushes_the_tlb() {
             assert_eq!(read(), [expected; 2], "one barrier for both GPUs");
         }
         for buffer in &buffers {
-            // SAFETY: the whole mapping; no GPU uses it.
+            // SAFETY: the range is the whole mapping, and no GPU uses it.
             unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
         }
         drop(buffers);
         drop((space, peer, barrier));
-        machine.end();
+        runtime.end();
     });
 }
 
@@ -250,10 +253,11 @@ fn concurrent_imports_keep_runtime_handles() {
             let MappedMemory { address, handle, descriptor } =
                 map_memory(&native, pool, &[gpus[0].0]);
             let buffer = space.import(descriptor.as_fd()).unwrap();
-            // SAFETY: the whole mapping; no GPU uses it.
+            // SAFETY: the range is the whole mapping, and no GPU uses it.
             unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
             assert_eq!(entry(gpus[0].1.render_minor, address).as_deref(), Some("0x0 r--"));
-            // Freed before or after ROCr's import: the last of the two closes the handle.
+            // In even rounds, frees this import after ROCr's unmap, otherwise before. The last import
+            // that is freed closes the handle.
             let freed_last = if number % 2 == 0 { Some(buffer) } else { None };
             // SAFETY: nothing uses the mapping or the memory any more.
             native.call_shared(|native| unsafe {

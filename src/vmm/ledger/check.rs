@@ -1,8 +1,7 @@
 //! The 22 invariants of the ledger, the code that ensures each, and its test.
 //!
-//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug builds also
-//! check the mappings of a reservation after every step. The function that performs a step ensures the invariants of
-//! the step. The code around the ledger ensures the invariants of memory, descriptors and threads.
+//! [`Vmm::check`](crate::Vmm::check) calls [`Ledger::check`], which checks the invariants 1, 3 and 8. Debug builds also
+//! check the mappings of a reservation after each change, if there are at most 64.
 //!
 //! | | invariant | ensured by | tested by |
 //! |---|---|---|---|
@@ -35,11 +34,11 @@ use crate::handle::Handle;
 use std::collections::{BTreeSet, HashMap};
 
 impl Ledger {
-    /// Checks the invariants, and returns a message about the first one that does not hold. Steps of other
-    /// threads wait for the check.
+    /// Checks invariants 1, 3 and 8, and returns a message about the first one that does not hold. Other threads cannot
+    /// change mappings meanwhile.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
-            // While an operation runs, a handle can count a mapping that is not in the map yet.
+            // While an operation runs, a handle can count a mapping that the operation has not inserted yet.
             let writers: Option<Vec<_>> = all.iter().map(|it| it.reservation.try_lock()).collect();
             let mut end = 0;
             let mut mapped: HashMap<Handle, u32> = HashMap::new();

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Physical memory, alive while it is referenced, mapped or used.
 ///
-/// The record owns the runtime's handle, which is released only with a record that was removed from [`Handles`].
+/// The record owns the runtime's handle. Only code that has removed the record from [`Handles`] releases the
+/// runtime's handle.
 #[derive(Debug)]
 pub(crate) struct HandleRecord {
     pub size: usize,
-    /// The unit of sizes and addresses of its mappings.
+    /// The unit of sizes and addresses of the memory's mappings, in bytes.
     pub granule: usize,
     pub properties: AllocationProperties,
     /// The index of the agent that owns the memory, if known: a CPU for memory of the host.
@@ -74,10 +75,11 @@ struct Shard(Mutex<Records>);
 
 const SHARD_COUNT: usize = 16;
 
-/// The size of the blocks in which a table takes handle numbers.
+/// The number of handle numbers in a block. A table takes one block at a time.
 const BLOCK_SIZE: u64 = 1 << 24;
 
-/// The next block of numbers in this process. Block 0 is not used, because 0 is the null handle.
+/// The index of the next unused block in this process. Block 0 is not used, because its first number is the
+/// null handle.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
 /// The generator of the numbers of one table's handles. Each number is unique in the process.
@@ -181,8 +183,8 @@ impl Handles {
         all.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Decrements a counter of a record by calling `act`. If all counters are then 0, removes and returns the
-    /// record: the caller releases the memory.
+    /// Calls `act`, which decrements a counter of the record. If all counters are then 0, removes and returns
+    /// the record. The caller must release the memory.
     #[must_use = "the memory is to be released"]
     pub fn decrement(
         &self,
@@ -195,8 +197,8 @@ impl Handles {
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference; otherwise as [`decrement`](Self::decrement). A handle without references is invalid.
-    /// [`restore`](Self::restore) makes it valid again.
+    /// Drops a reference, and removes and returns the record as [`decrement`](Self::decrement) does. Fails if
+    /// the handle has no reference.
     pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
         let mut is_referenced = false;
         let removed = self.decrement(handle, |record| {
@@ -211,7 +213,8 @@ impl Handles {
         self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
-    /// Adds a reference to a live handle. Returns whether that succeeded.
+    /// Adds a reference to a live handle. Returns whether the handle is live and the counter did not
+    /// overflow.
     pub(super) fn retain(&self, handle: Handle) -> bool {
         let increment = |record: &mut HandleRecord| {
             let references = record.references.checked_add(1);
@@ -226,8 +229,8 @@ impl Handles {
         self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
     }
 
-    /// Checks the counts of each handle against the number of its existing mappings. With `in_progress`, a
-    /// handle may also count mappings that are being created.
+    /// Compares the count of mappings in each handle with `mapped`, the number of its existing mappings. If
+    /// `in_progress`, a handle may also count mappings that are being created.
     pub(super) fn check(
         &self,
         mapped: &HashMap<Handle, u32>,

@@ -16,8 +16,8 @@ pub(crate) struct MappedRange {
     pub start: usize,
     pub size: usize,
     pub handle: Handle,
-    /// Where the mapped part of the memory begins. If the offset is not 0, GPUs have access to this part only because
-    /// the library controls their page tables.
+    /// The start of the mapped part in the memory, in bytes. If this is not 0, the library writes the GPUs' page
+    /// tables, because the runtime ignores offsets.
     pub offset: usize,
     /// Unique in the process, unlike the address.
     pub serial: u64,
@@ -44,7 +44,7 @@ pub(super) struct Entry {
     owner: Option<u8>,
     /// The offset in units of [`OFFSET_UNIT`], which keeps entries small.
     offset: u32,
-    /// Its slot in [`AccessStates`].
+    /// The slot of its access in [`AccessStates`], or [`AccessStates::NO_ACCESS`].
     pub access: u8,
 }
 
@@ -149,13 +149,13 @@ impl Mappings {
         Some(self.access.get(entry.access, entry.serial).requested.get(agent))
     }
 
-    /// Returns the mapping of exactly a range, the usual case; `None` if there is no such mapping.
+    /// Returns the mapping whose addresses are exactly a range; `None` if there is no such mapping.
     pub fn exact(&self, range: AddressRange) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(self.mapped_range(range.start, entry))
     }
 
-    /// Returns the mappings of a range, which must consist of adjacent whole mappings.
+    /// Returns the mappings of a range. Fails if the range does not consist of adjacent whole mappings.
     pub fn adjacent(
         &self,
         range: AddressRange,
@@ -190,7 +190,7 @@ impl Mappings {
             .map(|(&start, entry)| self.mapped_range(start, entry))
     }
 
-    /// Returns the mappings that overlap a range, which must be mapped completely. Unlike for
+    /// Returns the mappings that overlap a range. Fails if a part of the range is not mapped. Unlike with
     /// [`adjacent`](Self::adjacent), the range may begin and end inside mappings.
     pub fn covering(
         &self,
@@ -209,7 +209,7 @@ impl Mappings {
         Ok(self.overlapping(range))
     }
 
-    /// Checks that nothing is mapped in a range except mappings whose start `except` accepts.
+    /// Checks that nothing is mapped in a range. Ignores mappings for whose start address `except` returns true.
     pub fn check_empty(
         &self,
         range: AddressRange,
@@ -223,7 +223,8 @@ impl Mappings {
         let Some(found) = self.overlapping(range).find(|it| !except(it.start)) else {
             return Ok(());
         };
-        // Unmapping a quarantined mapping, the usual advice, would fail.
+        // The message of `AlreadyMapped` advises the caller to unmap, which would fail for a quarantined
+        // mapping.
         self.check_not_quarantined(core::iter::once(found.serial))?;
         Err(range.invalid(Problem::AlreadyMapped(Address::new(found.start))))
     }

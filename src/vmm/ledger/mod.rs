@@ -7,12 +7,12 @@
 //! ```
 //!
 //! [`check`] lists the 22 invariants. Every operation first checks, then changes everything or nothing. Look-ups do not
-//! allocate; operations on a range take time linear in its mappings.
+//! allocate. An operation on a range takes time linear in the number of mappings in the range.
 //!
 //! An operation that changes mappings holds the mutex of each of its reservations ([`ReservationGuard`])
-//! while it calls the runtime. This excludes other operations on these reservations. The operation changes the map at
-//! the end, under the map's own lock ([`ReservationRecord::mappings`]). Look-ups take only that lock, so they never
-//! wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
+//! while it calls the runtime. This excludes other operations on these reservations. At its end, the operation changes
+//! the reservation's mappings under a second lock ([`ReservationRecord::mappings`]). Look-ups take only the second
+//! lock, so they never wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 
 mod check;
 mod handles;
@@ -22,8 +22,8 @@ mod reservations;
 pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MAX_OFFSET, MappedRange, Mappings, OFFSET_UNIT};
 pub(crate) use reservations::{
-    Guards, ReservationGuard, ReservationRecord, ReservationSnapshot, Reservations, cache,
-    guard_index, locked_containing,
+    Guards, ReservationGuard, ReservationRecord, ReservationSnapshot, Reservations,
+    cache_reservation, guard_index, locked_containing,
 };
 
 use crate::address::Address;
@@ -63,7 +63,7 @@ impl AddressRange {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Returns the error for an argument that is this range.
+    /// Returns the error for an invalid argument whose value is this range.
     pub fn invalid(self, problem: Problem) -> ErrorKind {
         ErrorKind::invalid(Argument::Address, self, problem)
     }
@@ -91,11 +91,11 @@ impl Ledger {
         })
     }
 
-    /// Adds a reference to the memory that is mapped at an address, even if all references were released:
-    /// the mapping keeps the memory alive.
+    /// Adds a reference to the memory that is mapped at an address. The memory may have no reference, because the
+    /// mapping keeps the memory alive.
     pub fn retain(&self, address: usize) -> Result<Handle, ErrorKind> {
         let retained = self.reservations.at(address, |reservation| {
-            // The map is locked, so that no other thread removes the mapping.
+            // While the mappings are locked, no other thread removes the mapping.
             let mappings = reservation.mappings();
             let handle = mappings.at(address)?.handle;
             self.handles.retain(handle).then_some(handle)

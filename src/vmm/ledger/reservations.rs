@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// A reservation. A thread can still have a reference to a freed reservation; [`lock`](Self::lock) then returns `None`.
-// Padded, so that threads in different reservations share no cache line. Padding costs less than an alignment,
-// for which the allocator has a slow path.
+/// A reservation. After the reservation is freed, threads can still have references to it; [`lock`](Self::lock) then
+/// returns `None`.
+// Padded, so that two threads that use different reservations share no cache line. Padding is faster than
+// `repr(align)`, because the allocator has a slow path for large alignments.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ReservationRecord {
@@ -26,9 +27,9 @@ pub(crate) struct ReservationRecord {
     next_serial: AtomicU64,
     /// The identifier of the [`Reservations`] that contain this reservation.
     index_id: u64,
-    /// Whether the reservation was freed, or is being freed: another reservation may have its addresses.
+    /// Whether the reservation was freed, or is being freed. If set, another reservation may have its addresses.
     freed: AtomicBool,
-    /// Set if the reservation is quarantined: never used again, and never freed.
+    /// The reason, if the reservation is quarantined: no operation uses or frees it.
     quarantined: OnceLock<Arc<Quarantined>>,
     writer: Mutex<()>,
     mappings: RwLock<Mappings>,
@@ -58,7 +59,7 @@ impl ReservationRecord {
         usable.then(|| ReservationGuard { reservation: self, _writer: writer })
     }
 
-    /// Locks the mutex without waiting; returns `None` if another operation holds it.
+    /// Locks the reservation's mutex without waiting. Returns `None` if another operation holds the mutex.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         self.writer.try_lock().ok()
     }
@@ -93,8 +94,8 @@ impl ReservationRecord {
         Ordered::take(Rank::Mappings, self.base, || read(&self.mappings))
     }
 
-    /// Locks the mappings for a change, which other threads observe as a single step. The operation also
-    /// holds the reservation's mutex.
+    /// Locks the mappings for writing. Other threads observe all changes under this lock as a single step. The caller
+    /// also holds the reservation's mutex ([`lock`](Self::lock)).
     pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
     }
@@ -108,15 +109,16 @@ pub(crate) struct ReservationGuard<'a> {
 }
 
 thread_local! {
-    /// The reservation that this thread used last, and will most likely use next. The look-up reads it without
-    /// a lock, so that threads in different reservations do not wait for each other.
+    /// The reservation that this thread used last, and will most likely use next. A look-up that finds the
+    /// reservation here takes no lock of the index, so that threads do not wait for each other.
     static LAST: Cell<Option<Arc<ReservationRecord>>> = const { Cell::new(None) };
 }
 
 /// The number of serials that a reservation takes at a time, so that threads seldom contend for [`NEXT_BLOCK`].
 const BLOCK_SIZE: u64 = 1 << 16;
 
-/// The next block of serials in this process, for indexes, reservations and mappings.
+/// The first serial of the next unused block. Serials are unique in the process, among indexes, reservations and
+/// mappings.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(BLOCK_SIZE);
 
 type Tree = BTreeMap<usize, Arc<ReservationRecord>>;
@@ -143,7 +145,8 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. The caller may [`cache`] the reservation after use.
+    /// Returns the reservation that contains an address. After use, the caller may pass the reservation to
+    /// [`cache_reservation`].
     pub fn find(&self, address: usize) -> Option<Arc<ReservationRecord>> {
         let matches = |it: &Arc<ReservationRecord>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
@@ -168,14 +171,15 @@ impl Reservations {
     pub fn at<T>(&self, address: usize, act: impl FnOnce(&ReservationRecord) -> T) -> Option<T> {
         let found = self.find(address)?;
         let result = act(&found);
-        cache(found);
+        cache_reservation(found);
         Some(result)
     }
 
-    /// Adds a reservation, and returns it. The error is the first address that another reservation contains.
+    /// Adds a reservation, and returns it. If another reservation overlaps the range, the error is the start of the
+    /// overlap.
     pub fn insert(&self, range: AddressRange) -> Result<Arc<ReservationRecord>, usize> {
         let mut tree = self.tree_mut();
-        // If any reservation overlaps the range, the last reservation that begins before the range's end does.
+        // If any reservation overlaps the range, the last reservation that begins before the range's end overlaps it.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
             && base + last.size > range.start
         {
@@ -224,7 +228,7 @@ impl Reservations {
 }
 
 /// Caches a reservation for this thread's next look-up.
-pub(crate) fn cache(reservation: Arc<ReservationRecord>) {
+pub(crate) fn cache_reservation(reservation: Arc<ReservationRecord>) {
     // Fails only while the thread exits.
     let _ = LAST.try_with(|last| last.set(Some(reservation)));
 }
@@ -258,7 +262,7 @@ pub(crate) fn locked_containing<'a>(
 }
 
 impl ReservationGuard<'_> {
-    /// Checks that the range is exactly that of the reservation, and that nothing is mapped in it.
+    /// Checks that the range equals the reservation's range, and that nothing is mapped in the reservation.
     pub fn check_free(&self, range: AddressRange) -> Result<(), ErrorKind> {
         let ReservationRecord { base, size: expected, .. } = *self.reservation;
         let invalid = |problem| {

@@ -169,7 +169,7 @@ fn memory_lives_while_referenced_or_mapped() {
     ledger.handles.restore(handle, record);
     assert!(release(handle).unwrap().is_some());
     assert_eq!(ledger.usage(), Usage { reservations: 1, handles: 0, mappings: 0 });
-    // In the other order, removing the last mapping releases the memory.
+    // If the last reference is released first, removing the last mapping releases the memory.
     let handle = create(&ledger, 1);
     map(&ledger, range(2, 1), handle);
     assert!(release(handle).unwrap().is_none());
@@ -308,7 +308,7 @@ fn equal_access_is_stored_once() {
     assert_eq!(mappings.access.slots.len(), 2, "slots are used again");
 }
 
-/// Stores more different access states than there are slots.
+/// Stores more distinct access states than there are slots.
 #[test]
 fn access_without_a_slot_is_stored() {
     let (mut mappings, agents) = (Mappings::default(), 9);

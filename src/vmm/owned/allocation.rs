@@ -117,7 +117,7 @@ impl Allocation {
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 
-    /// Releases the memory now (`hipMemRelease`). Fails while clones or mappings of it exist.
+    /// Releases the memory now (`hipMemRelease`). Fails while clones of this value or mappings of the memory exist.
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the error contains the allocation.

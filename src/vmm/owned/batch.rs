@@ -1,4 +1,4 @@
-//! Calls on many owned mappings, which take effect for all of them or for none.
+//! Calls on many owned mappings. Each call takes effect for all of its mappings or for none.
 //!
 //! Every method first checks that each mapping is still mapped. If a call by address has unmapped any of them, the
 //! method returns [`Problem::NotMapped`] and changes nothing.
@@ -85,11 +85,11 @@ impl Mapping {
         Ok(Self::replace_many(Vec::new(), new)?)
     }
 
-    /// Unmaps many mappings, all or nothing (`hipMemUnmap`). They may be in any order, in several reservations.
+    /// Unmaps many mappings, all or nothing (`hipMemUnmap`). The mappings may be in any order, in several reservations.
     ///
     /// # Errors
-    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped. These are all mappings or,
-    /// after a quarantine, the mappings in reservations that are not quarantined.
+    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped. Without a quarantine,
+    /// these are all mappings. After a quarantine, they are the mappings in reservations that are not quarantined.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }
@@ -128,7 +128,7 @@ impl Mapping {
         }
     }
 
-    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes, without
+    /// Exchanges the memory of adjacent mappings with the memory of other adjacent mappings of the same sizes, without
     /// copying. Each mapping keeps its address and its access. The lists may be in any order: the mappings are paired
     /// in the order of their addresses.
     ///
@@ -245,7 +245,7 @@ impl Mapping {
     }
 }
 
-/// Unmaps the mappings in `old`, and creates those in `new`.
+/// Unmaps the mappings in `old`, and creates the mappings that `new` requests.
 fn replace(
     vmm: &Vmm,
     shared: &Shared,
@@ -279,7 +279,8 @@ fn replace(
     Ok(mappings.collect())
 }
 
-/// Calls `act` for each reservation, with the part of a range of bytes in it.
+/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. Rejects bytes that the mappings
+/// do not contain.
 fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
@@ -300,15 +301,15 @@ fn for_each_reservation(
         let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
             |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
-        for run in used.chunk_by(in_one_reservation) {
-            let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
-            let run_end = run.last().map_or(next, |last| last.range().end()).min(end);
-            let is_adjacent = run.first().is_none_or(|first| first.address.get() <= next);
-            if !is_adjacent || run_end <= next {
+        for group in used.chunk_by(in_one_reservation) {
+            let serials: Vec<u64> = group.iter().map(|mapping| mapping.serial).collect();
+            let group_end = group.last().map_or(next, |last| last.range().end()).min(end);
+            let is_adjacent = group.first().is_none_or(|first| first.address.get() <= next);
+            if !is_adjacent || group_end <= next {
                 return Err(not_mapped());
             }
-            act(shared, ExpectedMappings::Only(&serials), Address::new(next), run_end - next)?;
-            next = run_end;
+            act(shared, ExpectedMappings::Only(&serials), Address::new(next), group_end - next)?;
+            next = group_end;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }
     })

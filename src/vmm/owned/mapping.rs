@@ -95,8 +95,8 @@ impl Mapping {
     }
 
     /// Revokes all access of agents. A GPU loses its access even if access is only
-    /// [recorded](crate::agent::Enforcement::Recorded) for it. The memory is then unmapped and mapped again; meanwhile
-    /// no agent has access.
+    /// [recorded](crate::agent::Enforcement::Recorded) for it. In that case, the library unmaps the memory and maps it
+    /// again; in between, no agent has access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -207,8 +207,8 @@ impl Mapping {
         })
     }
 
-    /// Exchanges the memory with that of another mapping of the same size, without copying. Each mapping keeps its
-    /// address and its access.
+    /// Exchanges the memory of this mapping with the memory of another mapping of the same size, without copying. Each
+    /// mapping keeps its address and its access.
     ///
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to
@@ -217,8 +217,8 @@ impl Mapping {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
 
-    /// Moves the mapping to `offset` bytes from the start of a reservation, without copying the memory. The access does
-    /// not change.
+    /// Moves the mapping to another address, `offset` bytes from the start of `reservation`, without copying the
+    /// memory. The access does not change.
     ///
     /// # Errors
     /// As for [`Vmm::relocate`], and if the reservation belongs to another `Vmm`; the error contains the

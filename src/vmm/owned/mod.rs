@@ -1,8 +1,9 @@
 //! Owned reservations, allocations and mappings: the calls of [`Vmm`](super::Vmm) with RAII.
 //!
-//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive: their last owner frees the addresses
-//! and the memory. Each of these values also keeps its `Vmm` alive. If `mem::forget` leaks a value, the `Vmm` is
-//! therefore never dropped, and the value's addresses and memory stay until the process ends.
+//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive. Dropping the last owner of a
+//! reservation frees the addresses; dropping the last owner of an allocation releases the memory. Each of these
+//! values also keeps its `Vmm` alive. If `mem::forget` leaks a value, the `Vmm` is therefore never dropped, and
+//! the value's addresses and memory stay until the process ends.
 
 mod allocation;
 mod batch;

@@ -63,13 +63,13 @@ impl ReservationBuilder {
         self
     }
 
-    /// Prefers an address. If the address is in use or not aligned, the runtime chooses another.
+    /// Prefers a start address. If the address is in use or not aligned, the runtime chooses another.
     pub fn near(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, false);
         self
     }
 
-    /// Requires an address; [`reserve`](Self::reserve) fails if it is not available.
+    /// Requires a start address; [`reserve`](Self::reserve) fails if the address is not available.
     pub fn exactly_at(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, true);
         self
@@ -158,7 +158,8 @@ impl Reservation {
         Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
     }
 
-    /// Frees the reservation now (`hipMemAddressFree`). Fails while clones or mappings of it exist.
+    /// Frees the reservation now (`hipMemAddressFree`). Fails while clones of this value or mappings in the
+    /// reservation exist.
     ///
     /// # Errors
     /// As for [`Vmm::address_free`]; the error contains the reservation.

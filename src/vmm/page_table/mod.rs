@@ -1,11 +1,11 @@
 //! GPUs' permissions in their page tables, and the barrier at the end of an operation.
 //!
-//! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. If this
-//! library controls a GPU's page table, it requests read and write access once for each mapping, and then
-//! replaces the entries ([`Shared::set_entries`]). Between the two calls the GPU has full access.
+//! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. For a GPU whose page
+//! table it controls, this library requests read and write access once for each mapping, and then replaces the entries
+//! ([`Shared::set_entries`]). Between the two calls the GPU has full access.
 //!
-//! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call. For a
-//! different permission, the runtime would unmap the memory and map it again with full access.
+//! Later requests to the runtime also name read and write access, so that the runtime makes no driver call. If a
+//! request named another permission, the runtime would unmap the memory and map it again with full access.
 
 mod probe;
 
@@ -32,10 +32,10 @@ pub(super) struct PageTables {
     barrier: Option<Barrier>,
     /// Why operations cannot wait by `/dev/kfd`, and what they do instead.
     pub barrier_failure: Option<String>,
-    /// Whether waiting for an operation and for its rollback has failed: GPUs may still use unmapped memory or revoked
-    /// access.
+    /// Whether the waits of an operation and of its rollback have failed. If so, GPUs may still use unmapped memory or
+    /// revoked access.
     wait_is_due: Mutex<bool>,
-    /// Why the page tables of other GPUs are not controlled, by the index of the agent.
+    /// The GPUs whose page tables are not controlled: the index of the agent, and the reason.
     failures: Vec<(usize, ControlFailure)>,
     /// Whether GPUs are prevented from executing code in memory that they can read and write.
     no_execute: bool,
@@ -190,9 +190,9 @@ impl Shared {
         granted.iter().filter(differs).collect()
     }
 
-    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not
-    /// controlled, or that the runtime has not granted access. Adds the agents whose entries may have changed to
-    /// `attempted`. No GPU may use the mapping during the call.
+    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not controlled,
+    /// and agents to which the runtime has not granted access. Adds to `attempted` the agents whose entries may have
+    /// changed. No GPU may use the mapping during the call.
     ///
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and mapped.
@@ -224,7 +224,7 @@ impl Shared {
         })
     }
 
-    /// Returns the permissions of an entry for this access. The runtime itself always grants full access.
+    /// Returns the permissions of an entry for this access. The runtime's own entries always permit full access.
     fn permissions(&self, access: Access) -> PagePermissions {
         match access {
             Access::ReadWrite if self.page_tables.no_execute => {
@@ -254,13 +254,13 @@ impl Shared {
         *lock(&self.page_tables.wait_is_due) = true;
     }
 
-    /// Waits for changes of earlier operations if waiting for them has failed. Must succeed before memory is released
-    /// or addresses are freed.
+    /// If the wait of an earlier operation has failed, waits again. Must succeed before memory is released or addresses
+    /// are freed.
     pub(super) fn wait_for_gpus_if_due(&self) -> Result<(), ErrorKind> {
         if !self.waits_for_gpus() {
             return Ok(());
         }
-        // Locked while waiting, so that no other thread releases memory before the wait has ended.
+        // Holds the lock while waiting, so that no other thread releases memory before the wait has ended.
         let mut is_due = lock(&self.page_tables.wait_is_due);
         if *is_due {
             self.wait_for_gpus()?;
@@ -270,7 +270,7 @@ impl Shared {
     }
 }
 
-/// Opens a GPU's address space by the copy of libdrm that the runtime uses.
+/// Opens a GPU's address space with the copy of libdrm that the runtime uses.
 fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, DriverError> {
     let kernel_gpu = KernelGpu::of_node(gpu.node)?;
     let mut spaces = libraries.iter().map(|it| AddressSpace::open(it.clone(), kernel_gpu));
@@ -278,8 +278,8 @@ fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Dr
     first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
 }
 
-/// Opens `/dev/kfd` for waiting. If that fails, creates a page that the runtime locks. If `/dev/kfd` or
-/// both cannot be used, returns and logs the reason.
+/// Opens `/dev/kfd` for waiting. If `/dev/kfd` cannot be used, logs and returns the reason, and creates a page that the
+/// runtime can lock instead. If the page cannot be created either, returns no barrier.
 fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<String>) {
     let mut driver_failure = None;
     if !native.is_simulation() {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The bytes that the probe writes to each half of its memory.
 const PATTERNS: [[u8; 64]; 2] = [[0x5a; 64], [0xa5; 64]];
 
-/// A GPU, and the means to change its page table.
+/// A probe of one GPU: what it needs to change the GPU's page table and to test the effect.
 #[derive(Clone, Copy)]
 pub(super) struct PageTableProbe<'a> {
     pub native: &'a Native,
@@ -32,11 +32,11 @@ struct ProbeMemory {
 }
 
 impl<'a> PageTableProbe<'a> {
-    /// Maps memory, replaces the entries of the first half by those of the second half, and reads with the
+    /// Maps memory, lets the entries of the first half point to the second half, and reads the first half with the
     /// GPU. No access can fault.
     ///
-    /// The inner result is that of the probe. An outer error means that the memory may still be mapped, or that a GPU
-    /// may still use it. The memory then stays allocated, and its addresses stay reserved.
+    /// The inner result tells whether the GPU uses changed entries. An outer error means that the memory may still be
+    /// mapped, or that a GPU may still use it. The memory then stays allocated, and its addresses stay reserved.
     pub fn run(self) -> Result<Result<(), ControlFailure>, ControlFailure> {
         let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(ControlFailure::NoPool)) };
         let (half, size) = (pool.granule, 2 * pool.granule);
@@ -101,10 +101,11 @@ impl<'a> PageTableProbe<'a> {
             Err(reason) => return Ok(Err(reason)),
         };
         let all = PagePermissions::all();
-        // SAFETY: the start of the mapping, which is replaced as a whole below. No GPU uses it.
+        // SAFETY: the range is the first half of the mapping, and no GPU uses it. The next call of `replace` replaces
+        // the whole mapping.
         let replaced = unsafe { buffer.replace(address, half, half, all) };
         let read = replaced.map_err(ControlFailure::from).and_then(|()| self.read(address));
-        // SAFETY: the whole mapping, so that the runtime's unmap removes it. No GPU uses it.
+        // SAFETY: the range is the whole mapping, and no GPU uses it. The runtime's unmap removes the entries.
         unsafe { buffer.replace(address, 2 * half, 0, all) }?;
         self.barrier.wait(self.native)?;
         Ok(read.and_then(|read| match read == PATTERNS[1] {
@@ -113,8 +114,8 @@ impl<'a> PageTableProbe<'a> {
         }))
     }
 
-    /// Grants the GPU access, and writes a pattern to each half of the memory. Returns the memory, imported in the
-    /// address space.
+    /// Grants the GPU access, and writes a pattern to each half of the memory. Imports the memory in the GPU's
+    /// address space, and returns the import.
     fn prepare<'b>(
         self,
         probe_memory: ProbeMemory,

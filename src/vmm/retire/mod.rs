@@ -16,7 +16,8 @@ use pass::{Core, Retirement, Signals};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a [`RetireQueue`] has done since its last report ([`RetireQueue::poll`], [`RetireQueue::drain`]).
+/// A report of a [`RetireQueue`]: what happened since the previous report ([`RetireQueue::poll`],
+/// [`RetireQueue::drain`]).
 ///
 /// ```
 /// # fn print(queue: &hsa_vmm::vmm::RetireQueue) -> Result<(), hsa_vmm::Error> {
@@ -32,12 +33,12 @@ use std::time::Instant;
 #[must_use = "it contains the errors"]
 #[non_exhaustive]
 pub struct RetireReport {
-    /// The number of mappings that were unmapped since the last report.
+    /// The number of mappings that were unmapped since the previous report.
     pub retired: usize,
     /// The number of mappings that are in the queue now.
     pub pending: usize,
-    /// The mappings that have left the queue since the last report without being unmapped. The list has at most as many
-    /// elements as the queue's capacity; the log contains all failures.
+    /// The mappings that have left the queue since the previous report, but that the queue did not unmap. The list has
+    /// at most as many elements as the queue's capacity; the log contains all failures.
     pub failures: Vec<RetireFailure>,
 }
 
@@ -63,8 +64,8 @@ pub struct RetireFailure {
     /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
     /// Whether the mapping is quarantined ([`Vmm::quarantined_ranges`]): it stays mapped and is never used again.
-    /// Otherwise the mapping does not exist any more. A call by address unmapped it first, or the queue unmapped it and
-    /// its addresses were lost.
+    /// If `false`, the mapping does not exist any more. Either a call by address unmapped it first, or the queue
+    /// unmapped it but could not keep its addresses reserved.
     pub quarantined: bool,
 }
 
@@ -94,8 +95,8 @@ impl RetireQueueBuilder {
         Self { limit, ..self }
     }
 
-    /// Creates no thread: mappings are unmapped by the caller's calls of [`RetireQueue::poll`] and
-    /// [`RetireQueue::drain`].
+    /// Creates no thread. Only the caller's calls of [`RetireQueue::poll`] and [`RetireQueue::drain`] then unmap
+    /// mappings.
     pub fn without_thread(self) -> Self {
         Self { has_thread: false, ..self }
     }
@@ -128,12 +129,11 @@ impl RetireQueueBuilder {
     }
 }
 
-/// A queue of mappings, each of which is unmapped when HSA signals show that no agent uses it any more.
+/// A queue that unmaps each of its mappings when HSA signals show that no agent uses the mapping any more.
 ///
 /// Without a queue, a program must wait for the kernel before it releases memory that the kernel reads. A retire queue
-/// takes the mapping, and unmaps it when all its signals have reached their values (`hsa_signal_load_scacquire`, then
-/// as [`Mapping::unmap`]). Dropping the mapping then releases the memory and the addresses, if nothing else refers to
-/// them. The addresses stay in use until then.
+/// takes the mapping, and unmaps it when all its signals meet their conditions (`hsa_signal_load_scacquire`). It then
+/// releases the memory and frees the addresses, if nothing else refers to them. Until then, the addresses stay in use.
 ///
 /// * [`submit`](Self::submit) does not allocate, and waits for no other thread and no call of the runtime. The
 ///   queue is bounded; if it is full, the error contains the mapping.
@@ -144,10 +144,11 @@ impl RetireQueueBuilder {
 ///   retirements of a range keep their order.
 /// * A mapping whose signals do not fire within the time limit, or that the runtime cannot unmap, is quarantined
 ///   ([`Vmm::quarantined_ranges`]). The mapping stays mapped until the process ends, and its reservation is not freed.
-///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm` frees
-///   everything else, and the runtime stays started.
-/// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.
-/// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.
+///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm`
+///   frees everything except quarantined mappings, and leaves the runtime started.
+/// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.
+/// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the runtime calls that
+///   unmap.
 /// * In a forked child, every call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
 ///
 /// Neither the closure of [`Mapping::with_access`] nor a subscriber of `tracing` may call `poll` or `drain`, or drop
@@ -211,18 +212,17 @@ impl RetireQueue {
         self.core.submissions.reserved()
     }
 
-    /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
-    /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
+    /// Submits a mapping. The queue unmaps it when every signal meets its condition, or as soon as possible if
+    /// `signals` is empty. Does not allocate and does not wait. If the queue's thread sleeps, wakes the thread.
     ///
     /// A signal counts as fired once the queue has read a value that meets its condition. If a signal is reset before
     /// the queue has read that value, the queue may miss it.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than its
-    /// capacity, which can never succeed; [`Problem::TooMany`] for more than
-    /// [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals; [`Problem::Null`] for a null signal;
-    /// [`Problem::ForeignHandle`] for a mapping of another `Vmm`; [`ErrorKind::Forked`]. The error contains the
-    /// mapping.
+    /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than the
+    /// queue's capacity; [`Problem::TooMany`] for more than [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals;
+    /// [`Problem::Null`] for a null signal; [`Problem::ForeignHandle`] for a mapping of another `Vmm`;
+    /// [`ErrorKind::Forked`]. The error contains the mapping.
     ///
     /// # Safety
     /// The signals must be signals of the `Vmm`'s runtime, and must not be destroyed before the retirement has
@@ -236,7 +236,7 @@ impl RetireQueue {
         submitted.map_err(|Rejected { value: [mapping], error }| Rejected { value: mapping, error })
     }
 
-    /// Submits many mappings with the same signals: all of them or none. Otherwise as [`submit`](Self::submit).
+    /// Submits many mappings with the same signals, as [`submit`](Self::submit) does for one: all of them or none.
     ///
     /// # Errors
     /// As for [`submit`](Self::submit); the error contains all mappings.
@@ -251,11 +251,11 @@ impl RetireQueue {
         self.submit_all(mappings, signals)
     }
 
-    /// Submits the mappings of a range, which [`Vmm::map`] has created: all of them or none. Otherwise as
-    /// [`submit`](Self::submit).
+    /// Submits the mappings of a range, which [`Vmm::map`] has created, as [`submit`](Self::submit) does for one
+    /// mapping: all of them or none.
     ///
-    /// The caller must not unmap the range afterwards. A mapping that was unmapped by its address is reported
-    /// with [`Problem::NotMapped`]; a new mapping at its addresses is not changed.
+    /// The caller must not unmap the range afterwards. If the caller does, the report contains the mapping with
+    /// [`Problem::NotMapped`], and the queue does not change a new mapping at its addresses.
     ///
     /// # Errors
     /// As for [`Vmm::unmap`] if the range does not consist of whole mappings; otherwise as for
@@ -286,8 +286,9 @@ impl RetireQueue {
         Ok(())
     }
 
-    /// Unmaps every mapping whose signals have reached their values. Returns what this call and the queue's thread have
-    /// done since the last report. Does not wait for signals, but for a pass of another thread.
+    /// Unmaps every mapping whose signals meet their conditions. Returns what this call and the queue's thread have
+    /// done since the previous report. Does not wait for signals. If another thread is unmapping mappings of this
+    /// queue, waits for that thread.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`]. The failures of single mappings are in the report.
@@ -296,7 +297,8 @@ impl RetireQueue {
     }
 
     /// Waits until every mapping that was submitted before this call is unmapped or quarantined, but for at most
-    /// `limit`. Returns what has happened since the last report. After the limit, [`RetireReport::pending`] is not 0.
+    /// `limit`. Returns what happened since the previous report. Mappings that are still in the queue count as
+    /// [`RetireReport::pending`].
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).

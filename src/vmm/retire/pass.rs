@@ -16,16 +16,17 @@ use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The maximum number of signals of a mapping: stored inline, so that a submission does not allocate.
+/// The maximum number of signals of a mapping. [`Signals`] stores this number inline, so that a submission does not
+/// allocate.
 pub(super) const MAX_SIGNALS: usize = 8;
 
 pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS]>;
 
-/// The pause after a pass with progress. Each pass without progress doubles the pause, up to the longest pause.
+/// The pause after a pass that made progress. Each pass without progress doubles the pause, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// The number of passes over an empty queue after which the thread sleeps until another thread wakes it. Waking costs a
-/// system call, which steady submissions thus avoid.
+/// system call. While mappings are submitted steadily, the thread does not sleep, and submissions avoid this call.
 const PASSES_BEFORE_SLEEP: u32 = 20;
 
 /// A submitted mapping.
@@ -36,9 +37,9 @@ pub(super) struct Retirement {
     pub serial: u64,
     /// The owned mapping; `None` for a mapping that was submitted by its address.
     pub mapping: Option<Mapping>,
-    /// The signals that have not reached their values yet.
+    /// The signals whose conditions have not held yet.
     pub signals: Signals,
-    /// `None` if there is no limit.
+    /// When the time limit passes; `None` without a limit.
     pub deadline: Option<Instant>,
 }
 
@@ -48,17 +49,17 @@ pub(super) struct Core {
     pub vmm: Vmm,
     pub limit: Duration,
     pub submissions: SubmissionQueue<Retirement>,
-    /// Locked during a pass, also while the runtime unmaps.
+    /// Locked during the whole pass, including its runtime calls.
     pending: Mutex<Pending>,
     /// Whether the thread sleeps, or is about to sleep, until another thread wakes it.
     sleeps: AtomicBool,
-    /// Whether the queue was dropped: the thread ends when nothing is pending.
+    /// Whether the queue was dropped. If set, the thread ends when nothing is pending.
     ended: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Pending {
-    /// By number.
+    /// The retirements that have not ended, ordered by their numbers in [`Core::submissions`].
     retirements: Vec<Retirement>,
     /// The number of the next retirement to take from [`Core::submissions`].
     next: u64,
@@ -81,7 +82,7 @@ impl Backoff {
 }
 
 impl Core {
-    /// Creates an empty queue for at most `capacity` mappings. `limit` is the time limit of each.
+    /// Creates an empty queue for at most `capacity` mappings. `limit` is the time limit of each mapping.
     ///
     /// # Errors
     /// If memory for this capacity cannot be allocated.
@@ -114,7 +115,8 @@ impl Core {
         let (mut backoff, mut empty_passes) = (Backoff(FIRST_PAUSE), 0);
         loop {
             let mut pending = lock(&self.pending);
-            // Reads the time after locking, because another thread's pass may have held the lock for long.
+            // Reads the time after locking, so that waiting for another thread's pass does not count as this thread's
+            // work.
             let started = Instant::now();
             let progress = self.pass(&mut pending);
             drop(pending);
@@ -128,7 +130,8 @@ impl Core {
                 thread::sleep(pause);
                 continue;
             }
-            // A thread that submits adds its retirement before it looks whether this thread sleeps.
+            // A submitting thread stores its retirement before it reads `sleeps`. Therefore it either wakes this
+            // thread, or this thread finds the retirement here.
             self.sleeps.store(true, Ordering::SeqCst);
             if self.submissions.reserved() == 0 && !self.ended.load(Ordering::SeqCst) {
                 thread::park();
@@ -138,8 +141,8 @@ impl Core {
         }
     }
 
-    /// Makes passes until everything that was submitted before has ended, or until `deadline`. Returns the
-    /// report.
+    /// Makes passes until every retirement that was submitted before this call has ended, or until `deadline`. Returns
+    /// the report.
     pub fn drain(&self, deadline: Option<Instant>) -> RetireReport {
         let (end, mut backoff) = (self.submissions.next(), Backoff(FIRST_PAUSE));
         loop {
@@ -159,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Ends the retirements whose signals have fired or whose time limit has passed. Returns whether any ended
-    /// or was added.
+    /// Takes new submissions, and ends the retirements whose signals have fired or whose time limit has passed. Returns
+    /// whether it took or ended any.
     fn pass(&self, pending: &mut Pending) -> bool {
         // Reads the time before the signals, so that a signal that fires in time never counts as late.
         let now = Instant::now();
@@ -181,8 +184,8 @@ impl Core {
         retirements.len() < count || *next > first_new
     }
 
-    /// Unmaps a mapping whose signals have fired, or quarantines it if its time limit has passed. Returns whether
-    /// either happened.
+    /// Unmaps a mapping whose signals have fired. Quarantines it if unmapping fails, or if its time limit has passed
+    /// first. Returns whether the retirement has ended.
     fn end_if_due(
         &self,
         retirement: &mut Retirement,
@@ -216,7 +219,7 @@ impl Core {
             Err(mut error) => {
                 let quarantined = retirement.quarantine(shared, &error);
                 if !quarantined && matches!(error.kind(), ErrorKind::NotSignaled { .. }) {
-                    // A call by address has unmapped the mapping.
+                    // The mapping does not exist any more: a call by address has unmapped it.
                     let problem = Problem::NotMapped(retirement.range.address());
                     error = Error::new(Operation::Unmap, retirement.range.invalid(problem));
                 }
@@ -227,7 +230,7 @@ impl Core {
                 }
             }
         }
-        // The ledger knows the mapping's state; dropping the value must not unmap.
+        // The ledger has the mapping's final state, so dropping the owned value must not unmap.
         if let Some(mapping) = &mut retirement.mapping {
             mapping.mapped = false;
         }
@@ -241,7 +244,7 @@ impl Retirement {
         shared.replace(Operation::Unmap, &[self.range], expected, &mut [])
     }
 
-    /// Quarantines the mapping, unless it was unmapped before. Returns whether the mapping is quarantined.
+    /// Quarantines the mapping, unless another call has unmapped it. Returns whether the mapping is quarantined.
     fn quarantine(&self, shared: &Shared, error: &Error) -> bool {
         let is_gone = matches!(
             error.problem(),
@@ -276,7 +279,8 @@ impl Shared {
         });
         match quarantined {
             Ok(quarantined) => quarantined,
-            // No operation changes a quarantined reservation any more.
+            // The reservation is quarantined and cannot be locked. No operation changes its mappings, so they need no
+            // lock.
             Err(ErrorKind::Quarantined { .. }) => {
                 let reservation = self.ledger.reservations.find(range.start);
                 let found = reservation.filter(|it: &Arc<_>| exists(it));

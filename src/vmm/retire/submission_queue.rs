@@ -5,15 +5,14 @@ use crate::sync::{Mutex, lock};
 use std::collections::TryReserveError;
 
 /// A ring of slots. A thread that adds a value first reserves a place, and then stores the value in a slot that no
-/// other thread uses. The place stays reserved until the value is [finished](Self::finish).
+/// other thread uses. The place stays reserved until [`finish`](Self::finish) is called for the value.
 ///
 /// Values get consecutive numbers, and are taken in this order. The number of places that are reserved and not
 /// finished is at most the number of slots. The slot of a new number is therefore empty: its previous value was
 /// taken out before.
 #[derive(Debug)]
 pub(super) struct SubmissionQueue<T> {
-    /// Each mutex is locked only while a value is moved in or out, by the thread that stores it or the thread that
-    /// takes it.
+    /// The storing thread and the taking thread lock a slot's mutex only while they move the value.
     slots: Box<[Mutex<Option<T>>]>,
     /// The number of places that are reserved and not finished.
     reserved: AtomicUsize,

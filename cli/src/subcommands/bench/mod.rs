@@ -159,7 +159,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         };
         let mut on_progress =
             |fraction: f64| bar.set_position(100 * number as u64 + (fraction * 100.0) as u64);
-        results.extend(hsa_vmm_bench::run(&bench, &options, &mut on_progress)?);
+        results.extend(hsa_vmm_bench::measure(&bench, &options, &mut on_progress)?);
     }
     bar.finish_and_clear();
     let text = match args.format {

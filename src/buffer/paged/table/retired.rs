@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// A page that was submitted to a retire queue.
 #[derive(Debug)]
 pub(super) struct RetiredPage {
-    /// The serial number of its mapping.
+    /// The serial of the page's mapping.
     serial: u64,
-    /// The memory that it maps.
+    /// The handle of the memory that the page maps.
     pub handle: Handle,
 }
 
@@ -29,7 +29,7 @@ impl LockedTable<'_> {
         vmm.has_mapping(address, serial).then_some(Problem::PageRetiring)
     }
 
-    /// Submits pages, which must be in use, to a retire queue: all of them or none.
+    /// Submits pages to a retire queue: all of them or none. The caller has checked that the pages are in use.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit_many`].
@@ -57,18 +57,18 @@ impl LockedTable<'_> {
         {
             counters.count(page.state, PageState::Retiring);
             page.state = PageState::Retiring;
-            // The queue releases memory that is not kept.
+            // If the pool does not keep the memory, the queue releases it.
             page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
             retired.insert(index, RetiredPage { serial, handle });
         }
         Ok(())
     }
 
-    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool. Marks the pages
-    /// that the queue has quarantined.
+    /// Removes the pages that a retire queue has unmapped. If the pool keeps all memory, returns their memory to
+    /// the pool. Marks the pages that the queue has quarantined.
     ///
-    /// The queue drops its `Mapping` value only after it has unmapped the page. Until then the memory has another
-    /// user, and the pool cannot keep it.
+    /// The queue drops its `Mapping` value only after it has unmapped the page. Until then, the memory has
+    /// another user, so the pool cannot take it.
     pub(in crate::buffer::paged) fn reclaim(&mut self) {
         let core = self.core;
         let Table { pages, retired, counters, .. } = &mut *self.table;
