@@ -1,16 +1,16 @@
 //! Checks that the checked-in bindings match the header, and that both match the table.
 
-mod claims;
+mod agreement;
+mod assertions;
 mod compiler;
 mod header;
-mod verdict;
 
-use claims::BINDINGS;
+use agreement::Agreement;
+use assertions::BINDINGS;
 use header::Header;
 use hsa_sys::{Core, Vmem};
 use std::collections::BTreeSet;
 use std::path::Path;
-use verdict::Verdict;
 
 /// The command that regenerates the checked-in file.
 const UPDATE_COMMAND: &str =
@@ -18,14 +18,16 @@ const UPDATE_COMMAND: &str =
 
 #[test]
 fn header_agrees_with_bindings() {
-    let claims = claims::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
+    let assertions = assertions::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-    let verdicts = verdict::check(&["hsa_abi.h"], &[&folder], &claims);
-    let differing: Vec<_> = claims
+    let agreements = agreement::check(&["hsa_abi.h"], &[&folder], &assertions);
+    let differing: Vec<_> = assertions
         .iter()
-        .zip(verdicts)
-        .filter(|(_, verdict)| *verdict != Verdict::Agrees)
-        .map(|(claim, verdict)| format!("{} {} ({verdict:?})", claim.subject, claim.description))
+        .zip(agreements)
+        .filter(|(_, agreement)| *agreement != Agreement::Agrees)
+        .map(|(assertion, agreement)| {
+            format!("{} {} ({agreement:?})", assertion.subject, assertion.description)
+        })
         .collect();
     assert!(
         differing.is_empty(),
@@ -37,11 +39,11 @@ fn header_agrees_with_bindings() {
 #[test]
 fn bindings_cover_the_header() {
     let header = Header::read();
-    let claims = claims::read_all(BINDINGS, str::to_owned);
-    let claimed: BTreeSet<_> = claims.iter().map(|claim| &*claim.subject).collect();
+    let assertions = assertions::read_all(BINDINGS, str::to_owned);
+    let asserted: BTreeSet<_> = assertions.iter().map(|assertion| &*assertion.subject).collect();
     let declared = header.constants.iter().map(|(name, _)| name);
     let declared = declared.chain(&header.types).chain(&header.fields).chain(&header.functions);
-    let missing: Vec<_> = declared.filter(|name| !claimed.contains(name.as_str())).collect();
+    let missing: Vec<_> = declared.filter(|name| !asserted.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "not in the bindings: {missing:?}\nTo update: {UPDATE_COMMAND}");
     assert!(header.constants.len() > 100 && header.functions.len() > 40, "misread: {header:?}");
 }
@@ -49,13 +51,13 @@ fn bindings_cover_the_header() {
 /// Compares the values of constants without a compiler.
 #[test]
 fn constants_agree_with_header() {
-    let claims = claims::read_all(BINDINGS, str::to_owned);
+    let assertions = assertions::read_all(BINDINGS, str::to_owned);
     for (name, value) in Header::read().constants {
         let expected = format!("{name} == {value}");
-        let found: Vec<_> = claims
+        let found: Vec<_> = assertions
             .iter()
-            .filter(|claim| claim.subject == name)
-            .map(|claim| &claim.condition)
+            .filter(|assertion| assertion.subject == name)
+            .map(|assertion| &assertion.condition)
             .collect();
         assert_eq!(found, [&expected], "To update: {UPDATE_COMMAND}");
     }
@@ -73,7 +75,7 @@ fn table_lists_each_function_once() {
     }
 
     // The compiler does not check that the table has the right type for each name.
-    let tokens = claims::token::tokens(include_str!("../src/table.rs"));
+    let tokens = assertions::token::tokens(include_str!("../src/table.rs"));
     for name in &declared {
         let types: Vec<_> = tokens
             .windows(3)

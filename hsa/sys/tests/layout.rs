@@ -1,14 +1,14 @@
 //! Compares the bindings with AMD's own headers, in every version found on this machine.
 
-mod claims;
+mod agreement;
+mod assertions;
 mod compiler;
-mod verdict;
 
+use agreement::Agreement;
 use hsa_sys::tools;
 use std::io::Write as _;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
-use verdict::Verdict;
 
 /// Names that the first headers with virtual memory lack: the name or its prefix, and the first
 /// extension version that always includes the name.
@@ -54,37 +54,41 @@ const FIRST_VMEM_EXTENSION: u32 = 4;
 
 #[test]
 fn bindings_agree_with_amds_headers() {
-    let claims = claims::read_all(claims::BINDINGS, |name| format!("__typeof__(&{name})"));
+    let assertions =
+        assertions::read_all(assertions::BINDINGS, |name| format!("__typeof__(&{name})"));
     let mut errors = Vec::new();
     let mut newest = None;
     for folder in folders() {
         let minor = extension_minor(&folder);
         newest = newest.max(Some(minor));
-        let verdicts = verdict::check(
+        let agreements = agreement::check(
             &["hsa/hsa.h", "hsa/hsa_ext_amd.h", "hsa/hsa_ext_image.h"],
             &[folder.as_path()],
-            &claims,
+            &assertions,
         );
-        let claims_with = |verdict| {
-            let pairs = claims.iter().zip(&verdicts);
-            pairs.filter(move |(_, found)| **found == verdict).map(|(claim, _)| claim)
+        let assertions_with = |agreement| {
+            let pairs = assertions.iter().zip(&agreements);
+            pairs.filter(move |(_, found)| **found == agreement).map(|(assertion, _)| assertion)
         };
-        for claim in claims_with(Verdict::Differs) {
-            errors.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.description));
+        for assertion in assertions_with(Agreement::Differs) {
+            errors.push(format!(
+                "{folder:?}: not true: {} {}",
+                assertion.subject, assertion.description
+            ));
         }
-        for claim in claims_with(Verdict::Absent)
-            .filter(|claim| minor >= first_extension_with(&claim.subject))
+        for assertion in assertions_with(Agreement::Absent)
+            .filter(|assertion| minor >= first_extension_with(&assertion.subject))
         {
-            errors.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
+            errors.push(format!("{folder:?}, extension 1.{minor}: missing: {}", assertion.subject));
         }
         let mut absent: Vec<_> =
-            claims_with(Verdict::Absent).map(|claim| &*claim.subject).collect();
+            assertions_with(Agreement::Absent).map(|assertion| &*assertion.subject).collect();
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
         report(&format!(
-            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers lack the names of the others",
-            verdicts.iter().filter(|verdict| **verdict != Verdict::Absent).count(),
-            claims.len(),
+            "{folder:?}, extension 1.{minor}: compared {} of {} assertions; the headers lack the names of the others",
+            agreements.iter().filter(|agreement| **agreement != Agreement::Absent).count(),
+            assertions.len(),
         ));
     }
     assert!(errors.is_empty(), "the bindings are not AMD's:\n{}", errors.join("\n"));
@@ -156,9 +160,9 @@ fn report(message: &str) {
 
 #[test]
 fn names_added_later_are_in_the_bindings() {
-    let claims = claims::read_all(claims::BINDINGS, str::to_owned);
+    let assertions = assertions::read_all(assertions::BINDINGS, str::to_owned);
     for (name, _) in ADDED_LATER {
-        assert!(claims.iter().any(|claim| claim.subject.starts_with(name)), "{name}");
+        assert!(assertions.iter().any(|assertion| assertion.subject.starts_with(name)), "{name}");
     }
 }
 

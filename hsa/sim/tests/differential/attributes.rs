@@ -4,7 +4,7 @@
 // callback gets the pointer that was passed to `iterate`.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::pair::simulation;
+use crate::comparison::simulation;
 use crate::setup::{self, OK};
 use core::ffi::c_void;
 use hsa_rocr::Emulation;

@@ -178,7 +178,7 @@ impl Call {
 }
 
 /// An address. Each runtime uses only addresses of its area during one sequence
-/// (`side::AREA_SIZE`).
+/// (`tested_runtime::AREA_SIZE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Location {

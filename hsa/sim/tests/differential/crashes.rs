@@ -5,7 +5,7 @@
 
 use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
 use crate::setup::{Ended, INCOMPATIBLE, NONE, OK, RO, RW, in_child};
-use crate::side::Side;
+use crate::tested_runtime::TestedRuntime;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -40,8 +40,8 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA_START);
-            unsafe { (side.vmem.hsa_amd_vmem_address_reserve)(null_mut(), 4096, 0, 0) };
+            let runtime = TestedRuntime::start(&table, AREA_START);
+            unsafe { (runtime.vmem.hsa_amd_vmem_address_reserve)(null_mut(), 4096, 0, 0) };
         },
     },
     Crash {
@@ -50,9 +50,9 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA_START);
-            let pool = side.pool(Pool::Gpu(0));
-            let create = side.vmem.hsa_amd_vmem_handle_create;
+            let runtime = TestedRuntime::start(&table, AREA_START);
+            let pool = runtime.pool(Pool::Gpu(0));
+            let create = runtime.vmem.hsa_amd_vmem_handle_create;
             unsafe { create(pool, 4096, MEMORY_TYPE_PINNED, 0, null_mut()) };
         },
     },
@@ -62,10 +62,10 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA_START);
+            let runtime = TestedRuntime::start(&table, AREA_START);
             let pool = hsa_amd_memory_pool_t { handle: GARBAGE };
             let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
-            let create = side.vmem.hsa_amd_vmem_handle_create;
+            let create = runtime.vmem.hsa_amd_vmem_handle_create;
             unsafe { create(pool, 4096, MEMORY_TYPE_PINNED, 0, &mut handle) };
         },
     },
@@ -75,11 +75,11 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = start_with_mapping(&table, &[]);
+            let runtime = start_with_mapping(&table, &[]);
             let garbage = hsa_agent_t { handle: GARBAGE };
             let request = hsa_amd_memory_access_desc_t { permissions: RW, agent_handle: garbage };
-            let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
-            unsafe { (side.vmem.hsa_amd_vmem_set_access)(at, 4096, &request, 1) };
+            let at = without_provenance_mut(runtime.address(Location::In(0, 0)) as usize);
+            unsafe { (runtime.vmem.hsa_amd_vmem_set_access)(at, 4096, &request, 1) };
         },
     },
     Crash {
@@ -88,8 +88,9 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = start_with_mapping(&table, &[]);
-            side.get_access(side.address(Location::In(0, 0)), hsa_agent_t { handle: GARBAGE });
+            let runtime = start_with_mapping(&table, &[]);
+            runtime
+                .get_access(runtime.address(Location::In(0, 0)), hsa_agent_t { handle: GARBAGE });
         },
     },
     Crash {
@@ -98,9 +99,9 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = start_with_mapping(&table, &[]);
-            let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
-            unsafe { (side.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
+            let runtime = start_with_mapping(&table, &[]);
+            let at = without_provenance_mut(runtime.address(Location::In(0, 0)) as usize);
+            unsafe { (runtime.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
         },
     },
     Crash {
@@ -121,10 +122,10 @@ const TABLE: &[Crash] = &[
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = Side::start(&table, AREA_START);
-            assert_eq!(side.shut_down(), OK);
+            let mut runtime = TestedRuntime::start(&table, AREA_START);
+            assert_eq!(runtime.shut_down(), OK);
             let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
-            let import = side.vmem.hsa_amd_vmem_import_shareable_handle;
+            let import = runtime.vmem.hsa_amd_vmem_import_shareable_handle;
             assert_eq!(unsafe { import(0, &mut handle) }, INCOMPATIBLE);
         },
     },
@@ -143,11 +144,11 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[]);
+            let mut runtime = start_with_mapping(&table, &[]);
             let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
             while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
-            set_access(&mut side, 0, PAGE, &[(GPU, RW)]);
+            set_access(&mut runtime, 0, PAGE, &[(GPU, RW)]);
         },
     },
     Crash {
@@ -156,9 +157,9 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = start_with_handle(&table);
-            map(&mut side, 16);
-            set_access(&mut side, 16, PAGE, &[(CPU, RW)]);
+            let mut runtime = start_with_handle(&table);
+            map(&mut runtime, 16);
+            set_access(&mut runtime, 16, PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
@@ -167,9 +168,9 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[]);
-            map(&mut side, PAGE as i64);
-            set_access(&mut side, 0, 2 * PAGE, &[(CPU, RW)]);
+            let mut runtime = start_with_mapping(&table, &[]);
+            map(&mut runtime, PAGE as i64);
+            set_access(&mut runtime, 0, 2 * PAGE, &[(CPU, RW)]);
         },
     },
     Crash {
@@ -178,10 +179,10 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[]);
-            map(&mut side, PAGE as i64);
-            set_access(&mut side, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
-            set_access(&mut side, 0, 2 * PAGE, &[(GPU, RO)]);
+            let mut runtime = start_with_mapping(&table, &[]);
+            map(&mut runtime, PAGE as i64);
+            set_access(&mut runtime, PAGE as i64, PAGE, &[(GPU, RW), (PEER, RW)]);
+            set_access(&mut runtime, 0, 2 * PAGE, &[(GPU, RO)]);
         },
     },
     Crash {
@@ -190,8 +191,8 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[(CPU, RO), (GPU, RW)]);
-            side.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
+            let mut runtime = start_with_mapping(&table, &[(CPU, RO), (GPU, RW)]);
+            runtime.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
         },
     },
     Crash {
@@ -200,8 +201,8 @@ const TABLE: &[Crash] = &[
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[(CPU, NONE), (GPU, RW)]);
-            side.perform(&Call::Peek { at: Location::In(0, 0) });
+            let mut runtime = start_with_mapping(&table, &[(CPU, NONE), (GPU, RW)]);
+            runtime.perform(&Call::Peek { at: Location::In(0, 0) });
         },
     },
     Crash {
@@ -210,7 +211,7 @@ const TABLE: &[Crash] = &[
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
         act: |table| {
-            let _side = Side::start(&table, AREA_START);
+            let _side = TestedRuntime::start(&table, AREA_START);
             let lock = table.core.hsa_amd_memory_lock.expect("in the table");
             let unlock = table.core.hsa_amd_memory_unlock.expect("in the table");
             let (mut words, mut agent_address) = (vec![0u64; 512], null_mut());
@@ -228,45 +229,45 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
-            let mut side = start_with_mapping(&table, &[]);
+            let mut runtime = start_with_mapping(&table, &[]);
             let (to, from) = (Location::In(0, 0), Location::In(0, 8));
-            side.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
+            runtime.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
         },
     },
 ];
 
 /// Starts a runtime, reserves 16 pages (object 0) and creates a handle of one page (object 1).
-fn start_with_handle(table: &Table) -> Side {
-    let mut side = Side::start(table, AREA_START);
+fn start_with_handle(table: &Table) -> TestedRuntime {
+    let mut runtime = TestedRuntime::start(table, AREA_START);
     let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
     let reserve = Call::Reserve { id: 0, size: 16 * PAGE, hint, alignment, flags };
-    assert_eq!(side.perform(&reserve).status, OK);
+    assert_eq!(runtime.perform(&reserve).status, OK);
     let (pool, memory_type) = (Pool::Gpu(0), MEMORY_TYPE_PINNED);
     let create = Call::Create { id: 1, pool, size: PAGE, memory_type, flags };
-    assert_eq!(side.perform(&create).status, OK);
-    side
+    assert_eq!(runtime.perform(&create).status, OK);
+    runtime
 }
 
-fn map(side: &mut Side, offset: i64) {
+fn map(runtime: &mut TestedRuntime, offset: i64) {
     let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
     // Do not check the status: some releases reject an unaligned address.
-    side.perform(&map);
+    runtime.perform(&map);
 }
 
-fn set_access(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
+fn set_access(runtime: &mut TestedRuntime, offset: i64, size: u64, requests: &[AccessRequest]) {
     let (at, requests) = (Location::In(0, offset), requests.to_vec());
-    side.perform(&Call::SetAccess { at, size, requests });
+    runtime.perform(&Call::SetAccess { at, size, requests });
 }
 
 /// Starts a runtime, and maps a page at the start of a reservation with the requested access.
-fn start_with_mapping(table: &Table, requests: &[AccessRequest]) -> Side {
-    let mut side = start_with_handle(table);
-    map(&mut side, 0);
+fn start_with_mapping(table: &Table, requests: &[AccessRequest]) -> TestedRuntime {
+    let mut runtime = start_with_handle(table);
+    map(&mut runtime, 0);
     if !requests.is_empty() {
-        set_access(&mut side, 0, PAGE, requests);
+        set_access(&mut runtime, 0, PAGE, requests);
     }
-    side
+    runtime
 }
 
 /// Makes each call of the table in a separate process. Checks that the process crashes on the

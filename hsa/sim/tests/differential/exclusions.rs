@@ -4,7 +4,7 @@
 use crate::calls::*;
 use crate::objects::Objects;
 use crate::observe::{self, MappedRange};
-use crate::side::{AREA_SIZE, Side, Value};
+use crate::tested_runtime::{AREA_SIZE, TestedRuntime, Value};
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_machine_driver;
 use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_AMD_VMEM_ADDRESS_NO_REGISTER, HSA_STATUS_SUCCESS};
@@ -15,7 +15,7 @@ pub type Reason = &'static str;
 /// The situation in which a call would be made.
 struct Scenario<'a> {
     release: Release,
-    side: &'a Side,
+    runtime: &'a TestedRuntime,
     objects: &'a Objects,
     /// The mappings in AMD's area.
     ranges: Vec<MappedRange>,
@@ -23,8 +23,8 @@ struct Scenario<'a> {
 
 impl Scenario<'_> {
     fn every_gpu_has_access(&self, location: Location) -> bool {
-        self.side.gpus.iter().all(|gpu| {
-            let outcome = self.side.get_access(self.side.address(location), *gpu);
+        self.runtime.gpus.iter().all(|gpu| {
+            let outcome = self.runtime.get_access(self.runtime.address(location), *gpu);
             let full = Value::Number(HSA_ACCESS_PERMISSION_RW.into());
             outcome.status == HSA_STATUS_SUCCESS && outcome.values == [full]
         })
@@ -138,8 +138,13 @@ fn names_cpu(requests: &[AccessRequest]) -> bool {
 
 /// Returns why a call must not be made, or `None` if the call is allowed. All names in the call
 /// must be valid.
-pub fn reason(release: Release, side: &Side, objects: &Objects, call: &Call) -> Option<Reason> {
-    let ranges = observe::ranges(side.area, side.area + AREA_SIZE);
-    let scenario = Scenario { release, side, objects, ranges };
+pub fn reason(
+    release: Release,
+    runtime: &TestedRuntime,
+    objects: &Objects,
+    call: &Call,
+) -> Option<Reason> {
+    let ranges = observe::ranges(runtime.area, runtime.area + AREA_SIZE);
+    let scenario = Scenario { release, runtime, objects, ranges };
     TABLE.iter().find(|entry| (entry.applies)(&scenario, call)).map(|entry| entry.reason)
 }

@@ -11,15 +11,15 @@ mod setup;
 
 mod attributes;
 mod calls;
+mod comparison;
 mod crashes;
 mod exclusions;
 mod generator;
 mod objects;
 mod observe;
-mod pair;
 mod shrink;
-mod side;
 mod stress;
+mod tested_runtime;
 mod trace;
 mod worker;
 

@@ -3,7 +3,7 @@
 //! fault.
 
 use crate::calls::*;
-use crate::side::{Outcome, Value};
+use crate::tested_runtime::{Outcome, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A handle mapped at an address.

@@ -4,7 +4,7 @@
 use crate::calls::{Call, Handle};
 use crate::objects::Objects;
 use crate::observe;
-use crate::side::{AREA_SIZE, Side};
+use crate::tested_runtime::{AREA_SIZE, TestedRuntime};
 use crate::{environment_number, exclusions, generator};
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -65,7 +65,7 @@ pub fn check_for_leaks(fixture: &Fixture) {
         (sequence, runner.end())
     };
     // Keeps the runtime initialised until the end.
-    let mut side = Side::start(&table, FIRST_AREA - DISTANCE / 2);
+    let mut runtime = TestedRuntime::start(&table, FIRST_AREA - DISTANCE / 2);
     let run_threads = |time| {
         std::thread::scope(|scope| {
             let threads = (0..THREAD_COUNT).map(|thread| scope.spawn(move || run(thread, time)));
@@ -75,9 +75,9 @@ pub fn check_for_leaks(fixture: &Fixture) {
     };
     // Create the objects that the runtime creates once and keeps, such as queues.
     run_threads(time.min(Duration::from_secs(5)));
-    let before = process_resources(&side);
+    let before = process_resources(&runtime);
     let results = run_threads(time);
-    let after = process_resources(&side);
+    let after = process_resources(&runtime);
     let mut counts = BTreeMap::new();
     for (kind, count) in results.iter().flat_map(|(_, counts)| counts) {
         *counts.entry(kind).or_insert(0) += count;
@@ -94,12 +94,12 @@ pub fn check_for_leaks(fixture: &Fixture) {
     assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
     let areas = FIRST_AREA..FIRST_AREA + THREAD_COUNT * DISTANCE;
     assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
-    side.shut_down();
+    runtime.shut_down();
 }
 
 /// The state of one thread.
 struct Runner<'a> {
-    side: Side,
+    runtime: TestedRuntime,
     release: Release,
     /// Locked for writing during a call that is not safe beside other calls, because the runtime
     /// takes no lock. Locked for reading during all other calls.
@@ -113,14 +113,14 @@ struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(table: &Table, release: Release, unlocked_calls: &'a RwLock<()>, start: u64) -> Self {
         let counts = BTreeMap::new();
-        Self { side: Side::start(table, start), release, unlocked_calls, start, counts }
+        Self { runtime: TestedRuntime::start(table, start), release, unlocked_calls, start, counts }
     }
 
     fn run(&mut self, calls: &[Call]) {
-        if self.side.area + 2 * AREA_SIZE > self.start + DISTANCE / 2 {
-            self.side.area = self.start;
+        if self.runtime.area + 2 * AREA_SIZE > self.start + DISTANCE / 2 {
+            self.runtime.area = self.start;
         }
-        self.side.next_sequence();
+        self.runtime.next_sequence();
         let mut objects = Objects::default();
         for call in calls {
             self.step(call, &mut objects);
@@ -128,10 +128,10 @@ impl<'a> Runner<'a> {
         for call in objects.cleanup_calls() {
             self.step(&call, &mut objects);
         }
-        self.side.close_descriptors();
+        self.runtime.close_descriptors();
         // NO_REGISTER reservations leak a part of their range.
-        if !observe::ranges(self.side.area, self.side.area + AREA_SIZE).is_empty() {
-            observe::clear(self.side.area, self.side.area + AREA_SIZE);
+        if !observe::ranges(self.runtime.area, self.runtime.area + AREA_SIZE).is_empty() {
+            observe::clear(self.runtime.area, self.runtime.area + AREA_SIZE);
         }
     }
 
@@ -144,11 +144,11 @@ impl<'a> Runner<'a> {
                 if objects.area_offset(*at).is_some_and(|at| !at.is_multiple_of(4096)));
         // The value of a released handle may now refer to another thread's memory.
         let stale = matches!(call.handle(), Some(Handle::Of(name)) if !objects.is_alive(name));
-        if huge || leaks || stale || !self.side.has_all_names(call) {
+        if huge || leaks || stale || !self.runtime.has_all_names(call) {
             return;
         }
         let guard = self.unlocked_calls.read().expect("no panic");
-        if exclusions::reason(self.release, &self.side, objects, call).is_some() {
+        if exclusions::reason(self.release, &self.runtime, objects, call).is_some() {
             return;
         }
         // The runtime takes no lock during these calls, so no other call may run at the same time.
@@ -162,9 +162,9 @@ impl<'a> Runner<'a> {
         let outcome = if unlocked {
             drop(guard);
             let _guard = self.unlocked_calls.write().expect("no panic");
-            self.side.perform(call)
+            self.runtime.perform(call)
         } else {
-            let outcome = self.side.perform(call);
+            let outcome = self.runtime.perform(call);
             drop(guard);
             outcome
         };
@@ -175,12 +175,12 @@ impl<'a> Runner<'a> {
     }
 
     fn end(mut self) -> BTreeMap<String, u64> {
-        self.side.shut_down();
+        self.runtime.shut_down();
         self.counts
     }
 }
 
-fn process_resources(side: &Side) -> ProcessResources {
+fn process_resources(runtime: &TestedRuntime) -> ProcessResources {
     let shared = observe::ranges(0, 1 << 47);
     let shared = shared.iter().filter(|range| range.access.ends_with('s')).count();
     let (machine_memory, descriptors): (Vec<_>, _) =
@@ -189,7 +189,7 @@ fn process_resources(side: &Side) -> ProcessResources {
         descriptors,
         machine_memory: machine_memory.len(),
         shared,
-        available_memory: side.available_memory(),
+        available_memory: runtime.available_memory(),
     }
 }
 

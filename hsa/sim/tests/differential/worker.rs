@@ -1,7 +1,7 @@
 //! The process that runs sequences. If AMD's runtime crashes the process, the parent finds the
 //! sequence in the trace.
 
-use crate::pair::Pair;
+use crate::comparison::Comparison;
 use crate::trace::Trace;
 use crate::{calls, generator};
 use hsa_rocr::test::Fixture;
@@ -74,11 +74,11 @@ pub fn run() {
     let Ok(work) = std::env::var(WORK) else { return };
     let variable = |name| std::env::var(name).expect("set by the parent");
     let release = variable(RELEASE).parse().expect("a release");
-    let mut pair = Pair::start(release, Path::new(&variable(RUNTIME)));
+    let mut comparison = Comparison::start(release, Path::new(&variable(RUNTIME)));
     let mut trace = Trace::new(Path::new(&variable(TRACE)));
-    let mut run = |pair: &mut Pair, title: &str, calls: &[calls::Call]| {
+    let mut run = |comparison: &mut Comparison, title: &str, calls: &[calls::Call]| {
         trace.begin_sequence(title, calls);
-        if let Some(difference) = pair.run(calls, |call| trace.begin_call(call)) {
+        if let Some(difference) = comparison.run(calls, |call| trace.begin_call(call)) {
             print!("\n{difference}");
             // Do not shut the runtime down: `hsa_shut_down` could fail because of leaked objects.
             std::process::exit(1);
@@ -87,16 +87,16 @@ pub fn run() {
     match Work::parse(&work) {
         Work::File(path) => {
             let text = std::fs::read_to_string(&path).expect("a sequence");
-            run(&mut pair, &path.display().to_string(), &calls::from_text(&text));
+            run(&mut comparison, &path.display().to_string(), &calls::from_text(&text));
         }
         Work::Sequences { seed, first, count } => {
             for number in first..first + count {
                 let title = format!("sequence {number} of seed {seed} on {release}");
-                run(&mut pair, &title, &generator::sequence(seed, number));
+                run(&mut comparison, &title, &generator::sequence(seed, number));
             }
         }
     }
-    let counts = serde_json::to_string(&pair.counts).expect("numbers");
+    let counts = serde_json::to_string(&comparison.counts).expect("numbers");
     println!("\n{COUNTS_PREFIX}{counts}");
-    pair.restart();
+    comparison.restart();
 }

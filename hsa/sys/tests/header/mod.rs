@@ -1,6 +1,6 @@
 //! Parses the names that `include/hsa_abi.h` declares.
 
-use crate::claims::token::{Token, is_word_character, tokens};
+use crate::assertions::token::{Token, is_word_character, tokens};
 
 #[derive(Debug, Default)]
 pub struct Header {

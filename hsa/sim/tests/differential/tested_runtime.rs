@@ -1,4 +1,4 @@
-//! One of the two sides of a comparison: a runtime, its agents and pools, and its values for the
+//! One of the two runtimes of a comparison: a runtime, its agents and pools, and its values for the
 //! names in sequences.
 // Every unsafe block here calls a function of the runtime's table. The pointers refer to locals of
 // the right type. All other addresses are in an area that no other code uses.
@@ -57,7 +57,7 @@ impl From<hsa_status_t> for Outcome {
 
 /// A started runtime, and its objects in the current sequence.
 #[derive(Debug)]
-pub struct Side {
+pub struct TestedRuntime {
     core: Core,
     pub vmem: Vmem,
     pub agents: Vec<hsa_agent_t>,
@@ -73,7 +73,7 @@ pub struct Side {
     dev_null: std::fs::File,
 }
 
-impl Side {
+impl TestedRuntime {
     /// Starts a runtime. The area of its first sequence begins at `area`.
     pub fn start(table: &Table, area: u64) -> Self {
         let (core, vmem) = (table.core, table.vmem.expect("virtual memory"));

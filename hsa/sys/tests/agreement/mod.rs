@@ -1,15 +1,15 @@
-//! Checks claims about headers with a C compiler.
+//! Checks assertions about headers with a C compiler.
 
-use crate::claims::Claim;
+use crate::assertions::Assertion;
 use crate::compiler;
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// The name of the source file, also in the compiler's messages.
-const SOURCE: &str = "claims.c";
+const SOURCE: &str = "assertions.c";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Agreement {
     /// The header agrees.
     Agrees,
     /// The header differs.
@@ -29,23 +29,23 @@ enum LineResult {
     UnknownName,
 }
 
-/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
+/// Checks every assertion in a file that includes `includes`. The compiler searches `folders` first.
 ///
-/// Compiles each claim twice: unchanged and negated. A line that the compiler skips has no message in either
+/// Compiles each assertion twice: unchanged and negated. A line that the compiler skips has no message in either
 /// run, which is an error.
-pub fn check(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
-    let plain = compile(includes, folders, claims, "");
-    let negated = compile(includes, folders, claims, "!");
-    let verdict = |index: usize| match (plain.results[index], negated.results[index]) {
-        (LineResult::Accepted, LineResult::Failed) => Verdict::Agrees,
-        (LineResult::Failed, LineResult::Accepted) => Verdict::Differs,
-        (LineResult::UnknownName, LineResult::UnknownName) => Verdict::Absent,
+pub fn check(includes: &[&str], folders: &[&Path], assertions: &[Assertion]) -> Vec<Agreement> {
+    let plain = compile(includes, folders, assertions, "");
+    let negated = compile(includes, folders, assertions, "!");
+    let agreement = |index: usize| match (plain.results[index], negated.results[index]) {
+        (LineResult::Accepted, LineResult::Failed) => Agreement::Agrees,
+        (LineResult::Failed, LineResult::Accepted) => Agreement::Differs,
+        (LineResult::UnknownName, LineResult::UnknownName) => Agreement::Absent,
         contradiction => panic!(
             "the compiler contradicts itself {contradiction:?} over {:?}:\n{}\n{}",
-            claims[index], plain.messages, negated.messages
+            assertions[index], plain.messages, negated.messages
         ),
     };
-    (0..claims.len()).map(verdict).collect()
+    (0..assertions.len()).map(agreement).collect()
 }
 
 struct Compilation {
@@ -53,14 +53,19 @@ struct Compilation {
     messages: String,
 }
 
-fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &str) -> Compilation {
+fn compile(
+    includes: &[&str],
+    folders: &[&Path],
+    assertions: &[Assertion],
+    negation: &str,
+) -> Compilation {
     let mut source = "#include <stddef.h>\n#include <stdint.h>\n".to_owned();
     for include in includes {
         writeln!(source, "#include <{include}>").expect("a string can be written");
     }
     let first_line = source.lines().count() + 1;
-    for Claim { condition, .. } in claims {
-        writeln!(source, "_Static_assert({negation}({condition}), \"claim\");")
+    for Assertion { condition, .. } in assertions {
+        writeln!(source, "_Static_assert({negation}({condition}), \"assertion\");")
             .expect("a string can be written");
     }
     let work = tempfile::tempdir().expect("a temporary folder");
@@ -77,10 +82,10 @@ fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &st
     let output = command.output().expect("a C compiler, $CC or cc");
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
 
-    let mut results = vec![LineResult::Accepted; claims.len()];
+    let mut results = vec![LineResult::Accepted; assertions.len()];
     for (line, result) in errors(&messages) {
         let index =
-            line.and_then(|line| line.checked_sub(first_line)).filter(|i| *i < claims.len());
+            line.and_then(|line| line.checked_sub(first_line)).filter(|i| *i < assertions.len());
         let Some(index) = index else {
             panic!("the compiler could not read the headers of {folders:?}:\n{messages}")
         };
@@ -88,7 +93,7 @@ fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &st
     }
     let unknown = results.iter().position(|result| *result == LineResult::UnknownMessage);
     if let Some(index) = unknown {
-        panic!("unknown compiler message about {:?}:\n{messages}", claims[index]);
+        panic!("unknown compiler message about {:?}:\n{messages}", assertions[index]);
     }
     let failed = results.iter().any(|result| *result != LineResult::Accepted);
     assert_eq!(!output.status.success(), failed, "an error without a line:\n{messages}");

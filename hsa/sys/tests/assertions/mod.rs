@@ -1,5 +1,5 @@
-//! Extracts claims from `src/bindings.rs`: every constant, size, alignment and offset, and every type of
-//! a field or function. Each claim is a constant expression that a C compiler can check.
+//! Extracts assertions from `src/bindings.rs`: every constant, size, alignment and offset, and every type of
+//! a field or function. Each assertion is a constant expression that a C compiler can check.
 
 pub mod c_type;
 pub mod token;
@@ -11,73 +11,73 @@ use token::Token;
 /// The checked-in bindings, even if this test was compiled with generated bindings.
 pub const BINDINGS: &str = include_str!("../../src/bindings.rs");
 
-/// A claim about a C header.
+/// An assertion about a C header.
 #[derive(Debug)]
-pub struct Claim {
+pub struct Assertion {
     /// The name in C: a constant, a type, `type.field`, or a function.
     pub subject: String,
-    /// The claim in words, without the subject.
+    /// The assertion in words, without the subject.
     pub description: String,
-    /// The claim as a C expression that must be true.
+    /// The assertion as a C expression that must be true.
     pub condition: String,
 }
 
-/// Reads all claims of the bindings. `function` returns, for a function's name, the C
+/// Reads all assertions of the bindings. `function` returns, for a function's name, the C
 /// type of a pointer to that function.
-pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim> {
+pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Assertion> {
     let tokens = token::tokens(bindings);
     let mut rest = tokens.as_slice();
-    let mut claims = Vec::new();
+    let mut assertions = Vec::new();
     while !rest.is_empty() {
         match rest {
             ["pub", "const", ..] => {
                 rest = &rest[2..];
-                claims.push(constant(&mut rest));
+                assertions.push(constant(&mut rest));
             }
             ["pub", "type", ..] => {
                 rest = &rest[2..];
-                claims.extend(alias(&mut rest, &function));
+                assertions.extend(alias(&mut rest, &function));
             }
             ["pub", "struct" | "union", ..] => {
                 rest = &rest[2..];
-                fields(&mut rest, &mut claims);
+                fields(&mut rest, &mut assertions);
             }
             [text, ..] if text.starts_with('"') && text.contains(" of ") => {
                 let text = next(&mut rest).trim_matches('"');
-                claims.extend(layout(text, &mut rest));
+                assertions.extend(layout(text, &mut rest));
             }
             _ => rest = &rest[1..],
         }
     }
-    claims
+    assertions
 }
 
-fn constant(rest: &mut &[Token<'_>]) -> Claim {
+fn constant(rest: &mut &[Token<'_>]) -> Assertion {
     let name = next(rest);
     expect(rest, ":");
     read_type(rest);
     expect(rest, "=");
     let sign = if skip(rest, "-") { "-" } else { "" };
     let value = next(rest);
-    Claim {
+    Assertion {
         subject: name.to_owned(),
         description: format!("is {sign}{value}"),
         condition: format!("{name} == {sign}{value}"),
     }
 }
 
-fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<Claim> {
+fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<Assertion> {
     let name = next(rest);
     expect(rest, "=");
     let target = read_type(rest);
-    // For a typedef of a structure, only its size and fields are claimed.
+    // For a typedef of a structure, only its size and fields are asserted.
     if name == target {
         return None;
     }
     if target == "unsigned int" {
         // An enumeration. Its signedness depends on the compiler and on values that the bindings
         // omit. Only its size is part of the ABI.
-        return Some(Claim {
+        return Some(Assertion {
             subject: name.to_owned(),
             description: "is as large as an unsigned int".to_owned(),
             condition: format!("sizeof(__typeof__({name})) == sizeof({target})"),
@@ -87,14 +87,14 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
         Some(name) => (name, function(name)),
         None => (name, format!("__typeof__({name})")),
     };
-    Some(Claim {
+    Some(Assertion {
         subject: subject.to_owned(),
         description: format!("has the type {}", without_typeof(&target)),
         condition: format!("__builtin_types_compatible_p({c}, {target})"),
     })
 }
 
-fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
+fn fields(rest: &mut &[Token<'_>], assertions: &mut Vec<Assertion>) {
     let (owner, _) = c_owner(next(rest));
     expect(rest, "{");
     while !skip(rest, "}") {
@@ -102,12 +102,12 @@ fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
         let field = next(rest);
         expect(rest, ":");
         if field.starts_with("__bindgen_anon_") {
-            // An anonymous union: its fields are claimed as fields of its owner.
+            // An anonymous union: its fields are asserted as fields of its owner.
             next(rest);
         } else {
             let field = c_field(field);
             let target = read_type(rest);
-            claims.push(Claim {
+            assertions.push(Assertion {
                 subject: format!("{owner}.{field}"),
                 description: format!("has the type {}", without_typeof(&target)),
                 condition: format!(
@@ -120,7 +120,7 @@ fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
     }
 }
 
-fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
+fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Assertion> {
     while !skip(rest, "-") {
         next(rest);
     }
@@ -130,7 +130,7 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
         let (owner, base) = c_owner(owner);
         let field = c_field(field);
         let value = base + value;
-        return Some(Claim {
+        return Some(Assertion {
             subject: format!("{owner}.{field}"),
             description: format!("is at offset {value}"),
             condition: format!("__builtin_offsetof(__typeof__({owner}), {field}) == {value}"),
@@ -138,7 +138,7 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
     }
     let (description, name) = text.split_once(" of ").expect("`Size of TYPE`");
     if name.contains("__bindgen_ty_") {
-        // C cannot query the size of an anonymous union. The claim about the owner's size covers
+        // C cannot query the size of an anonymous union. The assertion about the owner's size covers
         // the union.
         return None;
     }
@@ -150,9 +150,9 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
             // GCC assumes alignment 1 for an unknown type, but rejects its size.
             format!("sizeof(__typeof__({name})) && _Alignof(__typeof__({name})) == {value}"),
         ),
-        _ => panic!("unknown claim: the {description} of {name}; add its C equivalent here"),
+        _ => panic!("unknown assertion: the {description} of {name}; add its C equivalent here"),
     };
-    Some(Claim { subject: name, description, condition })
+    Some(Assertion { subject: name, description, condition })
 }
 
 /// Returns the C type that contains the fields of a Rust type, and the offset of the first field.

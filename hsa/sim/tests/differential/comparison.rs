@@ -4,7 +4,7 @@ use crate::calls::*;
 use crate::exclusions;
 use crate::objects::Objects;
 use crate::observe::{self, MappedRange};
-use crate::side::{AREA_SIZE, Outcome, Side};
+use crate::tested_runtime::{AREA_SIZE, Outcome, TestedRuntime};
 use core::fmt;
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_machine_driver;
@@ -25,17 +25,17 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The maximum number of differing values in a message.
 const MAX_VALUES: usize = 12;
-/// The size in bytes above which an allocation may fail while memory lingers ([`Pair::lingered`]).
+/// The size in bytes above which an allocation may fail while memory lingers ([`Comparison::lingered`]).
 const LARGE_SIZE: u64 = 64 << 20;
 
 /// AMD's runtime and the simulation, both started.
 #[derive(Debug)]
-pub struct Pair {
+pub struct Comparison {
     release: Release,
     library: Library,
     simulation: Simulation,
-    amd: Side,
-    simulated: Side,
+    amd: TestedRuntime,
+    simulated: TestedRuntime,
     /// The available memory of the GPUs before the sequence, in AMD's runtime and in the
     /// simulation.
     memory_before: [Vec<u64>; 2],
@@ -92,13 +92,13 @@ pub fn simulation(release: Release) -> Simulation {
     Simulation::start(config).expect("a free slot")
 }
 
-impl Pair {
+impl Comparison {
     pub fn start(release: Release, runtime: &Path) -> Self {
         // SAFETY: the library is AMD's runtime.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
-        let amd = Side::start(library.table(), AMD_AREAS);
-        let simulated = Side::start(simulation.table(), SIMULATED_AREAS);
+        let amd = TestedRuntime::start(library.table(), AMD_AREAS);
+        let simulated = TestedRuntime::start(simulation.table(), SIMULATED_AREAS);
         assert_eq!(
             amd.pool_attributes(),
             simulated.pool_attributes(),
@@ -122,9 +122,9 @@ impl Pair {
     pub fn restart(&mut self) {
         let simulation = simulation(self.release);
         let (amd_area, simulated_area) = (self.amd.area, self.simulated.area);
-        let start = |side: &mut Side, table: &Table, area| {
-            assert_eq!(side.shut_down(), HSA_STATUS_SUCCESS, "hsa_shut_down");
-            *side = Side::start(table, area);
+        let start = |runtime: &mut TestedRuntime, table: &Table, area| {
+            assert_eq!(runtime.shut_down(), HSA_STATUS_SUCCESS, "hsa_shut_down");
+            *runtime = TestedRuntime::start(table, area);
         };
         start(&mut self.amd, self.library.table(), amd_area);
         start(&mut self.simulated, simulation.table(), simulated_area);
@@ -187,7 +187,7 @@ impl Pair {
     fn differing_values(&self, objects: &Objects) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
-            let [amd, simulated] = [0, 1].map(|side| self.observe(side, objects));
+            let [amd, simulated] = [0, 1].map(|runtime| self.observe(runtime, objects));
             let values = differences(&amd, &simulated);
             if values.is_empty() || !uses_machine_driver() || started.elapsed() > FREE_TIMEOUT {
                 return values;
@@ -221,27 +221,27 @@ impl Pair {
     }
 
     fn observe(&self, index: usize, objects: &Objects) -> ObservedState {
-        let side = if index == 0 { &self.amd } else { &self.simulated };
-        let area = side.area;
+        let runtime = if index == 0 { &self.amd } else { &self.simulated };
+        let area = runtime.area;
         let access = |&point: &u64| {
-            let agents = side.agents.iter();
-            (point, agents.map(|agent| side.get_access(area + point, *agent)).collect())
+            let agents = runtime.agents.iter();
+            (point, agents.map(|agent| runtime.get_access(area + point, *agent)).collect())
         };
         let same_name =
             |name: &&Name| self.amd.current_name(**name) == self.simulated.current_name(**name);
-        let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
+        let properties = |name: &Name| (*name, runtime.properties(Handle::Of(*name)));
         let ranges = self.without_known_difference(observe::ranges(area, area + AREA_SIZE));
-        let available = side.available_memory();
+        let available = runtime.available_memory();
         let used = self.memory_before[index].iter().zip(available);
         let used = used.map(|(before, now)| *before as i64 - now as i64);
         // With AMD's kernel driver, an open or imported dma-buf keeps its memory in use after the exported handle was
         // released. The emulated driver and the simulation do not learn when the last descriptor of a dma-buf is
         // closed. They count the memory until the exported handle is released.
-        let is_kept = self.lingered || (uses_machine_driver() && side.has_shared_memory());
+        let is_kept = self.lingered || (uses_machine_driver() && runtime.has_shared_memory());
         let memory_used = if is_kept { vec![] } else { used.collect() };
         ObservedState {
             access: objects.points.iter().map(access).collect(),
-            properties: side.handle_names().filter(same_name).map(properties).collect(),
+            properties: runtime.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &ranges),
             ranges,
             memory_used,
@@ -285,9 +285,9 @@ impl Pair {
         }
         let objects = Objects::default();
         values.extend(self.differing_values(&objects));
-        for side in [&self.amd, &self.simulated] {
-            if !observe::ranges(side.area, side.area + AREA_SIZE).is_empty() {
-                observe::clear(side.area, side.area + AREA_SIZE);
+        for runtime in [&self.amd, &self.simulated] {
+            if !observe::ranges(runtime.area, runtime.area + AREA_SIZE).is_empty() {
+                observe::clear(runtime.area, runtime.area + AREA_SIZE);
             }
         }
         (!values.is_empty()).then_some(Difference { after: None, values })
