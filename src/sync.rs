@@ -6,7 +6,7 @@
 //!
 //! The first table lists locks in the order in which a thread takes them. A thread holds at most one lock of each row,
 //! with two exceptions: the tables of paged buffers, and the locks of [`Rank`]. Debug builds check the order of the
-//! locks of [`Rank`].
+//! locks of [`Rank`], except where a lock is taken without waiting.
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -22,7 +22,8 @@
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
-//! A thread never holds a lock of the first table and a lock of this second table at the same time:
+//! No operation holds a lock of the first table and a lock of this second table at the same time. A subscriber of the log
+//! may look up the lists of the second table while an operation holds locks of the first:
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -79,7 +80,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The order in which a thread takes the locks of one `Vmm`: by rank. Locks of the same rank are ordered by their key,
+/// The order in which a thread takes the locks of all `Vmm`s: by rank. Locks of the same rank are ordered by their key,
 /// the address of the reservation. The documentation of this module lists all locks of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {

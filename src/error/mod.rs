@@ -216,7 +216,8 @@ impl<T> From<Rejected<T>> for Error {
     }
 }
 
-/// A range or memory that the library never uses again, because its state is unknown.
+/// A range or memory that the library never unmaps, releases or uses for new mappings: a rollback failed there, or a
+/// GPU may still use it.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]

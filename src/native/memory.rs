@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// Copies eight bytes at a time, and the last `size % 8` bytes one by one.
@@ -240,18 +241,16 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
                 }
                 continue;
             }
-            let Some((mapping_start, mapping_end, is_accessible)) = parse_mapping(&line[..length])
-            else {
-                return false;
-            };
+            let text = core::str::from_utf8(&line[..length]);
+            let Some((mapping, rest)) = text.ok().and_then(parse_mapping) else { return false };
             length = 0;
-            if mapping_end <= covered {
+            if mapping.end <= covered {
                 continue;
             }
-            if mapping_start > covered || is_accessible {
+            if mapping.start > covered || !rest.starts_with("---") {
                 return false;
             }
-            covered = mapping_end;
+            covered = mapping.end;
             if covered >= end {
                 return true;
             }
@@ -260,13 +259,13 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
     false
 }
 
-/// Parses the start of a line such as `7f0000000000-7f0000200000 ---p 00000000 00:00 0`. Returns the start and the end
-/// of the mapping, and whether any access is permitted.
-fn parse_mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
-    let (range, rest) = core::str::from_utf8(line).ok()?.split_once(' ')?;
+/// Parses a line of `/proc/self/maps`, such as `7f0000000000-7f0000200000 ---p 00000000 00:00 0`. Returns the addresses
+/// of the mapping, and the rest of the line, which begins with the permissions.
+pub(crate) fn parse_mapping(line: &str) -> Option<(Range<usize>, &str)> {
+    let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
-    Some((number(start)?, number(end)?, !rest.starts_with("---")))
+    Some((number(start)?..number(end)?, rest))
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ pub(crate) use interprocess::{
 pub(crate) use library_lock::{ForkCount, locked_ranges, overlapping_lock};
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{
-    block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, protect,
-    try_map_shared,
+    block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, parse_mapping,
+    protect, try_map_shared,
 };
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use page_table::{

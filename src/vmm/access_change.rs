@@ -252,7 +252,7 @@ impl Shared {
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
-        if !self.with_descriptor(change_view)? {
+        if !self.with_free_descriptor(change_view)? {
             let request = self.request_all(&without_access, &self.host_access());
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
@@ -333,7 +333,7 @@ impl Shared {
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            self.with_descriptor(|| fill_possible_hole(range.start, range.size))
+            self.with_free_descriptor(|| fill_possible_hole(range.start, range.size))
                 .map_err(|errno| hole_not_filled(range, errno))?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
@@ -352,7 +352,7 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        self.with_descriptor(|| {
+        self.with_free_descriptor(|| {
             self.check_descriptor()?;
             // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { self.set_access_in_runtime(range, request) }

@@ -151,7 +151,7 @@ impl Shared {
 
     /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
     /// If no descriptor is free, first closes the reserved descriptor.
-    pub(super) fn with_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub(super) fn with_free_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
         self.runtime.spare_descriptors().with_reserve(act)
     }
 

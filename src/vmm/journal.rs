@@ -15,7 +15,7 @@
 //!
 //! | state | listed before | not listed before |
 //! |---|---|---|
-//! | [`State::AsBefore`], [`State::New`] | stays; its access is updated | is inserted |
+//! | [`State::AsBefore`], [`State::MappedAnew`] | stays; its access is updated | is inserted |
 //! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
@@ -56,7 +56,7 @@ enum State {
     /// Mapped as before the operation, except for changes of access.
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
-    New,
+    MappedAnew,
     Unmapped,
     /// Unknown, because a rollback has failed. If the ledger listed the target before, the target stays listed, so that
     /// its memory stays allocated.
@@ -65,7 +65,7 @@ enum State {
 
 impl Target<'_> {
     fn is_mapped(&self) -> bool {
-        matches!(self.state, State::AsBefore | State::New)
+        matches!(self.state, State::AsBefore | State::MappedAnew)
     }
 }
 
@@ -244,7 +244,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
         // The runtime has failed to unmap the group. If the group has several mappings, the runtime may have unmapped
         // some of them, and revoked some agents' access to another. If the group has one mapping, it is still mapped.
-        if !alone && !shared.is_mapped(&now)? {
+        if !alone && !shared.is_mapped_in_runtime(&now)? {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
             // target again would replace the foreign mapping.
             // SAFETY: the target is locked, and was just unmapped.
@@ -309,7 +309,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             let owner = owners.next().map(|owner| owner as u8).or(mapping.owner);
             let mapping = MappedRange { owner, ..*mapping };
             let shared = self.shared;
-            shared.with_descriptor(|| {
+            shared.with_free_descriptor(|| {
                 if is_rollback { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
@@ -320,7 +320,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             match outcome {
                 Ok(()) => {
                     target.attempted = if is_rollback { AgentSet::NONE } else { granted };
-                    target.state = if is_rollback { State::AsBefore } else { State::New };
+                    target.state = if is_rollback { State::AsBefore } else { State::MappedAnew };
                     return Ok(());
                 }
                 Err(failure) => {
@@ -344,7 +344,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let target = &mut self.targets[index];
         // SAFETY: the target is locked, not mapped, and counted by its handle.
         unsafe { self.shared.map_in_runtime(&target.now) }?;
-        target.state = State::New;
+        target.state = State::MappedAnew;
         target.now.access = AccessState::default();
         Ok(())
     }

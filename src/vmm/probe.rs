@@ -7,7 +7,7 @@ use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{
     Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, fill_hole,
-    is_inaccessible,
+    is_inaccessible, parse_mapping,
 };
 use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
@@ -326,13 +326,11 @@ impl Prober<'_> {
 fn file_mapped_at(address: usize) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        if !(number(start)?..number(end)?).contains(&address) {
+        let (mapping, rest) = parse_mapping(line)?;
+        if !mapping.contains(&address) {
             return None;
         }
-        // Access, offset, device, inode, name.
+        // Permissions, offset, device, inode, name.
         let mut words = rest.split_whitespace().skip(2);
         let (device, inode) = (words.next()?, words.next()?);
         (inode != "0").then(|| format!("{device} {inode}"))

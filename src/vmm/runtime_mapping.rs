@@ -47,7 +47,7 @@ impl Shared {
     }
 
     /// Returns whether the runtime has this mapping.
-    pub(super) fn is_mapped(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
+    pub(super) fn is_mapped_in_runtime(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
         // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };

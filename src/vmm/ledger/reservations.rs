@@ -95,7 +95,7 @@ impl ReservationRecord {
     }
 
     /// Locks the mappings for writing. Other threads observe all changes under this lock as a single step. The caller
-    /// also holds the reservation's mutex ([`lock`](Self::lock)).
+    /// also holds the reservation's mutex ([`lock`](Self::lock)), unless it only sets a name.
     pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
     }

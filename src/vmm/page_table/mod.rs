@@ -207,7 +207,7 @@ impl Shared {
         if agents.is_empty() {
             return Ok(());
         }
-        self.with_descriptor(|| {
+        self.with_free_descriptor(|| {
             // SAFETY: the mapping keeps the memory alive.
             let descriptor = unsafe { self.export_live(handle) }?;
             for agent in agents.iter() {
