@@ -76,9 +76,9 @@ impl fmt::Debug for Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As expected.
+    /// All expectations were met.
     Pass,
-    /// Not as expected.
+    /// An expectation was not met, or the worker crashed or hung.
     Fail,
     /// Not run; the detail names the missing requirement.
     Skip,
@@ -97,7 +97,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The result of a case.
+/// The result of a case, or of a part of a case.
 pub type Verdict<T = ()> = Result<T, NotPassed>;
 
 /// Why a case did not pass.

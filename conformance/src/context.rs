@@ -74,7 +74,8 @@ impl Context {
         &self.vmm
     }
 
-    /// Returns whether the run detects leaked file descriptors. If so, no other thread opens or closes descriptors.
+    /// Returns whether the run detects leaked file descriptors. In such a run, no other thread of the process opens or
+    /// closes descriptors.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
@@ -105,12 +106,12 @@ impl Context {
         self.granule
     }
 
-    /// Returns the GPUs with memory for handles.
+    /// Returns the GPUs that have a pool from which handles are created.
     pub fn gpus(&self) -> &[AgentId] {
         &self.gpus
     }
 
-    /// Returns the first GPU.
+    /// Returns the first of [these GPUs](Self::gpus).
     pub fn gpu(&self) -> AgentId {
         // `open` has checked that there is a GPU.
         self.gpus.first().copied().unwrap_or_else(|| self.host())
@@ -201,7 +202,7 @@ impl Context {
         Ok(self.release_at_end(self.vmm.create(granules * self.granule, properties)?))
     }
 
-    /// Records a handle. When the case ends, all references to it are released.
+    /// Records and returns a handle. When the case ends, the context releases all references to the handle.
     pub fn release_at_end(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
@@ -226,7 +227,8 @@ impl Context {
     }
 
     /// Reserves addresses, maps new memory, grants the [default agents](Self::default_agents) access, and fills the
-    /// memory with a value. `granules` is the size.
+    /// memory with a value. `granules` is the size. The value is arbitrary: different values show which memory a later
+    /// check reads.
     pub fn map_filled(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
@@ -236,7 +238,7 @@ impl Context {
         Ok((at, handle))
     }
 
-    /// Fills memory with a value. The GPU that owns the memory writes it.
+    /// Fills memory with a value, by the GPU that owns the memory.
     pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
         self.filled_with.borrow_mut().push(value);
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
@@ -308,7 +310,8 @@ impl Context {
         Ok(())
     }
 
-    /// Releases the case's resources and checks that none remains. Calls `on_failure` if either fails.
+    /// Releases the case's resources, and checks that no resource remains. Calls `on_failure` if a release or the check
+    /// fails.
     pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> Verdict {
         let vmm = self.vmm.clone();
         self.release_all().inspect_err(|_| on_failure(&vmm))

@@ -146,7 +146,7 @@ fn rejects_set_access(context: &Context, at: Address, size: usize, argument: Arg
 }
 
 /// Maps two granules at the start of a reservation of four, and checks that `set_access` rejects a range.
-/// `start` is an offset in the reservation, in bytes.
+/// `start` is an offset in the reservation, in bytes. If `argument` is given, the error must name this argument.
 fn rejects_range(
     context: &Context,
     start: usize,

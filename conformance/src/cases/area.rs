@@ -75,16 +75,22 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// Returns an area of the first GPU with memory for handles.
+/// Returns an area of the first GPU that handles can be created on.
 pub(super) fn create_area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
-/// Allocates memory of an area. Skips the case if GPUs lack peer access.
-pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<AreaMemory<'a>> {
-    let options = MmapOptions::new();
-    let options =
-        if area.flags().maps_existing_memory() { options.with_host_memory(host) } else { options };
+/// Allocates memory of an area. If the area's flags require existing memory, maps `existing` instead. Skips the case if
+/// the runtime does not support the flags, for example because GPUs lack peer access.
+pub(super) fn mmap<'a>(
+    area: &Area,
+    size: usize,
+    existing: &'a mut [u8],
+) -> Verdict<AreaMemory<'a>> {
+    let options = match area.flags().maps_existing_memory() {
+        true => MmapOptions::new().with_host_memory(existing),
+        false => MmapOptions::new(),
+    };
     match area.mmap(size, options) {
         Err(error) if matches!(error.kind(), ErrorKind::NotSupported(_)) => {
             Err(NotPassed::Skipped(error.to_string()))
@@ -93,7 +99,8 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<
     }
 }
 
-/// Writes bytes and checks that they are read back: 8 KiB at each end, or the whole memory if it is smaller.
+/// Writes bytes to each end of the memory (8 KiB, or the whole memory if it is smaller), and checks that `read` returns
+/// the same bytes.
 fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);

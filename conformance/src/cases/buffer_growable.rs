@@ -227,7 +227,7 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
 }
 
 fn rejects_zero_capacity(context: &Context) -> Verdict {
-    // HIP 6 returns out of memory for every invalid reservation.
+    // HIP 6 returns out of memory if the size of a reservation is invalid.
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,

@@ -66,12 +66,12 @@ fn create_pausable(context: &Context, granules: usize, value: u32) -> Verdict<Pa
     Ok(buffer)
 }
 
-/// The skip reason after which [`retry_if_lost`] runs a case again.
+/// If a case is skipped for this reason, [`retry_if_lost`] runs the case again.
 const LOST: &str = "another thread of this process reserved the addresses in each attempt";
 
-/// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
-/// which a runtime may release together with the memory. In a process without other threads, lost
-/// addresses are a failure.
+/// Pauses a buffer. A runtime may release the buffer's addresses together with the memory, and another thread may then
+/// reserve them. Skips the case with [`LOST`] in this event. If the run detects leaked descriptors, the process has no
+/// other threads that make runtime calls: the case fails if the addresses are lost.
 fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Verdict {
     match buffer.pause(mode) {
         Err(error)
@@ -84,7 +84,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Ver
     }
 }
 
-/// Runs a case up to 50 times, until no other thread has reserved the buffer's addresses.
+/// Runs a case. Runs it again, at most 50 times in all, while other threads reserve the buffer's addresses.
 fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())

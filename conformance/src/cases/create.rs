@@ -134,7 +134,7 @@ fn handles_are_distinct(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// A number of handles above the usual limit of open descriptors.
+/// A number of handles above 1024, the usual limit of open descriptors.
 const HANDLES: usize = 1100;
 
 fn creates_many_handles(context: &Context) -> Verdict {

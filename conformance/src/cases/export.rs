@@ -163,8 +163,7 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
     export(context, handle).map(|_| ())
 }
 
-/// A limit of open descriptors just above the lowest free number. Restores the previous limit when
-/// dropped.
+/// Lowers the limit of open descriptors to just above the lowest free number. Restores the previous limit when dropped.
 struct DescriptorLimit {
     previous: Rlimit,
 }

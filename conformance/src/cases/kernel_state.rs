@@ -54,7 +54,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The size of the test allocations, in bytes. Drivers round the available memory to multiples of a smaller size.
+/// The size of the test allocations, in bytes. Drivers report available memory in multiples of a smaller size, so an
+/// allocation always changes the reported size.
 const ALLOCATION_SIZE: usize = 8 << 20;
 const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
@@ -250,7 +251,8 @@ fn page_table_matches_granted_access(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Returns where the kernel keeps this process's memory of a GPU. Skips the case if the driver does not report it.
+/// Returns how many bytes of this process's memory of a GPU the kernel keeps in VRAM and in system memory. Skips the
+/// case if the driver does not report the placement.
 fn placement(context: &Context, gpu: AgentId) -> Verdict<Placement> {
     let pci = context.runtime().agent(gpu).and_then(|agent| agent.pci);
     pci.and_then(|pci| memory_placement::of_gpu(&pci.to_string())).ok_or_else(|| {

@@ -141,8 +141,8 @@ fn maps_part_of_reservation(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Maps one handle `count` times, in one reservation or in separate ones. Checks that data written through any
-/// mapping is read through every other mapping.
+/// Maps one handle `count` times, in one reservation or in separate reservations. Checks that data written through any
+/// mapping is read through every mapping.
 fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdict {
     let handle = context.create(1)?;
     let base = if one_reservation { Some(context.reserve(count)?) } else { None };
