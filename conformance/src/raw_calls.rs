@@ -10,12 +10,12 @@ use hsa_vmm::{Address, Runtime};
 #[derive(Debug)]
 pub(crate) struct RawCalls {
     pub core: Core,
-    // The library, so that its functions stay loaded.
+    // The HSA library. Its functions stay loaded while this value exists.
     _library: Option<Library>,
 }
 
 impl RawCalls {
-    /// Finds the functions of the runtime that the library uses.
+    /// Finds the functions of a runtime.
     pub fn on(runtime: &Runtime) -> Result<Self, String> {
         match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => Ok(Self { core: simulation.table().core, _library: None }),
@@ -45,7 +45,7 @@ impl RawCalls {
     /// Stops the runtime: calls `hsa_shut_down` until the runtime is no longer initialised.
     ///
     /// # Safety
-    /// No other thread uses the runtime, and nothing uses it afterwards.
+    /// No other thread uses the runtime, and nothing uses the runtime afterwards.
     pub unsafe fn stop(&self) -> Result<(), String> {
         let shut_down = self.core.hsa_shut_down;
         for stops in 0..MAX_STOPS {
@@ -63,8 +63,8 @@ impl RawCalls {
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
-/// Makes a call and logs it like the library's own calls. The parent process can then name the last call of a worker
-/// that crashed or hung.
+/// Makes a call, and logs it in the form of the library's own log. The parent process can then name the last call of a
+/// worker that crashed or hung.
 fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);
     let status = call();

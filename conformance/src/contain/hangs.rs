@@ -1,4 +1,5 @@
-//! Native functions that hang repeatedly. After several hangs, the time limit is reduced.
+//! Native functions that hang repeatedly. After several hangs in a function, a shorter time limit applies to the
+//! function.
 
 use crate::run_case::Lost;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ pub(super) const REDUCED_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Hangs(BTreeMap<String, usize>);
 
 impl Hangs {
-    /// Counts a hang. Returns the function if this hang reaches the threshold.
+    /// Counts a hang; ignores a crash. Returns the function if this hang reaches the threshold.
     pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
         if !lost.is_hang() {
             return None;

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 /// The worker's command and time limit, the source of kernel logs, and the flag that ends the run.
 pub struct Containment<'a> {
-    /// A command whose process calls [`serve`](super::serve). Its output is captured
-    /// ([`Event::Output`]).
+    /// Returns the command of a new worker. The worker must call [`serve`](super::serve). The parent process captures
+    /// the worker's output ([`Event::Output`]).
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
     /// The time limit of each case, of the runtime's start, and of its stop. After three cases have hung in a
     /// native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when set to true. The case that is running then is not counted.
+    /// Ends the run when set to true. The report does not contain the case that is running at that time.
     pub stop: &'a AtomicBool,
 }
 
@@ -119,9 +119,9 @@ const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
 ///
-/// A worker that crashes or hangs is replaced, and the case is reported as failed
-/// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start again, the
-/// report contains the failed case `runtime.library.stops` or `runtime.library.starts`. The run ends after eight
+/// If a worker crashes or hangs, the case counts as failed ([`CaseReport::lost`](crate::CaseReport::lost)), and a new
+/// worker is started. If the runtime does not stop, the report contains the failed case `runtime.library.stops`. If the
+/// runtime does not start again, the report contains the failed case `runtime.library.starts`. The run ends after eight
 /// consecutive cases have failed because they hung ([`Event::StoppedByHangs`]).
 ///
 /// # Errors

@@ -20,7 +20,8 @@ pub struct NotOpened {
 /// Opens the runtime and runs cases for the parent process, until the parent asks the worker to stop
 /// or exits.
 ///
-/// `open` returns the runtime and a description for display. Only the options about single cases are used.
+/// `open` returns the runtime and a description for display. The worker ignores options that select or order cases: the
+/// parent requests each case by its name.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.

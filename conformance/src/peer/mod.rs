@@ -1,5 +1,5 @@
-//! A second process with the same runtime, for cases that need two processes. On request, it exports pool
-//! memory by IPC, frees that memory, has a GPU access memory, or stops its runtime.
+//! A second process with the same runtime, for cases that need two processes. On request, the second process exports
+//! pool memory by IPC, frees this memory, lets a GPU access memory, or stops its runtime.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -41,9 +41,9 @@ enum Request {
     Read { count: usize },
     /// Free the memory.
     Free,
-    /// Have each GPU copy, and stop the runtime.
+    /// Copy with each GPU, and stop the runtime.
     Stop,
-    /// Have a GPU access memory of a new `Vmm` that controls page tables.
+    /// Let a GPU access memory of a new `Vmm` that controls page tables.
     Access(GpuAccess),
 }
 
@@ -61,7 +61,7 @@ enum Reply {
     Failed(String),
 }
 
-/// Returns a reply with the error that a GPU of this process has copied wrong data.
+/// Returns the reply that a GPU of this process has copied wrong data.
 fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
     Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }
@@ -84,7 +84,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts the program of a command line, with a variable in its environment. The program must call [`serve`].
-    /// `time_limit` applies to its start and to each of its replies.
+    /// `time_limit` applies to the start of the program and to each reply.
     pub fn start(
         command_line: &[OsString],
         variable: Option<(&str, &str)>,
@@ -123,7 +123,7 @@ impl Peer {
         self.request(&Request::Free).map(drop)
     }
 
-    /// Has each GPU copy in the peer, stops its runtime, and waits until the peer has exited.
+    /// Makes the peer copy with each GPU and stop its runtime. Waits until the peer has exited.
     pub fn stop(mut self) -> Verdict {
         log_begin("hsa_shut_down of the second process");
         let reply = self.request(&Request::Stop)?;
@@ -138,7 +138,7 @@ impl Peer {
         Err(NotPassed::Failed(format!("the second process: {why}")))
     }
 
-    /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.
+    /// Lets a GPU of the peer access memory. After a fault, the peer serves no other request.
     pub fn access(&mut self, access: &GpuAccess) -> Verdict<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),

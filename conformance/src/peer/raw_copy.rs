@@ -26,7 +26,7 @@ pub(super) enum CopyResult {
     Faulted(u64),
 }
 
-/// The runtime's functions, after a handler of GPU faults was registered.
+/// The runtime's functions for copies. A handler of GPU faults is registered.
 #[derive(Debug)]
 pub(super) struct RawCopies {
     raw: RawCalls,
@@ -45,7 +45,7 @@ unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void)
 }
 
 impl RawCopies {
-    /// Finds the functions of the runtime that the library uses, and registers a handler of GPU faults.
+    /// Finds the functions of a runtime, and registers a handler of GPU faults.
     pub fn on(runtime: &Runtime) -> Result<Self, String> {
         let raw = RawCalls::on(runtime)?;
         let register = require_function(
@@ -60,11 +60,11 @@ impl RawCopies {
         Ok(Self { raw })
     }
 
-    /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
+    /// Copies memory with a GPU, and waits for the end of the copy or for a fault.
     ///
     /// # Safety
-    /// Both ranges of `size` bytes belong to mappings or former mappings of this process. The GPU need not have access
-    /// to them. Nothing else uses them.
+    /// Each of the two ranges of `size` bytes belongs to a mapping or a former mapping of this process. The GPU need
+    /// not have access to the ranges. Nothing else uses the ranges.
     pub unsafe fn copy(
         &self,
         gpu: &Agent,
@@ -86,7 +86,7 @@ impl RawCopies {
         let status = unsafe { begin(destination, agent, source, agent, size, 0, null(), signal) };
         check_status("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
-        // The signal is never destroyed: after a fault, the runtime may still use it.
+        // Do not destroy the signal: after a fault, the runtime may still use the signal.
         loop {
             if let Some(address) = FAULT.get() {
                 return Ok(CopyResult::Faulted(*address));

@@ -1,4 +1,4 @@
-//! Stops the runtime of the peer at the request of a case. Without such a request, the peer is killed.
+//! Stops the runtime of the peer at the request of a case. If a case makes no such request, it kills the peer.
 
 #![expect(unsafe_code, reason = "stops the runtime without the library")]
 
@@ -10,7 +10,7 @@ use hsa_vmm::{PoolMemory, Runtime};
 /// The size of the memory that each GPU copies.
 const SIZE: usize = 64 << 10;
 
-/// Has each GPU copy, so that the runtime has queues and events, and stops the runtime.
+/// Copies with each GPU, so that the runtime has queues and events, and stops the runtime.
 pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
     let raw = RawCalls::on(&runtime).map_err(Reply::Failed)?;
     for gpu in runtime.gpus() {

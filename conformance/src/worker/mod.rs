@@ -13,9 +13,9 @@
 //! [`begin`]. Requests and messages are JSON values of any types, one per line. They are sent through a socket,
 //! which is the worker's standard input, so a runtime's output does not mix with them.
 //!
-//! A worker is killed when the thread that started it exits. A worker has its own process group, so that all processes
-//! that the worker has started are killed, too. [`End`] describes how the worker ended; [`LastCall`] holds its last
-//! native call.
+//! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group, so that
+//! [`Worker`] can kill all processes that the worker has started. [`End`] describes how a worker ended. [`LastCall`]
+//! holds the worker's last native call.
 
 mod end;
 mod last_call;

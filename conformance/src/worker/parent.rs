@@ -78,7 +78,7 @@ impl Requests {
     }
 }
 
-/// Returns the socket, through which descriptors can be received, too.
+/// Returns the socket. Descriptors can be received through the socket, too.
 impl AsFd for Requests {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
