@@ -29,12 +29,12 @@ impl fmt::Display for Page {
 pub(crate) enum PageTable<'a> {
     /// The simulation and the GPU's index.
     Simulated(&'a Simulation, usize),
-    /// The entries of the file: start, size, and first page.
+    /// The ranges in the file: start, size, and the entry of the first byte.
     Listed(Vec<(u64, u64, Page)>),
 }
 
 impl<'a> PageTable<'a> {
-    /// Reads the page table of a GPU by index. Returns `None` if it cannot be read.
+    /// Reads the page table of the GPU with this index. Returns `None` if the page table cannot be read.
     pub fn read(runtime: &'a Runtime, gpu: usize) -> Option<Self> {
         if let Some(simulation) = runtime.simulation() {
             return Some(Self::Simulated(simulation, gpu));
@@ -42,7 +42,7 @@ impl<'a> PageTable<'a> {
         const FIRST_RENDER_NODE: usize = 128;
         let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST_RENDER_NODE + gpu);
         let text = std::fs::read_to_string(path).ok()?;
-        // AMD's kernel driver writes this file in another format, without permissions.
+        // Ignore a file of AMD's kernel driver, which has another format, without permissions.
         text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::parse(&text))
     }
 

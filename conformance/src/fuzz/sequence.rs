@@ -18,8 +18,8 @@ pub struct Sequence {
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The fault plan of the simulation, which counts calls from the first operation on. The library must tolerate the
-    /// planned faults.
+    /// The fault plan of the simulation. The plan counts runtime calls from the first operation on. The library must
+    /// tolerate the planned faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
@@ -80,7 +80,7 @@ impl Sequence {
     /// Checks that the machine and the fault plan can be parsed.
     ///
     /// # Errors
-    /// [`SequenceError`] if one of them is invalid.
+    /// [`SequenceError`] if the machine or the fault plan is invalid.
     pub fn check(&self) -> Result<(), SequenceError> {
         self.config()?;
         self.fault_plan()?;

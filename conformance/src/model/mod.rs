@@ -58,8 +58,8 @@ pub struct Mapping {
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
     /// For each agent, whether access was granted after the memory was mapped and after the agent's last
-    /// [`revoke`](Model::revoke). If so, the page table of a GPU whose permissions are not enforced can contain the
-    /// memory even when the access is [`Access::None`].
+    /// [`revoke`](Model::revoke). If access was granted, the page table of a GPU whose permissions are not enforced can
+    /// contain the memory even when the access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 

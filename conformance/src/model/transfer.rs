@@ -89,7 +89,7 @@ impl Model {
         Ok(())
     }
 
-    /// Fills a range with a value. The owners of the memory write it.
+    /// Fills a range with a value. The GPUs that own the memory write the value.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -136,7 +136,8 @@ impl Model {
         if covered == size { Ok(parts) } else { Err(Rejection::of(reason)) }
     }
 
-    /// Returns whether the owner can write the memory, or if the owner is unknown, whether any GPU can.
+    /// Returns whether the owner of the memory has write access. If the owner is unknown, returns whether any GPU has
+    /// write access.
     fn can_be_filled(&self, part: &Part) -> bool {
         let can_write = |agent: usize| part.mapping.access[agent] == Access::ReadWrite;
         match part.state.properties.location {
@@ -155,7 +156,8 @@ fn contents(parts: &[Part]) -> Contents {
     all
 }
 
-/// Calls `store` for each part, with its memory, its offsets in the memory, and its offsets in the whole range.
+/// Calls `store` for each part, with the part's memory, the offsets of the part in the memory, and the offsets of the
+/// part in the whole range.
 fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {

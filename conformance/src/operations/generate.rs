@@ -1,6 +1,6 @@
 //! Generates operations from bytes.
 //!
-//! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
+//! Most operations are valid, or invalid in one argument. A byte of 0 always selects the most frequent value, so that
 //! smaller bytes generate simpler operations.
 
 use super::choices::Choices;
@@ -64,12 +64,13 @@ impl Operation {
     pub fn from_bytes(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let choices = &mut Choices::new(bytes);
         let kind = generate_kind(choices);
+        // Sometimes generate an operation on an object that does not exist.
         let keeps_kind = choices.percent(10);
         generate(if keeps_kind { kind } else { possible_kind(kind, object_counts) }, choices)
     }
 }
 
-/// The approximate numbers of objects that operations can name.
+/// The approximate numbers of objects that operations can select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Reservations.
@@ -104,7 +105,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns `kind`. If an object that it needs is missing, returns a kind that creates an object instead.
+/// Returns `kind`. If the operation needs an object that does not exist, returns the kind that creates the object.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
@@ -344,7 +345,7 @@ fn any_region(choices: &mut Choices) -> Region {
     }
 }
 
-/// Returns a region as a span. Rarely moves one of its ends.
+/// Returns a region as a span. Rarely moves one end of the span.
 fn shifted(choices: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];

@@ -11,8 +11,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on which library and model agree. The value is `None` or `false` if both rejected the call, or if
-/// a planned fault made the call fail.
+/// The result of a call on which library and model agree. The value is `None` or `false` if both rejected the call, or
+/// if a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
 pub(super) enum ImportedDescriptor<'a> {
@@ -56,6 +56,7 @@ impl DifferentialTest {
 
     /// Returns whether the range at a hint is free, aligned and inside the address space of a process.
     fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
+        // Addresses have 47 bits. The kernel may reject low addresses (`vm.mmap_min_addr`).
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
         let aligned = hint.is_multiple_of(alignment.max(self.granule()));
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
@@ -345,7 +346,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    /// Returns the properties for creating memory.
+    /// Returns the properties of the memory that an operation creates. `types` are the bits of the handle types.
     pub(super) fn creation_properties(
         owner: AgentId,
         uncached: bool,

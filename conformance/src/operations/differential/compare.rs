@@ -69,7 +69,7 @@ impl DifferentialTest {
         (Address::new(mapping.start), mapping.size, mapping.offset, access)
     }
 
-    /// Queries access inside a mapping and next to it.
+    /// Compares the agents' access at addresses inside and next to a mapping.
     fn compare_access(&self, mapping: &Mapping) -> Result<(), Difference> {
         let (start, end) = (mapping.start, mapping.start + mapping.size);
         for agent in &self.model.machine().agents {
@@ -80,7 +80,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads every mapping that this process can read.
+    /// Reads every mapping that this process can read, and compares the contents.
     fn compare_by_cpu(&self) -> Result<(), Difference> {
         for mapping in self.mappings_except_window() {
             if self.model.cpu_access(&mapping) >= Access::Read {
@@ -92,8 +92,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write access.
-    /// These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
+    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write
+    /// access. These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         for (agent, address) in in_turn(self.edges_with(Access::Read), turn) {

@@ -7,7 +7,7 @@ use super::{
 use crate::model::{Mapping, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
-/// Bits of an agent's identifier that no runtime sets.
+/// Bits of the index in an agent's identifier. No runtime has so many agents that it sets these bits.
 const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
 impl DifferentialTest {
@@ -142,8 +142,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Returns the address of the first hole of `size` bytes. Searches all reservations from the one at `index` on. If
-    /// there is no such hole, returns the last address that was tried.
+    /// Returns the address of the first hole of at least `size` bytes. Searches all reservations, beginning with the
+    /// reservation at `index`. If every hole is smaller, returns the last address that was tried.
     pub(super) fn gap(&self, index: u8, size: usize) -> usize {
         let mut reservations = self.reservations_except_window();
         let first = usize::from(index) % reservations.len().max(1);
