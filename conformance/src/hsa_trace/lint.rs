@@ -218,8 +218,8 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
 /// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
 /// (`hsa_vmm::vmm::Probing`). The probe deliberately grants access to the owner first.
 ///
-/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It queries a GPU's access to the
-/// first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
+/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It queries a GPU's access to
+/// the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
 fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
@@ -242,7 +242,7 @@ fn range(address: u64, size: u64) -> String {
     format!("{address:#x}..{:#x}", address.saturating_add(size))
 }
 
-/// Reports a range that was unmapped, unless a mapping overlaps it.
+/// Reports the use of a range that was unmapped. Reports nothing if a mapping overlaps the range.
 fn check_not_unmapped(
     state: &State<'_>,
     address: u64,
@@ -259,7 +259,7 @@ fn check_not_unmapped(
     }
 }
 
-/// Reports the memory of a copy or a fill if the memory was unmapped, or if no agent has access.
+/// Reports memory that a call copies or fills if the memory was unmapped, or if no agent has access.
 fn check_contents(
     state: &State<'_>,
     address: u64,
@@ -301,7 +301,7 @@ fn check_whole_mappings(
     }
 }
 
-/// Reports a handle without references.
+/// Reports the use of a handle without references.
 fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(

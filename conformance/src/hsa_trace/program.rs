@@ -27,7 +27,7 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
         .replacen("[BLOCKS]", &format!("[{}]", plan.blocks.max(1)), 1)
         .replacen("[MEMORIES]", &format!("[{}]", plan.memory_handles.max(1)), 1)
         .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1)
-        // The last replacement, so that no other replaces a part of the recorded name.
+        // Insert the recorded name last, so that the other replacements do not change a part of the name.
         .replacen("PROGRAM", &name.replace("*/", "* /"), 1);
     let parts = plan.steps.chunks(CALLS_PER_FUNCTION);
     let count = parts.len();

@@ -1,13 +1,13 @@
 //! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
 //!
-//! Each address, handle or descriptor that a call returns gets a number. A runtime reuses values, so an argument stands
-//! for the newest result with the same value.
+//! Each address, handle or descriptor that a call returns gets a number. If several calls have returned the same value,
+//! a later argument with this value stands for the newest of these results: a runtime reuses values.
 
 use super::{AgentKind, Call, Header, Record, Recording};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// A recording that can be repeated.
+/// The calls of a recording, in a form that another process can repeat.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Plan {
@@ -79,10 +79,10 @@ pub enum Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum AgentRef {
-    /// The agent with this number among those of its kind.
+    /// The agent with this number among the agents of its kind.
     Numbered { kind: AgentKind, number: usize },
-    /// A value that was no agent when it was recorded. Replaced with null, because AMD's runtime reads memory at any
-    /// other value, which the author of a trace could choose.
+    /// A recorded value that was no agent. The repeated call passes null instead: AMD's runtime reads memory at any
+    /// other value, and the author of a recording could choose the value.
     Invalid,
 }
 
@@ -90,9 +90,9 @@ pub enum AgentRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum PoolRef {
-    /// The pool with this number among those of an agent.
+    /// The pool with this number among the pools of an agent.
     Numbered { agent: AgentRef, number: usize },
-    /// A value that was no pool when it was recorded; replaced with null, as for [`AgentRef::Invalid`].
+    /// A recorded value that was no pool. The repeated call passes null instead, as for [`AgentRef::Invalid`].
     Invalid,
 }
 

@@ -16,7 +16,7 @@ const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
 /// How the result of a replayed operation compares with the recorded result.
 pub(super) enum ReplayOutcome {
-    /// The result is the recorded one.
+    /// The result is the recorded result.
     Agreed,
     /// A rule permits the difference.
     Excused(Rule),
@@ -153,7 +153,8 @@ impl State {
         }
     }
 
-    /// Returns whether a mapping can start at an offset in the memory. This needs control of all GPUs' page tables.
+    /// Returns whether a mapping can start at an offset in the memory, for which the library must control all GPUs'
+    /// page tables.
     fn maps_offsets(&self) -> bool {
         let mut gpus = self.gpus.iter();
         gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))
@@ -208,7 +209,7 @@ impl State {
             u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
         let is_recorded = match recorded {
             Some(handle) => handle == found,
-            // The handle must be a new one.
+            // The handle must be in no other slot.
             None => same_as < 0 && !self.handles.values().any(|handle| *handle == found),
         };
         self.handles.insert(h, found);
@@ -287,7 +288,7 @@ impl State {
         base.and_then(|base| base.checked_add(offset)).unwrap_or(Address::NULL)
     }
 
-    /// Returns the handle of a slot; an invalid one for an empty slot.
+    /// Returns the handle of a slot; the invalid handle 0 for an empty slot.
     fn handle(&self, h: u32) -> Handle {
         self.handles.get(&h).copied().unwrap_or(Handle::from_bits(0))
     }
