@@ -53,7 +53,8 @@ impl Shard {
 pub(crate) struct Plan {
     /// The cases, in the order of [`cases`].
     pub selected: Vec<&'static Case>,
-    /// Indexes into `selected`, round after round. Cases that an earlier run has finished are left out.
+    /// The runs of cases, round after round, as indexes into `selected`. Without cases that an earlier run has
+    /// finished.
     pub steps: Vec<usize>,
 }
 

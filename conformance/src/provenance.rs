@@ -101,7 +101,7 @@ impl fmt::Display for PlannedFault {
 }
 
 impl Provenance {
-    /// Returns a list of the planned faults as text, or `None` without planned faults.
+    /// Returns the list of planned faults as text; `None` if no faults are planned.
     #[must_use]
     pub fn planned(&self) -> Option<String> {
         let faults: Vec<_> = self.planned_faults.iter().map(PlannedFault::to_string).collect();

@@ -112,9 +112,9 @@ impl CaseResult {
 pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseResult {
     let began = Instant::now();
     let picture = RefCell::new(None);
-    let verdict = catch_panic(|| run_body(runtime, options, case.body, &picture));
+    let result = catch_panic(|| run_body(runtime, options, case.body, &picture));
     let mut expected_errors = Vec::new();
-    let (status, detail) = match verdict {
+    let (status, detail) = match result {
         Ok(errors) => {
             expected_errors = errors;
             (Status::Pass, String::new())

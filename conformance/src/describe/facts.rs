@@ -77,7 +77,7 @@ impl RuntimeDescription {
         loaded.filter(|library| Some(&library.path) != self.path.as_ref()).collect()
     }
 
-    /// Returns the runtime's properties. Missing functions and quirks have lists of their own.
+    /// Returns the runtime's properties, without missing functions and quirks, which are separate lists.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
         let virtual_memory =
@@ -123,7 +123,7 @@ impl RuntimeDescription {
     }
 }
 
-/// Returns a text for each probe whose result is not the expected one.
+/// Returns a text for each probe whose result differs from the expected result.
 pub fn differing_probes<'a>(probes: impl Iterator<Item = &'a ProbeDescription>) -> Vec<String> {
     let differing = probes.filter(|probe| probe.found != probe.expected);
     let text = |probe: &ProbeDescription| {

@@ -217,8 +217,8 @@ pub fn describe(runtime: &Runtime) -> Description {
     describe_with(runtime, Quirks::of_runtime(runtime.info()))
 }
 
-/// Describes a runtime and its agents. Probes for quirks, and tests whether GPUs' page tables can be controlled;
-/// both allocate up to two granules of each GPU's memory.
+/// Describes a runtime and its agents. Probes for quirks, and tests whether the library can control GPUs' page tables.
+/// The probes and the test allocate up to two granules of each GPU's memory.
 #[must_use]
 pub fn describe_probed(runtime: &Runtime) -> Description {
     let options = VmmOptions::new().with_probing(Probing::Always).with_page_tables(true);
@@ -340,8 +340,8 @@ fn describe_library(library: LoadedLibrary) -> LibraryDescription {
     }
 }
 
-/// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates
-/// nothing if `HSA_KFD` is `real`; amdkfd is in the kernel's list of devices.
+/// Returns the driver; `None` if none is found. The emulated driver is a library that this process has loaded. It is
+/// not in use if `HSA_KFD` is `real`. The kernel's list of devices contains amdkfd.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

@@ -92,7 +92,8 @@ fn compare_agent(a: &AgentFacts, b: &AgentFacts) -> Vec<Change> {
     changed
 }
 
-/// Returns the change for an agent, pool or link in one report only. The value is its first property.
+/// Returns the change for an agent, pool or link that only one report has. The change's value is the first property of
+/// the agent, pool or link.
 fn one_sided(what: &str, a: Option<&[Fact]>, b: Option<&[Fact]>) -> Change {
     let first = |facts: Option<&[Fact]>| {
         facts.map(|facts| facts.first().and_then(|fact| fact.value.clone()).unwrap_or_default())

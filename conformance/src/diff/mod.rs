@@ -138,7 +138,7 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
         .collect()
 }
 
-/// Returns the properties of a run. Omits filters and repetitions, because the cases show them.
+/// Returns the properties of a run. Omits filters and repetitions: the lists of cases show their effect.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
     let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("profile", &run.profile)];

@@ -35,6 +35,7 @@ struct Part {
     labels: Vec<String>,
     tip: String,
     is_shortened: bool,
+    /// The number of mappings in the part; 1 for a hole or an allocation.
     count: usize,
     access: Vec<AccessEntry>,
     span: Span,
