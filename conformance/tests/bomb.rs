@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIB: usize = 1 << 20;
 
-/// Lets one test of this file run at a time, because some tests measure the memory of this process.
+/// Makes the tests of this file run one at a time, because some tests measure the memory of this process.
 fn lock_tests() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,8 @@
-//! Tests of the table of 72 edge cases (`edges`). Each row has the test that covers the edge case, and the result in
-//! each profile of HIP.
+//! Tests the table of 72 edge cases (`edges`). Most rows name the conformance cases that cover the edge case, with the
+//! expected result in each profile of HIP. The other rows name another test.
 //!
-//! Rows name conformance cases, and the sources of the cases cite rows. The tests compare names and citations,
-//! and run the cases on all machines and releases that the rows need.
+//! The source of a conformance case cites the rows that the case covers. The tests check that names and citations
+//! agree, and run the cases on all machines and releases that the rows need.
 
 mod edges;
 mod peer;
@@ -96,8 +96,8 @@ fn named_tests_exist() {
 }
 
 /// Runs all cases. Checks that no case of any row fails, and that each case returns the error in its row.
-/// Returns the rows with at least one passed case. `own_process` is true if no other test runs in this process, as on
-/// AMD's runtime.
+/// Returns the rows with at least one passed case. On AMD's runtime, no other test runs in this process, and
+/// `own_process` must be true.
 fn check_rows(
     runtime: &Runtime,
     profile: HipProfile,

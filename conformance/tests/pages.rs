@@ -25,7 +25,7 @@ const ERRORS: &str = "
 
 `Error::hip(profile)` returns the error that HIP's documents define for the library's error in that profile. The
 profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
-another profile. Where both columns are the same, HIP's releases agree.
+another profile. In a row with the same error in both columns, HIP 6 and HIP 7 agree.
 
 | what went wrong | HIP 6 | HIP 7 |
 |---|---|---|
@@ -35,8 +35,9 @@ const REJECTIONS: &str = "
 ## Tested errors
 
 The table lists the conformance cases in which a call is rejected, with the error that each profile requires. The
-library returned these errors. Some cases also contain calls that succeed; the expected behaviour can describe these,
-and the error belongs to the rejected call. `hsa-vmm conform --list` names the source of each case.
+library returned these errors in a run on the simulation. A case can also contain calls that succeed, and its expected
+behaviour can describe these calls. The error is always that of the rejected call. `hsa-vmm conform --list` names the
+source of each case.
 
 | case | expected behaviour | HIP 6 | HIP 7 |
 |---|---|---|---|

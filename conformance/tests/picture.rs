@@ -85,7 +85,7 @@ fn widths_are_proportional_to_sizes() {
     let (mapped, holes) = (of_class(&rectangles, "gpu2"), of_class(&rectangles, "hole"));
     let width = |&(left, right): &(f64, f64)| right - left;
     assert_eq!((mapped.len(), holes.len()), (2, 2), "{rectangles:?}");
-    // The parts are in order of addresses and adjacent.
+    // The parts are adjacent, in the order of addresses.
     let edges = [holes[0].1 - mapped[0].0, mapped[0].1 - mapped[1].0, mapped[1].1 - holes[1].0];
     assert!(edges.iter().all(|gap| gap.abs() < 0.2), "{rectangles:?}");
     assert!((width(&holes[1]) / width(&holes[0]) - 2.0).abs() < 0.05, "{holes:?}");
@@ -190,6 +190,6 @@ fn quarantined_reservation_is_marked() {
     let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // The legend has one such rectangle; the other rectangle marks the reservation.
+    // One rectangle of this class is in the legend, and the other rectangle marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }
