@@ -22,9 +22,9 @@ pub struct Case {
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
     /// Needs a started runtime, with or without virtual memory.
-    Runtime(fn(&Runtime) -> Verdict),
+    Runtime(fn(&Runtime) -> TestResult),
     /// Needs a `Vmm` of its own.
-    Vmm(fn(&Context) -> Verdict),
+    Vmm(fn(&Context) -> TestResult),
 }
 
 impl Case {
@@ -33,7 +33,7 @@ impl Case {
         name: &'static str,
         source: &'static str,
         about: &'static str,
-        run: fn(&Context) -> Verdict,
+        run: fn(&Context) -> TestResult,
     ) -> Self {
         Self { name, source, about, body: Body::Vmm(run) }
     }
@@ -43,7 +43,7 @@ impl Case {
         name: &'static str,
         source: &'static str,
         about: &'static str,
-        run: fn(&Runtime) -> Verdict,
+        run: fn(&Runtime) -> TestResult,
     ) -> Self {
         Self { name, source, about, body: Body::Runtime(run) }
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Status {
 }
 
 /// The result of a case, or of a part of a case.
-pub type Verdict<T = ()> = Result<T, NotPassed>;
+pub type TestResult<T = ()> = Result<T, NotPassed>;
 
 /// Why a case did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

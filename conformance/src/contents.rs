@@ -3,7 +3,7 @@
 use crate::case::ensure_bytes;
 use crate::context::offset_by;
 use crate::process_maps::inode_at;
-use crate::{Context, NotPassed, Verdict};
+use crate::{Context, NotPassed, TestResult};
 use hsa_vmm::{Access, Address, AgentId};
 
 /// The function with which the library exports memory.
@@ -21,7 +21,7 @@ pub(crate) fn copy_engine() -> &'static str {
 impl Context {
     /// Checks that memory is filled with a value. The CPU, if it has access, checks both ends and the
     /// middle of every granule. Every GPU with read access checks both ends.
-    pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> Verdict {
+    pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> TestResult {
         if self.cpu_has_access(self.gpu()) {
             let result = self.check_filled(at, granules, value);
             result.map_err(|not_passed| self.explain_view(not_passed, at, granules, value))?;
@@ -79,7 +79,7 @@ impl Context {
     }
 
     /// Checks both ends of each granule that a GPU can read: the GPU copies them to the host.
-    fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
+    fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> TestResult {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
             let granted = self.vmm().get_access(gpu, offset_by(at, start)).unwrap_or(Access::None);
@@ -104,7 +104,7 @@ impl Context {
 
     /// Checks through the CPU that memory is filled with a value, at both ends and in the middle of every granule. The
     /// CPU must have access.
-    pub(crate) fn check_filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
+    pub(crate) fn check_filled(&self, at: Address, granules: usize, value: u32) -> TestResult {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
             for position in [0, self.granule() / 2, self.granule() - expected.len()] {
@@ -130,7 +130,7 @@ impl Context {
         at: Address,
         granules: usize,
         value: u32,
-    ) -> Verdict {
+    ) -> TestResult {
         let scratch = self.reserve(1)?;
         let memory = self.create_on(gpu, 1)?;
         self.map(scratch, 1, memory)?;

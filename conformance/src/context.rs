@@ -3,7 +3,7 @@
 use crate::case::{ensure, ensure_eq, quarantined};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
-use crate::{NotPassed, Options, Verdict};
+use crate::{NotPassed, Options, TestResult};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::VmmOptions;
@@ -37,7 +37,7 @@ pub struct Context {
 const MAX_REFERENCES: usize = 64;
 
 impl Context {
-    pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
+    pub(crate) fn open(runtime: &Runtime, options: &Options) -> TestResult<Self> {
         let vmm_options = VmmOptions::new()
             .with_page_tables(options.page_tables)
             .with_profile(options.profile)
@@ -86,17 +86,17 @@ impl Context {
     }
 
     /// Starts a second process with the same runtime.
-    pub(crate) fn start_peer(&self) -> Verdict<Peer> {
+    pub(crate) fn start_peer(&self) -> TestResult<Peer> {
         Peer::start(&self.peer_command, None, self.peer_time_limit)
     }
 
     /// Starts a second process with the same runtime, and a variable in its environment.
-    pub(crate) fn start_peer_with_variable(&self, variable: &str, value: &str) -> Verdict<Peer> {
+    pub(crate) fn start_peer_with_variable(&self, variable: &str, value: &str) -> TestResult<Peer> {
         Peer::start(&self.peer_command, Some((variable, value)), self.peer_time_limit)
     }
 
     /// Opens another `Vmm` on the same runtime.
-    pub fn open_vmm(&self, profile: HipProfile) -> Verdict<Vmm> {
+    pub fn open_vmm(&self, profile: HipProfile) -> TestResult<Vmm> {
         let options = self.vmm_options.with_profile(profile);
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
@@ -123,7 +123,7 @@ impl Context {
     }
 
     /// Returns a second GPU. The two GPUs can access each other's memory.
-    pub fn other_gpu(&self) -> Verdict<AgentId> {
+    pub fn other_gpu(&self) -> TestResult<AgentId> {
         let has_access = |agent: AgentId, owner: AgentId| {
             self.runtime.agent(agent).is_some_and(|agent| agent.can_access(owner))
         };
@@ -149,7 +149,7 @@ impl Context {
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
-    pub fn require_cpu(&self) -> Verdict {
+    pub fn require_cpu(&self) -> TestResult {
         if self.cpu_has_access(self.gpu()) {
             return Ok(());
         }
@@ -173,32 +173,36 @@ impl Context {
     }
 
     /// Reserves addresses.
-    pub fn reserve(&self, granules: usize) -> Verdict<Address> {
+    pub fn reserve(&self, granules: usize) -> TestResult<Address> {
         Ok(self.vmm.address_reserve(granules * self.granule, 0, None)?)
     }
 
     /// Creates memory on the first GPU.
-    pub fn create(&self, granules: usize) -> Verdict<Handle> {
+    pub fn create(&self, granules: usize) -> TestResult<Handle> {
         self.create_on(self.gpu(), granules)
     }
 
     /// Creates memory on a GPU.
-    pub fn create_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+    pub fn create_on(&self, gpu: AgentId, granules: usize) -> TestResult<Handle> {
         self.create_with(granules, &AllocationProperties::on(gpu))
     }
 
     /// Creates memory on the first GPU, with a handle that can be exported as a file descriptor.
-    pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
+    pub fn create_shareable(&self, granules: usize) -> TestResult<Handle> {
         self.create_shareable_on(self.gpu(), granules)
     }
 
     /// Creates memory on a GPU, with a handle that can be exported as a file descriptor.
-    pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
+    pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> TestResult<Handle> {
         let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))
     }
 
-    fn create_with(&self, granules: usize, properties: &AllocationProperties) -> Verdict<Handle> {
+    fn create_with(
+        &self,
+        granules: usize,
+        properties: &AllocationProperties,
+    ) -> TestResult<Handle> {
         Ok(self.release_at_end(self.vmm.create(granules * self.granule, properties)?))
     }
 
@@ -209,7 +213,7 @@ impl Context {
     }
 
     /// Maps the first granules of a handle.
-    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Verdict {
+    pub fn map(&self, at: Address, granules: usize, handle: Handle) -> TestResult {
         Ok(self.vmm.map(at, granules * self.granule, 0, handle)?)
     }
 
@@ -220,7 +224,7 @@ impl Context {
         granules: usize,
         agents: &[AgentId],
         access: Access,
-    ) -> Verdict {
+    ) -> TestResult {
         let descriptors: Vec<_> =
             agents.iter().map(|&agent| AccessDescriptor { agent, access }).collect();
         Ok(self.vmm.set_access(at, granules * self.granule, &descriptors)?)
@@ -229,7 +233,7 @@ impl Context {
     /// Reserves addresses, maps new memory, grants the [default agents](Self::default_agents) access, and fills the
     /// memory with a value. `granules` is the size. The value is arbitrary: different values show which memory a later
     /// check reads.
-    pub fn map_filled(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
+    pub fn map_filled(&self, granules: usize, value: u32) -> TestResult<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
         self.map(at, granules, handle)?;
@@ -239,7 +243,7 @@ impl Context {
     }
 
     /// Fills memory with a value, by the GPU that owns the memory.
-    pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
+    pub fn fill(&self, at: Address, granules: usize, value: u32) -> TestResult {
         self.filled_with.borrow_mut().push(value);
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
     }
@@ -259,7 +263,7 @@ impl Context {
         &self,
         expected: HipError,
         call: impl FnOnce() -> Result<T, Error>,
-    ) -> Verdict<Error> {
+    ) -> TestResult<Error> {
         self.expect_error_as(expected, Error::hip, call)
     }
 
@@ -268,7 +272,7 @@ impl Context {
         expected: HipError,
         hip: impl FnOnce(&E, HipProfile) -> HipError,
         call: impl FnOnce() -> Result<T, E>,
-    ) -> Verdict<E> {
+    ) -> TestResult<E> {
         let before = Snapshot::of(&self.vmm, self.count_descriptors);
         let error = match call() {
             Ok(value) => {
@@ -304,7 +308,7 @@ impl Context {
         &self,
         argument: Argument,
         call: impl FnOnce() -> Result<T, Error>,
-    ) -> Verdict {
+    ) -> TestResult {
         let error = self.expect_error(HipError::InvalidValue, call)?;
         ensure_eq!(error.argument(), Some(argument), "{error}");
         Ok(())
@@ -312,12 +316,12 @@ impl Context {
 
     /// Releases the case's resources, and checks that no resource remains. Calls `on_failure` if a release or the check
     /// fails.
-    pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> Verdict {
+    pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> TestResult {
         let vmm = self.vmm.clone();
         self.release_all().inspect_err(|_| on_failure(&vmm))
     }
 
-    fn release_all(self) -> Verdict {
+    fn release_all(self) -> TestResult {
         let Self { vmm, handles, .. } = self;
         let failed = |error: Error| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {

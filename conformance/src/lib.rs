@@ -70,7 +70,7 @@ mod snapshot;
 pub mod trace;
 pub mod worker;
 
-pub use case::{Case, NotPassed, Status, Verdict};
+pub use case::{Case, NotPassed, Status, TestResult};
 pub use cases::cases;
 pub use causes::Cause;
 pub use context::Context;

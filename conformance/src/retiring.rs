@@ -1,6 +1,6 @@
 //! A retire queue and its signals, for cases.
 
-use crate::{Context, NotPassed, Verdict};
+use crate::{Context, NotPassed, TestResult};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::hsa_sys::{
     HSA_STATUS_SUCCESS, hsa_signal_create_fn, hsa_signal_destroy_fn, hsa_signal_store_screlease_fn,
@@ -21,7 +21,7 @@ struct SignalFunctions {
 }
 
 impl SignalFunctions {
-    fn of(runtime: &Runtime) -> Verdict<Self> {
+    fn of(runtime: &Runtime) -> TestResult<Self> {
         if let Some(simulation) = runtime.simulation() {
             let core = &simulation.table().core;
             return Ok(Self {
@@ -56,7 +56,7 @@ pub(crate) struct RetireFixture {
 }
 
 impl RetireFixture {
-    pub fn new(context: &Context, capacity: usize) -> Verdict<Self> {
+    pub fn new(context: &Context, capacity: usize) -> TestResult<Self> {
         let functions = SignalFunctions::of(context.runtime())?;
         let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
         let mut fixture = Self { queue: Some(queue), functions, signals: Vec::new() };
@@ -74,7 +74,7 @@ impl RetireFixture {
         Ok(fixture)
     }
 
-    fn queue(&self) -> Verdict<&RetireQueue> {
+    fn queue(&self) -> TestResult<&RetireQueue> {
         self.queue.as_ref().ok_or_else(|| NotPassed::Failed("the queue was dropped".to_owned()))
     }
 
@@ -83,18 +83,18 @@ impl RetireFixture {
     }
 
     /// Submits a range, which is unmapped after the first `count` signals have fired.
-    pub fn submit(&self, at: Address, size: usize, count: usize) -> Verdict<Result<(), Error>> {
+    pub fn submit(&self, at: Address, size: usize, count: usize) -> TestResult<Result<(), Error>> {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the range.
         Ok(unsafe { self.queue()?.submit_range(at, size, &self.conditions(count)) })
     }
 
     /// Submits pages, which are unmapped after the first signal has fired.
-    pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> Verdict {
+    pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> TestResult {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the pages.
         Ok(unsafe { buffer.retire(pages, self.queue()?, &self.conditions(1)) }?)
     }
 
-    pub fn poll(&self) -> Verdict<RetireReport> {
+    pub fn poll(&self) -> TestResult<RetireReport> {
         Ok(self.queue()?.poll()?)
     }
 

@@ -1,7 +1,7 @@
 //! Runs a case once.
 
 use crate::case::Body;
-use crate::{Case, Context, NotPassed, Options, Status, Verdict, descriptors};
+use crate::{Case, Context, NotPassed, Options, Status, TestResult, descriptors};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipError;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> Cas
 }
 
 /// Turns a panic into a failure.
-fn catch_panic<T>(run: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
+fn catch_panic<T>(run: impl FnOnce() -> TestResult<T>) -> TestResult<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         Err(NotPassed::Failed(format!("panicked: {}", panic_message(&*panic))))
     })
@@ -141,7 +141,7 @@ fn run_body(
     options: &Options,
     body: Body,
     picture: &RefCell<Option<String>>,
-) -> Verdict<Vec<HipError>> {
+) -> TestResult<Vec<HipError>> {
     let run = match body {
         Body::Runtime(run) => return run(runtime).map(|()| Vec::new()),
         Body::Vmm(run) => run,
@@ -151,7 +151,7 @@ fn run_body(
         return Err(NotPassed::Skipped(why));
     }
     let count_descriptors = || options.count_descriptors.then(descriptors::count).flatten();
-    let run_once = || -> Verdict<_> {
+    let run_once = || -> TestResult<_> {
         let before = count_descriptors();
         let context = Context::open(runtime, options)?;
         // Catch a panic here, before the context is dropped, so that the state can be drawn.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use hsa_vmm::simulation::Config;
 
-    fn failing(run: fn(&Context) -> Verdict) -> CaseResult {
+    fn failing(run: fn(&Context) -> TestResult) -> CaseResult {
         let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
         let options = Options { count_descriptors: false, ..Options::default() };
         let result = run_case(&runtime, &options, &Case::new("map.test.fails", "", "", run));
@@ -234,7 +234,7 @@ mod tests {
             (|context| {
                 context.map_filled(2, 7)?;
                 Err(NotPassed::Failed("for the drawing".to_owned()))
-            }) as fn(&Context) -> Verdict,
+            }) as fn(&Context) -> TestResult,
             |context| {
                 context.map_filled(2, 7)?;
                 panic!("for the drawing")

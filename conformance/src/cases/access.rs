@@ -2,7 +2,7 @@
 //! `conformance/tests/edges/mod.rs`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, AccessDescriptor};
@@ -84,7 +84,7 @@ pub(super) const CASES: &[Case] = &[
 
 const ALL_ACCESS: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
 
-fn get_returns_what_was_set(context: &Context) -> Verdict {
+fn get_returns_what_was_set(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x3131_3131)?;
     let gpu = context.gpu();
     for access in ALL_ACCESS {
@@ -100,7 +100,7 @@ fn get_returns_what_was_set(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn access_changes_between_all_values(context: &Context) -> Verdict {
+fn access_changes_between_all_values(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x3232_3232)?;
     for first in ALL_ACCESS {
         for second in ALL_ACCESS {
@@ -117,7 +117,7 @@ fn access_changes_between_all_values(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn setting_again_changes_nothing(context: &Context) -> Verdict {
+fn setting_again_changes_nothing(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x3333_3333)?;
     let before = context.vmm().mappings();
     for _ in 0..4 {
@@ -127,7 +127,7 @@ fn setting_again_changes_nothing(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x3333_3333)
 }
 
-fn last_entry_applies(context: &Context) -> Verdict {
+fn last_entry_applies(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x3434_3434)?;
     let agent = context.gpu();
     let list = [Access::None, Access::Read, Access::ReadWrite, Access::Read]
@@ -137,7 +137,7 @@ fn last_entry_applies(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn other_agents_keep_access(context: &Context) -> Verdict {
+fn other_agents_keep_access(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, _) = context.map_filled(1, 0x3535_3535)?;
     context.set_access(at, 1, &[context.host()], Access::Read)?;
@@ -149,7 +149,7 @@ fn other_agents_keep_access(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x3535_3535)
 }
 
-fn sets_several_mappings(context: &Context) -> Verdict {
+fn sets_several_mappings(context: &Context) -> TestResult {
     let at = context.reserve(6)?;
     for (start, granules) in [(0, 2), (2, 1), (3, 3)] {
         let handle = context.create(granules)?;
@@ -164,7 +164,7 @@ fn sets_several_mappings(context: &Context) -> Verdict {
     context.check_contents(at, 6, 0x3636_3636)
 }
 
-fn sets_one_of_several_mappings(context: &Context) -> Verdict {
+fn sets_one_of_several_mappings(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
@@ -184,7 +184,7 @@ fn sets_one_of_several_mappings(context: &Context) -> Verdict {
     context.check_contents(context.granule_at(at, 1), 1, 0x3737_3737)
 }
 
-fn aliases_have_independent_access(context: &Context) -> Verdict {
+fn aliases_have_independent_access(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x3838_3838)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
@@ -197,7 +197,7 @@ fn aliases_have_independent_access(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, || context.vmm().write(alias, &[1]))
 }
 
-fn get_accepts_every_address(context: &Context) -> Verdict {
+fn get_accepts_every_address(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x3939_3939)?;
     let size = 2 * context.granule();
     for bytes in [0, 1, context.granule() - 1, context.granule(), size - 1] {
@@ -207,7 +207,7 @@ fn get_accepts_every_address(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn access_is_none_at_first(context: &Context) -> Verdict {
+fn access_is_none_at_first(context: &Context) -> TestResult {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -216,7 +216,7 @@ fn access_is_none_at_first(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn get_returns_cpu_access(context: &Context) -> Verdict {
+fn get_returns_cpu_access(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, _) = context.map_filled(2, 0x3a3a_3a3a)?;
     let last = offset_by(at, 2 * context.granule() - 1);
@@ -230,7 +230,7 @@ fn get_returns_cpu_access(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn gpu_without_access_cannot_copy(context: &Context) -> Verdict {
+fn gpu_without_access_cannot_copy(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x3b3b_3b3b)?;
     let (other, _) = context.map_filled(1, 0x3c3c_3c3c)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());

@@ -2,7 +2,7 @@
 
 use super::sharing::{FD, export};
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use crate::{NotPassed, context};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -73,7 +73,7 @@ pub(super) const EXPORT_CASES: &[Case] = &[Case::new(
 )];
 
 /// Maps and fills a granule of a GPU's memory. The GPU, and the CPU if possible, get access.
-fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
+fn map_filled(context: &Context, gpu: AgentId, value: u32) -> TestResult<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
     context.map(at, 1, memory)?;
@@ -85,8 +85,8 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
 /// Maps memory for each pair of an owner and a peer. Calls `check` with the memory's address, the owner and the peer.
 fn for_each_pair(
     context: &Context,
-    check: impl Fn(Address, AgentId, AgentId) -> Verdict,
-) -> Verdict {
+    check: impl Fn(Address, AgentId, AgentId) -> TestResult,
+) -> TestResult {
     context.other_gpu()?;
     for &owner in context.gpus() {
         let others = context.gpus().iter().copied().filter(|&other| other != owner);
@@ -109,11 +109,11 @@ fn for_each_pair(
 }
 
 /// Checks the contents with the CPU. Does nothing if the CPU cannot access the owner's memory.
-fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
+fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> TestResult {
     if context.cpu_has_access(owner) { context.check_filled(at, 1, value) } else { Ok(()) }
 }
 
-fn each_gpu_uses_its_memory(context: &Context) -> Verdict {
+fn each_gpu_uses_its_memory(context: &Context) -> TestResult {
     for (index, &gpu) in context.gpus().iter().enumerate() {
         let value = 0xe100 + index as u32;
         let at = map_filled(context, gpu, value)?;
@@ -123,7 +123,7 @@ fn each_gpu_uses_its_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn get_returns_each_permission(context: &Context) -> Verdict {
+fn get_returns_each_permission(context: &Context) -> TestResult {
     for &owner in context.gpus() {
         let at = map_filled(context, owner, 0)?;
         for agent in context.runtime().agents() {
@@ -144,7 +144,7 @@ fn get_returns_each_permission(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_access_is_enforced(context: &Context) -> Verdict {
+fn cpu_access_is_enforced(context: &Context) -> TestResult {
     context.require_cpu()?;
     for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_has_access(gpu)) {
         let at = map_filled(context, owner, 0xe200)?;
@@ -164,7 +164,7 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn peer_reads(context: &Context) -> Verdict {
+fn peer_reads(context: &Context) -> TestResult {
     for_each_pair(context, |at, _, other| {
         context.set_access(at, 1, &[other], Access::Read)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
@@ -173,7 +173,7 @@ fn peer_reads(context: &Context) -> Verdict {
     })
 }
 
-fn peer_writes(context: &Context) -> Verdict {
+fn peer_writes(context: &Context) -> TestResult {
     for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::ReadWrite)?;
         let source = map_filled(context, other, 0xe400)?;
@@ -183,7 +183,7 @@ fn peer_writes(context: &Context) -> Verdict {
     })
 }
 
-fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
+fn peer_without_access_cannot_copy(context: &Context) -> TestResult {
     for_each_pair(context, |at, owner, other| {
         let peer_memory = map_filled(context, other, 0xe500)?;
         let (vmm, size) = (context.vmm(), context.granule());
@@ -197,7 +197,7 @@ fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
     })
 }
 
-fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
+fn peer_with_read_access_cannot_write(context: &Context) -> TestResult {
     for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::Read)?;
         let peer_memory = map_filled(context, other, 0xe600)?;
@@ -211,7 +211,7 @@ fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
     })
 }
 
-fn revoking_peer_keeps_others(context: &Context) -> Verdict {
+fn revoking_peer_keeps_others(context: &Context) -> TestResult {
     for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::ReadWrite)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
@@ -226,7 +226,7 @@ fn revoking_peer_keeps_others(context: &Context) -> Verdict {
     })
 }
 
-fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
+fn grants_one_range_to_all_gpus(context: &Context) -> TestResult {
     context.other_gpu()?;
     let gpus = context.gpus();
     let can_access_all = |&gpu: &AgentId| {
@@ -259,7 +259,7 @@ fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn exported_memory_is_shared(context: &Context) -> Verdict {
+fn exported_memory_is_shared(context: &Context) -> TestResult {
     for &owner in context.gpus() {
         let exported = context.create_shareable_on(owner, 1)?;
         let at = context.reserve(1)?;

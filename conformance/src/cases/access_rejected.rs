@@ -1,6 +1,6 @@
 //! `hipMemSetAccess` and `hipMemGetAccess`: invalid calls.
 
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use crate::context::offset_by;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
@@ -140,7 +140,12 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Checks that `set_access` for the first GPU rejects a range.
-fn rejects_set_access(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
+fn rejects_set_access(
+    context: &Context,
+    at: Address,
+    size: usize,
+    argument: Argument,
+) -> TestResult {
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
     context.expect_invalid_argument(argument, || context.vmm().set_access(at, size, &list))
 }
@@ -152,7 +157,7 @@ fn rejects_range(
     start: usize,
     size: usize,
     argument: Option<Argument>,
-) -> Verdict {
+) -> TestResult {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -167,20 +172,20 @@ fn rejects_range(
     context.check_contents(at, 2, 0x6b6b_6b6b)
 }
 
-fn rejects_empty_list(context: &Context) -> Verdict {
+fn rejects_empty_list(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x6c6c_6c6c)?;
     let set = || context.vmm().set_access(at, context.granule(), &[]);
     context.expect_invalid_argument(Argument::Descriptors, set)
 }
 
-fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
+fn rejects_agent(context: &Context, agent: AgentId) -> TestResult {
     let (at, _) = context.map_filled(1, 0x6d6d_6d6d)?;
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
     context.expect_invalid_argument(Argument::Agent, set)
 }
 
-fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
+fn invalid_agent_rejects_whole_list(context: &Context) -> TestResult {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -193,7 +198,7 @@ fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
+fn rejects_gpu_without_peer_access(context: &Context) -> TestResult {
     let runtime = context.runtime();
     let pairs = context.gpus().iter().flat_map(|&a| context.gpus().iter().map(move |&b| (a, b)));
     let has_no_access = |&(agent, owner): &(AgentId, AgentId)| {
@@ -213,7 +218,7 @@ fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_cpu_without_large_bar(context: &Context) -> Verdict {
+fn rejects_cpu_without_large_bar(context: &Context) -> TestResult {
     if context.cpu_has_access(context.gpu()) {
         return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
@@ -223,7 +228,7 @@ fn rejects_cpu_without_large_bar(context: &Context) -> Verdict {
     context.expect_error(HipError::NotSupported, set).map(|_| ())
 }
 
-fn rejects_range_with_hole(context: &Context) -> Verdict {
+fn rejects_range_with_hole(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     for index in [0, 2] {
         let handle = context.create(1)?;
@@ -237,29 +242,29 @@ fn rejects_range_with_hole(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_unreserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> TestResult {
     let local = 0u64;
     let address = Address::from(&raw const local);
     rejects_set_access(context, address, context.granule(), Argument::Address)
 }
 
-fn rejects_unmapped_range(context: &Context) -> Verdict {
+fn rejects_unmapped_range(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x6f6f_6f6f)?;
     context.vmm().unmap(at, context.granule())?;
     rejects_set_access(context, at, context.granule(), Argument::Address)
 }
 
-fn rejects_get_access(context: &Context, at: Address) -> Verdict {
+fn rejects_get_access(context: &Context, at: Address) -> TestResult {
     context
         .expect_invalid_argument(Argument::Address, || context.vmm().get_access(context.gpu(), at))
 }
 
-fn get_rejects_unreserved(context: &Context) -> Verdict {
+fn get_rejects_unreserved(context: &Context) -> TestResult {
     let local = 0u64;
     rejects_get_access(context, Address::from(&raw const local))
 }
 
-fn get_rejects_end_of_mapping(context: &Context) -> Verdict {
+fn get_rejects_end_of_mapping(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -267,7 +272,7 @@ fn get_rejects_end_of_mapping(context: &Context) -> Verdict {
     rejects_get_access(context, context.granule_at(at, 1))
 }
 
-fn get_rejects_invented_agent(context: &Context) -> Verdict {
+fn get_rejects_invented_agent(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x7070_7070)?;
     let agent = context.invented_agent();
     context.expect_invalid_argument(Argument::Agent, || context.vmm().get_access(agent, at))

@@ -1,7 +1,7 @@
 //! Loads, stores, copies and fills by the CPU and the GPUs, with each access.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::Access;
 use hsa_vmm::error::Argument;
@@ -105,7 +105,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn cpu_reads_and_writes(context: &Context) -> Verdict {
+fn cpu_reads_and_writes(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, handle) = context.map_filled(2, 0)?;
     let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
@@ -126,7 +126,7 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
+fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, _) = context.map_filled(1, 0x4141_4141)?;
     context.set_access(at, 1, &[context.host()], Access::Read)?;
@@ -136,7 +136,7 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x4242_4242)
 }
 
-fn cpu_without_access_cannot_read(context: &Context) -> Verdict {
+fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, _) = context.map_filled(1, 0x4343_4343)?;
     context.set_access(at, 1, &[context.host()], Access::None)?;
@@ -146,7 +146,7 @@ fn cpu_without_access_cannot_read(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x4343_4343)
 }
 
-fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
+fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {
@@ -163,7 +163,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
+fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
     context.require_cpu()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
@@ -182,7 +182,7 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     context.check_contents(mapping, 1, 0x4e4e_4e4e)
 }
 
-fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
+fn cpu_crosses_adjacent_mappings(context: &Context) -> TestResult {
     context.require_cpu()?;
     let at = context.reserve(2)?;
     for index in 0..2 {
@@ -202,7 +202,7 @@ fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn gpu_copies(context: &Context) -> Verdict {
+fn gpu_copies(context: &Context) -> TestResult {
     let (source, _) = context.map_filled(2, 0x4545_4545)?;
     let (destination, _) = context.map_filled(2, 0x4646_4646)?;
     context.vmm().copy(context.gpu(), destination, source, context.granule())?;
@@ -211,7 +211,7 @@ fn gpu_copies(context: &Context) -> Verdict {
     context.check_contents(source, 2, 0x4545_4545)
 }
 
-fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
+fn gpu_needs_access_to_both_sides(context: &Context) -> TestResult {
     let (granted, _) = context.map_filled(1, 0x4747_4747)?;
     let not_granted = context.reserve(1)?;
     let handle = context.create(1)?;
@@ -225,7 +225,7 @@ fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
     context.check_contents(granted, 1, 0x4747_4747)
 }
 
-fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
+fn gpu_with_read_access_cannot_write(context: &Context) -> TestResult {
     let (read_only, _) = context.map_filled(1, 0x4848_4848)?;
     let (writable, _) = context.map_filled(1, 0x4949_4949)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
@@ -238,7 +238,7 @@ fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     context.check_contents(writable, 1, 0x4848_4848)
 }
 
-fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
+fn gpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
     let (long, _) = context.map_filled(2, 0x4f4f_4f4f)?;
     let short = context.reserve(2)?;
@@ -254,14 +254,14 @@ fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     context.check_contents(short, 1, 0x5050_5050)
 }
 
-fn rejects_invented_agent(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x5151_5151)?;
     let agent = context.invented_agent();
     let copy = || context.vmm().copy(agent, context.granule_at(at, 1), at, context.granule());
     context.expect_invalid_argument(Argument::Agent, copy)
 }
 
-fn gpu_fill_rejects_partial_words(context: &Context) -> Verdict {
+fn gpu_fill_rejects_partial_words(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x5252_5252)?;
     context.expect_invalid_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
     context.expect_invalid_argument(Argument::Address, || {
@@ -270,7 +270,7 @@ fn gpu_fill_rejects_partial_words(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x5252_5252)
 }
 
-fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
+fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
     let other = context.other_gpu()?;
     let owner = context.gpu();
     let at = context.reserve(2)?;
@@ -298,7 +298,7 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
     Ok(())
 }
 
-fn owner_after_peer(context: &Context) -> Verdict {
+fn owner_after_peer(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
@@ -310,7 +310,7 @@ fn owner_after_peer(context: &Context) -> Verdict {
     context.check_contents(at, 2, 0x4c4c_4c4c)
 }
 
-fn grants_memory_of_several_gpus(context: &Context) -> Verdict {
+fn grants_memory_of_several_gpus(context: &Context) -> TestResult {
     let (owner, other) = (context.gpu(), context.other_gpu()?);
     let at = context.reserve(2)?;
     for (index, gpu) in [owner, other].into_iter().enumerate() {

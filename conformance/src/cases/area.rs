@@ -1,6 +1,6 @@
 //! Areas behave like AML's areas for HIP (`aml/area/hip.h`). AML is Argonne's memory library.
 
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::{AgentId, Area, ErrorKind};
@@ -76,7 +76,7 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
 }
 
 /// Returns an area of the first GPU that handles can be created on.
-pub(super) fn create_area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
+pub(super) fn create_area(context: &Context, flags: AreaFlags) -> TestResult<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn mmap<'a>(
     area: &Area,
     size: usize,
     existing: &'a mut [u8],
-) -> Verdict<AreaMemory<'a>> {
+) -> TestResult<AreaMemory<'a>> {
     let options = match area.flags().maps_existing_memory() {
         true => MmapOptions::new().with_host_memory(existing),
         false => MmapOptions::new(),
@@ -101,7 +101,7 @@ pub(super) fn mmap<'a>(
 
 /// Writes bytes to each end of the memory (8 KiB, or the whole memory if it is smaller), and checks that `read` returns
 /// the same bytes.
-fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
+fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> TestResult {
     let size = memory.size();
     let part = size.min(8192);
     let written: Vec<u8> = (0..part).map(|index| (index * 7 + seed) as u8).collect();
@@ -114,7 +114,7 @@ fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     Ok(())
 }
 
-fn predefined_areas_allocate(context: &Context) -> Verdict {
+fn predefined_areas_allocate(context: &Context) -> TestResult {
     let first = context.runtime().gpus().next().map(hsa_vmm::Agent::id);
     let area = |flags| Area::new(context.vmm(), Device::Current, flags);
     let areas = [area(AreaFlags::DEFAULT)?, area(AreaFlags::UNIFIED)?];
@@ -133,7 +133,7 @@ fn check_access(
     memory: &AreaMemory<'_>,
     gpus: &[AgentId],
     host_has_access: bool,
-) -> Verdict {
+) -> TestResult {
     for agent in context.runtime().gpus().map(hsa_vmm::Agent::id) {
         let expected = gpus.contains(&agent);
         ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} has access");
@@ -146,7 +146,7 @@ fn check_access(
     Ok(())
 }
 
-fn default_is_device_memory(context: &Context) -> Verdict {
+fn default_is_device_memory(context: &Context) -> TestResult {
     let memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, 100, &mut [])?;
     ensure_eq!(memory.backing(), Backing::Virtual, "the backing");
     ensure_eq!(memory.owner(), context.gpu(), "the owner");
@@ -160,7 +160,7 @@ fn default_is_device_memory(context: &Context) -> Verdict {
     write_and_check(&memory, 2)
 }
 
-fn host_is_host_memory(context: &Context) -> Verdict {
+fn host_is_host_memory(context: &Context) -> TestResult {
     for flags in [AreaFlags::HOST, AreaFlags::HOST | AreaFlags::MAPPED] {
         let memory = mmap(&create_area(context, flags)?, 100, &mut [])?;
         ensure_eq!(memory.backing(), Backing::Pool, "the backing of {flags}");
@@ -173,7 +173,7 @@ fn host_is_host_memory(context: &Context) -> Verdict {
 }
 
 /// Checks that the device reads the memory's contents.
-fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
+fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> TestResult {
     let device_memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
     device_memory.copy(0, memory, 0, memory.size())?;
     let (mut expected, mut found) = (vec![0; memory.size()], vec![1; memory.size()]);
@@ -183,7 +183,7 @@ fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
     Ok(())
 }
 
-fn unified_has_one_address(context: &Context) -> Verdict {
+fn unified_has_one_address(context: &Context) -> TestResult {
     let other_flags = [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::MAPPED];
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
     for flags in other_flags.into_iter().chain([host_and_mapped]) {
@@ -206,7 +206,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn global_grants_all_devices(context: &Context) -> Verdict {
+fn global_grants_all_devices(context: &Context) -> TestResult {
     context.other_gpu()?;
     let all: Vec<_> = context.runtime().gpus().map(hsa_vmm::Agent::id).collect();
     for kind in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED, AreaFlags::MAPPED] {
@@ -228,7 +228,7 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn maps_existing_memory(context: &Context) -> Verdict {
+fn maps_existing_memory(context: &Context) -> TestResult {
     let mut host_memory = vec![1; 5000];
     let device_memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
     device_memory.fill(0, 0x0505_0505, 1000)?;
@@ -250,7 +250,7 @@ fn maps_existing_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn mmap_chooses_device(context: &Context) -> Verdict {
+fn mmap_chooses_device(context: &Context) -> TestResult {
     context.other_gpu()?;
     for (number, gpu) in context.runtime().gpus().enumerate() {
         let last = context.runtime().gpus().count() - 1;
@@ -264,7 +264,7 @@ fn mmap_chooses_device(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn allocates_any_size(context: &Context) -> Verdict {
+fn allocates_any_size(context: &Context) -> TestResult {
     let mut host_memory = vec![0; SIZES.into_iter().max().unwrap_or(0)];
     for flags in flag_combinations() {
         let area = create_area(context, flags)?;
@@ -279,7 +279,7 @@ fn allocates_any_size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn munmap_frees_memory(context: &Context) -> Verdict {
+fn munmap_frees_memory(context: &Context) -> TestResult {
     let mut host_memory = vec![0; 100_000];
     for flags in flag_combinations() {
         let area = create_area(context, flags)?;
@@ -295,7 +295,7 @@ fn munmap_frees_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn copies_between_all_flags(context: &Context) -> Verdict {
+fn copies_between_all_flags(context: &Context) -> TestResult {
     for (seed, flags) in flag_combinations().enumerate() {
         let mut host_memory = vec![0; 3000];
         let memory = mmap(&create_area(context, flags)?, 3000, &mut host_memory)?;

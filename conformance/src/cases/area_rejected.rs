@@ -1,7 +1,7 @@
 //! Areas: invalid calls.
 
 use super::area::{create_area, flag_combinations, mmap};
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Problem};
@@ -62,7 +62,7 @@ fn expect_area_error<T>(
     context: &Context,
     expected: HipError,
     result: Result<T, Error>,
-) -> Verdict<Error> {
+) -> TestResult<Error> {
     match result {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
@@ -73,7 +73,7 @@ fn expect_area_error<T>(
     }
 }
 
-fn rejects_device_out_of_range(context: &Context) -> Verdict {
+fn rejects_device_out_of_range(context: &Context) -> TestResult {
     let devices = context.runtime().gpus().count();
     for number in [devices, devices + 1, usize::MAX] {
         let problem = Some(Problem::OutOfRange(devices));
@@ -88,7 +88,7 @@ fn rejects_device_out_of_range(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_non_gpu(context: &Context) -> Verdict {
+fn rejects_non_gpu(context: &Context) -> TestResult {
     for agent in [context.host(), context.invented_agent()] {
         let result = Area::new(context.vmm(), agent, AreaFlags::DEFAULT);
         let error = expect_area_error(context, HipError::InvalidDevice, result)?;
@@ -97,7 +97,7 @@ fn rejects_non_gpu(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_unknown_flags(context: &Context) -> Verdict {
+fn rejects_unknown_flags(context: &Context) -> TestResult {
     for bits in [0x10, 0x1f, u32::MAX] {
         let flags = AreaFlags::from_bits_retain(bits);
         let result = Area::new(context.vmm(), context.gpu(), flags);
@@ -107,7 +107,7 @@ fn rejects_unknown_flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_missing_memory(context: &Context) -> Verdict {
+fn rejects_missing_memory(context: &Context) -> TestResult {
     let mut host_memory = [0; 10];
     for flags in flag_combinations() {
         let area = create_area(context, flags)?;
@@ -125,7 +125,7 @@ fn rejects_missing_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_zero_size(context: &Context) -> Verdict {
+fn rejects_zero_size(context: &Context) -> TestResult {
     let mut host_memory = [0; 10];
     for flags in flag_combinations() {
         let options = match flags.maps_existing_memory() {
@@ -139,7 +139,7 @@ fn rejects_zero_size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_huge_size(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> TestResult {
     let pools = context.runtime().agents().iter().flat_map(|agent| &agent.pools);
     let largest_pool = pools.map(|pool| pool.size).max().unwrap_or(0);
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
@@ -152,7 +152,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_access_beyond_end(context: &Context) -> Verdict {
+fn rejects_access_beyond_end(context: &Context) -> TestResult {
     let mut host_memory = [0; 100];
     for flags in flag_combinations() {
         let memory = mmap(&create_area(context, flags)?, 100, &mut host_memory)?;

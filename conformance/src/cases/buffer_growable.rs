@@ -1,7 +1,7 @@
 //! Buffers that grow and shrink in place.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use hsa_vmm::buffer::GrowableVec;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::hip::HipError;
@@ -77,7 +77,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates an empty buffer that grows by granules, for the first GPU and the CPU.
-fn create_growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
+fn create_growable(context: &Context, granules: usize) -> TestResult<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
     let buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -85,7 +85,7 @@ fn create_growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer
     Ok(buffer)
 }
 
-fn grows_in_place(context: &Context) -> Verdict {
+fn grows_in_place(context: &Context) -> TestResult {
     let mut buffer = create_growable(context, 6)?;
     let (at, granule) = (buffer.address(), context.granule());
     for step in 0..6 {
@@ -99,7 +99,7 @@ fn grows_in_place(context: &Context) -> Verdict {
     context.check_through_gpu(context.gpu(), context.granule_at(at, 5), 1, 0xc105)
 }
 
-fn size_is_exact(context: &Context) -> Verdict {
+fn size_is_exact(context: &Context) -> TestResult {
     context.require_cpu()?;
     let mut buffer = create_growable(context, 2)?;
     let granule = context.granule();
@@ -117,7 +117,7 @@ fn size_is_exact(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shrinking_releases_memory(context: &Context) -> Verdict {
+fn shrinking_releases_memory(context: &Context) -> TestResult {
     let mut buffer = create_growable(context, 4)?;
     let (at, granule) = (buffer.address(), context.granule());
     buffer.grow(4 * granule)?;
@@ -137,7 +137,7 @@ fn shrinking_releases_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn new_memory_keeps_grants(context: &Context) -> Verdict {
+fn new_memory_keeps_grants(context: &Context) -> TestResult {
     context.other_gpu()?;
     let mut buffer = create_growable(context, 3)?;
     let can_access =
@@ -154,7 +154,7 @@ fn new_memory_keeps_grants(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn new_memory_keeps_revocation(context: &Context) -> Verdict {
+fn new_memory_keeps_revocation(context: &Context) -> TestResult {
     context.require_cpu()?;
     let mut buffer = create_growable(context, 2)?;
     buffer.grow(context.granule())?;
@@ -171,7 +171,7 @@ fn new_memory_keeps_revocation(context: &Context) -> Verdict {
     context.check_contents(context.granule_at(buffer.address(), 1), 1, 0xc401)
 }
 
-fn prepared_memory_is_released(context: &Context) -> Verdict {
+fn prepared_memory_is_released(context: &Context) -> TestResult {
     let granule = context.granule();
     let options = GrowableBuffer::builder(8 * granule).with_step(granule).with_handle_pool(3);
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -192,7 +192,7 @@ fn prepared_memory_is_released(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
+fn rejects_growth_beyond_maximum(context: &Context) -> TestResult {
     let mut buffer = create_growable(context, 2)?;
     let granule = context.granule();
     buffer.grow(granule)?;
@@ -206,7 +206,7 @@ fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
     context.check_contents(buffer.address(), 1, 0xc600)
 }
 
-fn rejects_access_beyond_end(context: &Context) -> Verdict {
+fn rejects_access_beyond_end(context: &Context) -> TestResult {
     let mut buffer = create_growable(context, 2)?;
     let size = context.granule() - 8;
     buffer.grow(size)?;
@@ -226,7 +226,7 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
     check_out_of_bounds(context.expect_error(expected, || buffer.shrink(size + 1))?)
 }
 
-fn rejects_zero_capacity(context: &Context) -> Verdict {
+fn rejects_zero_capacity(context: &Context) -> TestResult {
     // HIP 6 returns out of memory if the size of a reservation is invalid.
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
@@ -237,7 +237,7 @@ fn rejects_zero_capacity(context: &Context) -> Verdict {
     context.expect_error(expected, reserve).map(|_| ())
 }
 
-fn rejects_taken_address(context: &Context) -> Verdict {
+fn rejects_taken_address(context: &Context) -> TestResult {
     let options = GrowableBuffer::builder(2 * context.granule()).with_step(context.granule());
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
@@ -267,7 +267,7 @@ fn is_address_taken(error: &Error) -> bool {
     (error.argument(), error.problem()) == (Some(Argument::Address), Some(Problem::AddressTaken))
 }
 
-fn behaves_like_vector(context: &Context) -> Verdict {
+fn behaves_like_vector(context: &Context) -> TestResult {
     context.require_cpu()?;
     let mut values = GrowableVec::<u64>::new(create_growable(context, 2)?);
     let count = context.granule() as u64 / 8 + 3;

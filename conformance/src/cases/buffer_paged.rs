@@ -1,7 +1,7 @@
 //! Buffers whose pages are mapped and unmapped separately.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{Problem, Value};
 use hsa_vmm::hip::HipError;
@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a buffer with pages of one granule, for the first GPU and the CPU.
-fn create_paged(context: &Context, pages: usize, with_zero_page: bool) -> Verdict<PagedBuffer> {
+fn create_paged(context: &Context, pages: usize, with_zero_page: bool) -> TestResult<PagedBuffer> {
     let options = PagedBuffer::builder(pages * context.granule()).with_page_size(context.granule());
     let options = if with_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -113,15 +113,15 @@ fn rejected_page(error: &Error) -> Option<(u64, Problem)> {
     }
 }
 
-fn fill_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
+fn fill_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> TestResult {
     Ok(buffer.fill(page * context.granule(), value, context.granule())?)
 }
 
-fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
+fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> TestResult {
     context.check_contents(buffer.address_of(page)?, 1, value)
 }
 
-fn maps_pages_in_any_order(context: &Context) -> Verdict {
+fn maps_pages_in_any_order(context: &Context) -> TestResult {
     let buffer = create_paged(context, 8, false)?;
     let at = buffer.address();
     for page in [5, 0, 7, 2] {
@@ -144,7 +144,7 @@ fn maps_pages_in_any_order(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn maps_all_pages_or_none(context: &Context) -> Verdict {
+fn maps_all_pages_or_none(context: &Context) -> TestResult {
     let buffer = create_paged(context, 6, false)?;
     buffer.map(1..4)?;
     for page in 1..4 {
@@ -163,7 +163,7 @@ fn maps_all_pages_or_none(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_pages_beyond_end(context: &Context) -> Verdict {
+fn rejects_pages_beyond_end(context: &Context) -> TestResult {
     let buffer = create_paged(context, 3, false)?;
     let expected = HipError::InvalidValue;
     for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
@@ -179,7 +179,7 @@ fn rejects_pages_beyond_end(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
+fn rejects_access_to_unmapped_pages(context: &Context) -> TestResult {
     let buffer = create_paged(context, 3, false)?;
     let granule = context.granule();
     buffer.map(0..2)?;
@@ -202,7 +202,7 @@ fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
     check_page(context, &buffer, 0, 0xd300)
 }
 
-fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
+fn unmapped_pages_read_as_zeros(context: &Context) -> TestResult {
     context.require_cpu()?;
     let buffer = create_paged(context, 5, true)?;
     let check_zeros = |pages: &[usize]| {
@@ -240,7 +240,7 @@ fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn new_pages_keep_grants(context: &Context) -> Verdict {
+fn new_pages_keep_grants(context: &Context) -> TestResult {
     context.other_gpu()?;
     let buffer = create_paged(context, 3, false)?;
     let can_access =
@@ -258,7 +258,7 @@ fn new_pages_keep_grants(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn moves_pages(context: &Context) -> Verdict {
+fn moves_pages(context: &Context) -> TestResult {
     let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, false)?);
     first.map(0..2)?;
     fill_page(context, &first, 0, 0xd600)?;
@@ -282,7 +282,7 @@ fn moves_pages(context: &Context) -> Verdict {
     check_page(context, &second, 2, 0xd600)
 }
 
-fn exchanges_pages(context: &Context) -> Verdict {
+fn exchanges_pages(context: &Context) -> TestResult {
     let (first, second) = (create_paged(context, 2, false)?, create_paged(context, 2, false)?);
     for (buffer, value) in [(&first, 0xd700), (&second, 0xd710)] {
         buffer.map(0..2)?;
@@ -300,7 +300,7 @@ fn exchanges_pages(context: &Context) -> Verdict {
     context.check_through_gpu(context.gpu(), first.address_of(0)?, 1, 0xd711)
 }
 
-fn rejects_incompatible_pages(context: &Context) -> Verdict {
+fn rejects_incompatible_pages(context: &Context) -> TestResult {
     let first = create_paged(context, 4, false)?;
     let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;
@@ -316,7 +316,7 @@ fn rejects_incompatible_pages(context: &Context) -> Verdict {
     context.expect_error(expected, || first.move_pages(0..2, &first, 1)).map(|_| ())
 }
 
-fn prepared_pages_are_released(context: &Context) -> Verdict {
+fn prepared_pages_are_released(context: &Context) -> TestResult {
     let options = PagedBuffer::builder(12 * context.granule()).with_page_size(context.granule());
     let buffer = options.with_pages_ahead(3).reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
@@ -335,7 +335,7 @@ fn prepared_pages_are_released(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shares_pages(context: &Context) -> Verdict {
+fn shares_pages(context: &Context) -> TestResult {
     let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, true)?);
     first.map(0..2)?;
     fill_page(context, &first, 0, 0xd900)?;
@@ -361,7 +361,7 @@ fn shares_pages(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn releases_shared_pages(context: &Context) -> Verdict {
+fn releases_shared_pages(context: &Context) -> TestResult {
     let (first, second) = (create_paged(context, 3, false)?, create_paged(context, 3, false)?);
     first.map(0..3)?;
     for page in 0..3 {
@@ -387,7 +387,7 @@ fn releases_shared_pages(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shared_pages_have_own_access(context: &Context) -> Verdict {
+fn shared_pages_have_own_access(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (first, second) = (create_paged(context, 2, false)?, create_paged(context, 2, false)?);
     first.map(0..1)?;
@@ -410,7 +410,7 @@ fn shared_pages_have_own_access(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_invalid_sharing(context: &Context) -> Verdict {
+fn rejects_invalid_sharing(context: &Context) -> TestResult {
     let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, false)?);
     let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;

@@ -1,6 +1,6 @@
 //! Buffers that release their memory temporarily and keep their addresses.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::hip::HipError;
@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a buffer of `granules` granules for the first GPU and the CPU, and fills it with a value.
-fn create_pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
+fn create_pausable(context: &Context, granules: usize, value: u32) -> TestResult<PausableBuffer> {
     let size = granules * context.granule();
     let buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
@@ -72,7 +72,7 @@ const LOST: &str = "another thread of this process reserved the addresses in eac
 /// Pauses a buffer. A runtime may release the buffer's addresses together with the memory, and another thread may then
 /// reserve them. Skips the case with [`LOST`] in this event. If the run detects leaked descriptors, the process has no
 /// other threads that make runtime calls: the case fails if the addresses are lost.
-fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Verdict {
+fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> TestResult {
     match buffer.pause(mode) {
         Err(error)
             if matches!(error.kind(), ErrorKind::AddressLost { .. })
@@ -85,12 +85,12 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Ver
 }
 
 /// Runs a case. Runs it again, at most 50 times in all, while other threads reserve the buffer's addresses.
-fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
+fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
 }
 
-fn resumes_with_contents(context: &Context) -> Verdict {
+fn resumes_with_contents(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 2, 0xd900)?;
     let at = buffer.address();
     context.fill(context.granule_at(at, 1), 1, 0xd901)?;
@@ -105,7 +105,7 @@ fn resumes_with_contents(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn pausing_releases_memory(context: &Context) -> Verdict {
+fn pausing_releases_memory(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 2, 0xda00)?;
     let at = buffer.address();
     pause(context, &mut buffer, PauseMode::Save)?;
@@ -124,7 +124,7 @@ fn pausing_releases_memory(context: &Context) -> Verdict {
     context.check_contents(at, 2, 0xda00)
 }
 
-fn pausing_returns_memory(context: &Context) -> Verdict {
+fn pausing_returns_memory(context: &Context) -> TestResult {
     const SIZE: usize = 64 << 20;
     let available = || {
         let bytes = context.runtime().available_memory(context.gpu());
@@ -149,7 +149,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
     )))
 }
 
-fn pausing_keeps_addresses(context: &Context) -> Verdict {
+fn pausing_keeps_addresses(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 4, 0xdb00)?;
     let at = buffer.address();
     pause(context, &mut buffer, PauseMode::Discard)?;
@@ -165,7 +165,7 @@ fn pausing_keeps_addresses(context: &Context) -> Verdict {
     context.check_contents(at, 4, 0xdb01)
 }
 
-fn resumes_without_contents(context: &Context) -> Verdict {
+fn resumes_without_contents(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 1, 0xdc00)?;
     pause(context, &mut buffer, PauseMode::Discard)?;
     ensure_eq!(buffer.saved_size(), 0, "saved bytes");
@@ -174,7 +174,7 @@ fn resumes_without_contents(context: &Context) -> Verdict {
     context.check_contents(buffer.address(), 1, 0xdc01)
 }
 
-fn resumes_with_access(context: &Context) -> Verdict {
+fn resumes_with_access(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let mut buffer = create_pausable(context, 1, 0xdd00)?;
     pause(context, &mut buffer, PauseMode::Save)?;
@@ -190,7 +190,7 @@ fn resumes_with_access(context: &Context) -> Verdict {
     context.check_through_gpu(other, buffer.address(), 1, 0xdd00)
 }
 
-fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
+fn rejects_second_pause_and_resume(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 1, 0xde00)?;
     let expected = HipError::InvalidValue;
     let error = context.expect_error(expected, || buffer.resume())?;
@@ -204,7 +204,7 @@ fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
     context.check_contents(buffer.address(), 1, 0xde00)
 }
 
-fn accepts_any_size(context: &Context) -> Verdict {
+fn accepts_any_size(context: &Context) -> TestResult {
     context.require_cpu()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;

@@ -1,7 +1,7 @@
 //! Ring buffers: memory mapped at several consecutive addresses, so that its beginning follows its end.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::Problem;
@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a ring of one granule that is mapped `times` times, for the first GPU and the CPU.
-fn create_ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
+fn create_ring(context: &Context, times: usize) -> TestResult<RingBuffer> {
     let (size, properties) = (context.granule(), context.properties());
     let ring = RingBuffer::create(context.vmm(), size, times, &properties)?;
     ring.grant(&context.default_agents(), Access::ReadWrite)?;
@@ -65,7 +65,7 @@ fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|index| (index % 251) as u8).collect()
 }
 
-fn writes_continue_at_start(context: &Context) -> Verdict {
+fn writes_continue_at_start(context: &Context) -> TestResult {
     context.require_cpu()?;
     for times in [2, 3] {
         let ring = create_ring(context, times)?;
@@ -87,7 +87,7 @@ fn writes_continue_at_start(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn gpus_copy_past_end(context: &Context) -> Verdict {
+fn gpus_copy_past_end(context: &Context) -> TestResult {
     context.require_cpu()?;
     let ring = create_ring(context, 2)?;
     let pattern = pattern(ring.size());
@@ -111,7 +111,7 @@ fn gpus_copy_past_end(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn uses_one_handle(context: &Context) -> Verdict {
+fn uses_one_handle(context: &Context) -> TestResult {
     for times in [2, 5] {
         let ring = create_ring(context, times)?;
         ensure_eq!(ring.times(), times, "times");
@@ -130,7 +130,7 @@ fn uses_one_handle(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn positions_wrap_around(context: &Context) -> Verdict {
+fn positions_wrap_around(context: &Context) -> TestResult {
     context.require_cpu()?;
     let ring = create_ring(context, 2)?;
     let size = ring.size() as u64;
@@ -145,7 +145,7 @@ fn positions_wrap_around(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_more_than_size(context: &Context) -> Verdict {
+fn rejects_more_than_size(context: &Context) -> TestResult {
     let ring = create_ring(context, 3)?;
     let mut bytes = vec![0; ring.size() + 1];
     let expected = HipError::InvalidValue;
@@ -156,7 +156,7 @@ fn rejects_more_than_size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_invalid_rings(context: &Context) -> Verdict {
+fn rejects_invalid_rings(context: &Context) -> TestResult {
     for times in [0, 1] {
         let create = || {
             let (size, properties) = (context.granule(), context.properties());
@@ -170,7 +170,7 @@ fn rejects_invalid_rings(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
+fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
     context.require_cpu()?;
     let ring = create_ring(context, 2)?;
     context.vmm().fill(ring.address(), 0xc800, ring.size())?;

@@ -1,6 +1,6 @@
 //! `hipMemCreate`.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -114,7 +114,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn creates_multiples_of_granule(context: &Context) -> Verdict {
+fn creates_multiples_of_granule(context: &Context) -> TestResult {
     for granules in 1..=16 {
         let handle = context.create(granules)?;
         let size = context.vmm().allocation_size(handle)?;
@@ -125,7 +125,7 @@ fn creates_multiples_of_granule(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn handles_are_distinct(context: &Context) -> Verdict {
+fn handles_are_distinct(context: &Context) -> TestResult {
     let mut returned = HashSet::from([0]);
     for _ in 0..16 {
         let handle = context.create(1)?;
@@ -137,7 +137,7 @@ fn handles_are_distinct(context: &Context) -> Verdict {
 /// A number of handles above 1024, the usual limit of open descriptors.
 const HANDLES: usize = 1100;
 
-fn creates_many_handles(context: &Context) -> Verdict {
+fn creates_many_handles(context: &Context) -> TestResult {
     if !context.counts_descriptors() {
         let reason = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(reason.to_owned()));
@@ -163,14 +163,14 @@ fn creates_many_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn handles_have_separate_memory(context: &Context) -> Verdict {
+fn handles_have_separate_memory(context: &Context) -> TestResult {
     let (first, _) = context.map_filled(2, 0x1111_1111)?;
     let (second, _) = context.map_filled(2, 0x2222_2222)?;
     context.check_contents(first, 2, 0x1111_1111)?;
     context.check_contents(second, 2, 0x2222_2222)
 }
 
-fn every_gpu_creates_memory(context: &Context) -> Verdict {
+fn every_gpu_creates_memory(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
         let handle = context.create_on(gpu, 1)?;
         let properties = context.vmm().allocation_properties(handle)?;
@@ -179,12 +179,12 @@ fn every_gpu_creates_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     context.expect_invalid_argument(Argument::Size, || context.vmm().create(size, &properties))
 }
 
-fn rejects_huge_size(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> TestResult {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(1 << 50, |pool| pool.size);
     let too_large = (2 * size).next_multiple_of(context.granule());
@@ -193,7 +193,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     context.expect_error(HipError::OutOfMemory, create).map(|_| ())
 }
 
-fn rejects_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     for flags in [1, 1 << 63] {
         let create = || context.vmm().create_with_flags(context.granule(), &properties, flags);
@@ -202,7 +202,7 @@ fn rejects_flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
+fn rejects_agent(context: &Context, agent: AgentId) -> TestResult {
     let expected = match context.profile() {
         HipProfile::Hip6 => HipError::InvalidValue,
         _ => HipError::InvalidDevice,
@@ -214,28 +214,28 @@ fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
     Ok(())
 }
 
-fn rejects_invented_agent(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> TestResult {
     rejects_agent(context, context.invented_agent())
 }
 
-fn rejects_foreign_agent(context: &Context) -> Verdict {
+fn rejects_foreign_agent(context: &Context) -> TestResult {
     rejects_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
 }
 
-fn rejects_cpu(context: &Context) -> Verdict {
+fn rejects_cpu(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.host());
     let create = || context.vmm().create(context.granule(), &properties);
     context.expect_error(HipError::NotSupported, create).map(|_| ())
 }
 
-fn rejects_unknown_location(context: &Context) -> Verdict {
+fn rejects_unknown_location(context: &Context) -> TestResult {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
     let create = || context.vmm().create(context.granule(), &properties);
     context.expect_invalid_argument(Argument::Location, create)
 }
 
-fn rejects_handle_type(context: &Context, types: HandleType) -> Verdict {
+fn rejects_handle_type(context: &Context, types: HandleType) -> TestResult {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.handle_types = types;
     let create = || context.vmm().create(context.granule(), &properties);
@@ -245,7 +245,7 @@ fn rejects_handle_type(context: &Context, types: HandleType) -> Verdict {
     context.expect_error(HipError::NotSupported, create).map(|_| ())
 }
 
-fn creates_uncached_memory(context: &Context) -> Verdict {
+fn creates_uncached_memory(context: &Context) -> TestResult {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.kind = AllocationKind::Uncached;
     let create = || context.vmm().create(context.granule(), &properties);

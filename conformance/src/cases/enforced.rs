@@ -4,7 +4,7 @@
 //! A second process makes each access, because a process cannot continue after a GPU fault.
 
 use super::sharing;
-use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
+use crate::case::{Case, NotPassed, TestResult, ensure, ensure_bytes};
 use crate::context::Context;
 use crate::peer::{AccessResult, FILLED, GpuAccess, Removal};
 use hsa_vmm::Access;
@@ -100,7 +100,7 @@ enum User {
 }
 
 /// Skips the case unless GPUs' permissions are enforced.
-fn require_enforcement(context: &Context) -> Verdict {
+fn require_enforcement(context: &Context) -> TestResult {
     if context.vmm().enforcement(context.gpu()) == Some(Enforcement::Enforced) {
         return Ok(());
     }
@@ -110,7 +110,7 @@ fn require_enforcement(context: &Context) -> Verdict {
 }
 
 /// Checks each access of `user` with each permission.
-fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
+fn check_permissions(context: &Context, user: User, engine: &str) -> TestResult {
     require_enforcement(context)?;
     let gpu = match user {
         User::OtherGpu => {
@@ -159,7 +159,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
 }
 
 /// Checks that the first GPU can neither read nor write after its access was removed.
-fn check_removed(context: &Context, removal: Removal) -> Verdict {
+fn check_removed(context: &Context, removal: Removal) -> TestResult {
     require_enforcement(context)?;
     for writes in [false, true] {
         let granted = Access::ReadWrite as u32;
@@ -178,7 +178,7 @@ fn check_removed(context: &Context, removal: Removal) -> Verdict {
 const PARTS: usize = 4;
 
 /// Maps every range of parts, and then single parts in another order, one of them twice.
-fn maps_every_offset(context: &Context) -> Verdict {
+fn maps_every_offset(context: &Context) -> TestResult {
     require_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());
     let (whole, handle) = context.map_filled(PARTS, FILLED)?;
@@ -188,11 +188,11 @@ fn maps_every_offset(context: &Context) -> Verdict {
     let mut agents = context.default_agents();
     agents.extend(context.other_gpu().ok());
     let base = context.reserve(PARTS)?;
-    let map = |at, first: usize, count: usize| -> Verdict {
+    let map = |at, first: usize, count: usize| -> TestResult {
         vmm.map(context.granule_at(base, at), count * granule, first * granule, handle)?;
         context.set_access(context.granule_at(base, at), count, &agents, Access::Read)
     };
-    let check_parts = |parts: &[usize]| -> Verdict {
+    let check_parts = |parts: &[usize]| -> TestResult {
         let expected =
             parts.iter().flat_map(|&part| (part as u32).to_ne_bytes().repeat(granule / 4));
         let expected: Vec<u8> = expected.collect();
@@ -218,7 +218,7 @@ fn maps_every_offset(context: &Context) -> Verdict {
 }
 
 /// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
-fn check_result(outcome: AccessResult, permitted: bool, what: &str) -> Verdict {
+fn check_result(outcome: AccessResult, permitted: bool, what: &str) -> TestResult {
     match outcome {
         AccessResult::Completed => ensure!(permitted, "{what}: no fault"),
         AccessResult::Faulted { begin, size, at } => {

@@ -1,7 +1,7 @@
 //! `hipMemExportToShareableHandle`.
 
 use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
-use crate::case::{Case, Verdict, ensure};
+use crate::case::{Case, TestResult, ensure};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -74,7 +74,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn returns_cloexec_descriptor(context: &Context) -> Verdict {
+fn returns_cloexec_descriptor(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     let descriptor = export(context, handle)?;
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
@@ -86,7 +86,7 @@ fn returns_cloexec_descriptor(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn each_export_is_new_descriptor(context: &Context) -> Verdict {
+fn each_export_is_new_descriptor(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     let descriptors = [export(context, handle)?, export(context, handle)?];
     let [first, second] = descriptors.each_ref().map(AsRawFd::as_raw_fd);
@@ -96,7 +96,7 @@ fn each_export_is_new_descriptor(context: &Context) -> Verdict {
     import(context, &second).map(|_| ())
 }
 
-fn closing_keeps_memory(context: &Context) -> Verdict {
+fn closing_keeps_memory(context: &Context) -> TestResult {
     let (at, handle) = create_filled(context, 1, 0xa1a1_a1a1)?;
     for _ in 0..4 {
         drop(export(context, handle)?);
@@ -105,13 +105,13 @@ fn closing_keeps_memory(context: &Context) -> Verdict {
     import(context, &export(context, handle)?).map(|_| ())
 }
 
-fn rejects_unshareable_memory(context: &Context) -> Verdict {
+fn rejects_unshareable_memory(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     let export = || context.vmm().export_to_shareable_handle(handle, FD);
     context.expect_invalid_argument(Argument::HandleType, export)
 }
 
-fn rejects_other_handle_type(context: &Context) -> Verdict {
+fn rejects_other_handle_type(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let export = || context.vmm().export_to_shareable_handle(handle, kind);
@@ -120,18 +120,18 @@ fn rejects_other_handle_type(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     let export = || context.vmm().export_with_flags(handle, FD, 1);
     context.expect_invalid_argument(Argument::Flags, export)
 }
 
-fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> TestResult {
     let export = || context.vmm().export_to_shareable_handle(handle, FD);
     context.expect_invalid_argument(Argument::Handle, export)
 }
 
-fn rejects_released_handle(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)?;
@@ -140,7 +140,7 @@ fn rejects_released_handle(context: &Context) -> Verdict {
     rejects_handle(context, mapped)
 }
 
-fn fails_without_descriptors(context: &Context) -> Verdict {
+fn fails_without_descriptors(context: &Context) -> TestResult {
     if !context.counts_descriptors() {
         let reason = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(reason.to_owned()));
@@ -187,7 +187,7 @@ impl Drop for DescriptorLimit {
     }
 }
 
-fn exports_an_import(context: &Context) -> Verdict {
+fn exports_an_import(context: &Context) -> TestResult {
     let (at, handle) = create_filled(context, 1, 0xa3a3_a3a3)?;
     let first = import(context, &export(context, handle)?)?;
     let second = import(context, &export(context, first)?)?;

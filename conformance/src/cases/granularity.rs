@@ -1,7 +1,7 @@
 //! `hipMemGetAllocationGranularity`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use hsa_vmm::AllocationProperties;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
 
 const BOTH_KINDS: [Granularity; 2] = [Granularity::Minimum, Granularity::Recommended];
 
-fn minimum_is_pool_granule(context: &Context) -> Verdict {
+fn minimum_is_pool_granule(context: &Context) -> TestResult {
     let gpu = context.gpu();
     let properties = AllocationProperties::on(gpu);
     let granule = context.vmm().allocation_granularity(&properties, Granularity::Minimum)?;
@@ -64,7 +64,7 @@ fn minimum_is_pool_granule(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn recommended_is_multiple(context: &Context) -> Verdict {
+fn recommended_is_multiple(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     let [minimum, recommended] =
         BOTH_KINDS.map(|kind| context.vmm().allocation_granularity(&properties, kind));
@@ -77,7 +77,7 @@ fn recommended_is_multiple(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn every_gpu_has_granularity(context: &Context) -> Verdict {
+fn every_gpu_has_granularity(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
         for kind in BOTH_KINDS {
             let properties = AllocationProperties::on(gpu);
@@ -88,12 +88,12 @@ fn every_gpu_has_granularity(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn one_granule_is_usable(context: &Context) -> Verdict {
+fn one_granule_is_usable(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x0101_0101)?;
     context.check_contents(at, 1, 0x0101_0101)
 }
 
-fn rejects_invented_agent(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.invented_agent());
     for kind in BOTH_KINDS {
         let query = || context.vmm().allocation_granularity(&properties, kind);
@@ -102,7 +102,7 @@ fn rejects_invented_agent(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_cpu(context: &Context) -> Verdict {
+fn rejects_cpu(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.host());
     for kind in BOTH_KINDS {
         let query = || context.vmm().allocation_granularity(&properties, kind);
@@ -111,7 +111,7 @@ fn rejects_cpu(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_unknown_location(context: &Context) -> Verdict {
+fn rejects_unknown_location(context: &Context) -> TestResult {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
     let query = || context.vmm().allocation_granularity(&properties, Granularity::Minimum);

@@ -1,7 +1,7 @@
 //! HIP in general: error codes, differences between releases, and usage patterns of HIP's tests.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
@@ -89,7 +89,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn errors_have_hip_codes(_: &Runtime) -> Verdict {
+fn errors_have_hip_codes(_: &Runtime) -> TestResult {
     for (error, code, name) in [
         (HipError::InvalidValue, 1, "hipErrorInvalidValue"),
         (HipError::OutOfMemory, 2, "hipErrorOutOfMemory"),
@@ -107,9 +107,9 @@ fn errors_have_hip_codes(_: &Runtime) -> Verdict {
 /// Checks the error of an invalid call in each profile.
 fn check_both_profiles(
     context: &Context,
-    invalid_call: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::Error>>,
+    invalid_call: impl Fn(&Vmm) -> TestResult<Option<hsa_vmm::Error>>,
     expected: [HipError; 2],
-) -> Verdict {
+) -> TestResult {
     for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
         let vmm = context.open_vmm(profile)?;
         let error = invalid_call(&vmm)?;
@@ -119,18 +119,18 @@ fn check_both_profiles(
     Ok(())
 }
 
-fn invalid_reservation(context: &Context) -> Verdict {
+fn invalid_reservation(context: &Context) -> TestResult {
     let invalid_call = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
     check_both_profiles(context, invalid_call, [HipError::OutOfMemory, HipError::InvalidValue])
 }
 
-fn invalid_device(context: &Context) -> Verdict {
+fn invalid_device(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.invented_agent());
     let invalid_call = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
     check_both_profiles(context, invalid_call, [HipError::InvalidValue, HipError::InvalidDevice])
 }
 
-fn free_while_mapped(context: &Context) -> Verdict {
+fn free_while_mapped(context: &Context) -> TestResult {
     let size = context.granule();
     let invalid_call = |vmm: &Vmm| {
         let at = vmm.address_reserve(size, 0, None)?;
@@ -141,7 +141,7 @@ fn free_while_mapped(context: &Context) -> Verdict {
     check_both_profiles(context, invalid_call, [HipError::Unknown, HipError::InvalidValue])
 }
 
-fn recommended_granularity(context: &Context) -> Verdict {
+fn recommended_granularity(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let Some(pool) = pool else { return Ok(()) };
@@ -155,7 +155,7 @@ fn recommended_granularity(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn grows_in_place(context: &Context) -> Verdict {
+fn grows_in_place(context: &Context) -> TestResult {
     let at = context.reserve(8)?;
     for granules in 1..=8 {
         let handle = context.create(1)?;
@@ -177,7 +177,7 @@ fn grows_in_place(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shrinks_from_end(context: &Context) -> Verdict {
+fn shrinks_from_end(context: &Context) -> TestResult {
     let at = context.reserve(4)?;
     for index in 0..4 {
         let handle = context.create(1)?;
@@ -194,7 +194,7 @@ fn shrinks_from_end(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn moves_memory(context: &Context) -> Verdict {
+fn moves_memory(context: &Context) -> TestResult {
     let (source, handle) = context.map_filled(2, 0xb3b3_b3b3)?;
     let destination = context.reserve(2)?;
     context.vmm().unmap(source, 2 * context.granule())?;
@@ -204,7 +204,7 @@ fn moves_memory(context: &Context) -> Verdict {
     Ok(context.vmm().address_free(source, 2 * context.granule())?)
 }
 
-fn shares_range_between_gpus(context: &Context) -> Verdict {
+fn shares_range_between_gpus(context: &Context) -> TestResult {
     context.other_gpu()?;
     let gpus = context.gpus();
     let at = context.reserve(gpus.len())?;
@@ -225,7 +225,7 @@ fn shares_range_between_gpus(context: &Context) -> Verdict {
     context.check_contents(at, gpus.len(), 0x5b5b_5b5b)
 }
 
-fn copies_between_gpus(context: &Context) -> Verdict {
+fn copies_between_gpus(context: &Context) -> TestResult {
     let (first, other) = (context.gpu(), context.other_gpu()?);
     let size = context.granule();
     let (source, _) = context.map_filled(1, 0xb5b5_b5b5)?;
@@ -244,11 +244,11 @@ fn copies_between_gpus(context: &Context) -> Verdict {
     context.check_contents(source, 1, 0xb6b6_b6b6)
 }
 
-fn runs_in_many_threads(context: &Context) -> Verdict {
+fn runs_in_many_threads(context: &Context) -> TestResult {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     let default_agents = context.default_agents();
     let cpu_has_access_to_gpu = context.cpu_has_access(gpu);
-    let run_thread = |thread: u8| -> Verdict {
+    let run_thread = |thread: u8| -> TestResult {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
             let handle = vmm.create(size, &AllocationProperties::on(gpu))?;

@@ -6,7 +6,7 @@
 //! from the library's table.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::ErrorKind;
 use hsa_vmm::error::{Feature, Operation, Status};
@@ -96,7 +96,7 @@ pub(super) const CASES: &[Case] = &[
 type InvalidCall<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]);
 
 /// Makes each call in both profiles and compares the codes. The calls must change nothing.
-fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> Verdict {
+fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> TestResult {
     for (index, profile) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().enumerate() {
         let vmm = context.open_vmm(profile)?;
         for (description, invalid_call, expected) in invalid_calls {
@@ -112,7 +112,7 @@ fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> Verdict 
 /// `hipErrorInvalidValue` in both profiles.
 const INVALID_VALUE: [i32; 2] = [1, 1];
 
-fn reserve_codes(context: &Context) -> Verdict {
+fn reserve_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     check_codes(
         context,
@@ -131,7 +131,7 @@ fn reserve_codes(context: &Context) -> Verdict {
     )
 }
 
-fn free_codes(context: &Context) -> Verdict {
+fn free_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let reserved_by_other_vmm = context.reserve(1)?;
     check_codes(
@@ -160,7 +160,7 @@ fn free_codes(context: &Context) -> Verdict {
 }
 
 /// Reserves a granule of addresses, and maps new memory there.
-fn map_one_granule(context: &Context, vmm: &Vmm) -> Verdict<(Address, Handle)> {
+fn map_one_granule(context: &Context, vmm: &Vmm) -> TestResult<(Address, Handle)> {
     let granule = context.granule();
     let at = vmm.address_reserve(granule, 0, None)?;
     let handle = vmm.create(granule, &AllocationProperties::on(context.gpu()))?;
@@ -168,7 +168,7 @@ fn map_one_granule(context: &Context, vmm: &Vmm) -> Verdict<(Address, Handle)> {
     Ok((at, handle))
 }
 
-fn create_codes(context: &Context) -> Verdict {
+fn create_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let properties = AllocationProperties::on;
     let create = |vmm: &Vmm, size, agent| vmm.create(size, &properties(agent)).map(|_| ());
@@ -190,7 +190,7 @@ fn create_codes(context: &Context) -> Verdict {
     )
 }
 
-fn release_and_retain_codes(context: &Context) -> Verdict {
+fn release_and_retain_codes(context: &Context) -> TestResult {
     let (at, handle_of_other_vmm) = context.map_filled(1, 0)?;
     let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), handle_of_other_vmm];
     for handle in handles {
@@ -209,7 +209,7 @@ fn release_and_retain_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn map_codes(context: &Context) -> Verdict {
+fn map_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.open_vmm(profile)?;
@@ -241,7 +241,7 @@ fn map_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn unmap_codes(context: &Context) -> Verdict {
+fn unmap_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.open_vmm(profile)?;
@@ -261,7 +261,7 @@ fn unmap_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn access_codes(context: &Context) -> Verdict {
+fn access_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let list = |agent: AgentId| [AccessDescriptor { agent, access: Access::ReadWrite }];
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
@@ -292,7 +292,7 @@ fn access_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn granularity_and_properties_codes(context: &Context) -> Verdict {
+fn granularity_and_properties_codes(context: &Context) -> TestResult {
     let query_granularity = |vmm: &Vmm, agent| {
         let properties = AllocationProperties::on(agent);
         vmm.allocation_granularity(&properties, Granularity::Minimum).map(|_| ())
@@ -311,7 +311,7 @@ fn granularity_and_properties_codes(context: &Context) -> Verdict {
     )
 }
 
-fn export_and_import_codes(context: &Context) -> Verdict {
+fn export_and_import_codes(context: &Context) -> TestResult {
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let file = std::fs::File::open("/dev/null")?;
     let export =
@@ -335,7 +335,7 @@ fn export_and_import_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn map_array_codes(context: &Context) -> Verdict {
+fn map_array_codes(context: &Context) -> TestResult {
     check_codes(
         context,
         &[
@@ -346,14 +346,14 @@ fn map_array_codes(context: &Context) -> Verdict {
 }
 
 /// Checks an error's code in both profiles.
-fn check_code(error: Error, expected: i32) -> Verdict {
+fn check_code(error: Error, expected: i32) -> TestResult {
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         ensure_eq!(error.hip(profile).code(), expected, "{error}, in {profile}");
     }
     Ok(())
 }
 
-fn runtime_failure_codes(_: &Runtime) -> Verdict {
+fn runtime_failure_codes(_: &Runtime) -> TestResult {
     for (operation, expected) in [
         (Operation::AddressReserve, 2),
         (Operation::Create, 2),
@@ -375,7 +375,7 @@ fn runtime_failure_codes(_: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn other_failure_codes(_: &Runtime) -> Verdict {
+fn other_failure_codes(_: &Runtime) -> TestResult {
     // `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
     let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";

@@ -1,7 +1,7 @@
 //! Physical memory of the host (`hipMemLocationTypeHost`).
 
 use super::sharing::{FD, import, map_for_default_agents};
-use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Feature};
 use hsa_vmm::vmm::Location;
@@ -33,7 +33,7 @@ fn host_properties() -> AllocationProperties {
 }
 
 /// Creates a granule of host memory. Skips the case if neither the runtime nor the driver can allocate host memory.
-fn create(context: &Context) -> Verdict<Handle> {
+fn create(context: &Context) -> TestResult<Handle> {
     match context.vmm().create(context.granule(), &host_properties()) {
         Ok(handle) => Ok(context.release_at_end(handle)),
         Err(error) => match error.kind() {
@@ -45,7 +45,7 @@ fn create(context: &Context) -> Verdict<Handle> {
     }
 }
 
-fn all_agents_share_memory(context: &Context) -> Verdict {
+fn all_agents_share_memory(context: &Context) -> TestResult {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(1)?, create(context)?);
     ensure_eq!(vmm.allocation_properties(handle)?, host_properties(), "the properties");
@@ -66,7 +66,7 @@ fn all_agents_share_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn exports_and_imports(context: &Context) -> Verdict {
+fn exports_and_imports(context: &Context) -> TestResult {
     let vmm = context.vmm();
     let handle = create(context)?;
     let at = map_for_default_agents(context, handle, 1)?;
@@ -79,7 +79,7 @@ fn exports_and_imports(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0xb6b6_b6b6)
 }
 
-fn rejects_unknown_node(context: &Context) -> Verdict {
+fn rejects_unknown_node(context: &Context) -> TestResult {
     let properties = AllocationProperties::at(Location::HostNuma(0xffff));
     let create = || context.vmm().create(context.granule(), &properties);
     context.expect_invalid_argument(Argument::Location, create)

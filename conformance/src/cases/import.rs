@@ -1,7 +1,7 @@
 //! `hipMemImportFromShareableHandle`.
 
 use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq, quarantined};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -104,7 +104,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn import_is_same_memory(context: &Context) -> Verdict {
+fn import_is_same_memory(context: &Context) -> TestResult {
     let (at, handle) = create_filled(context, 2, 0xa5a5_a5a5)?;
     let imported = import(context, &export(context, handle)?)?;
     ensure!(imported != handle, "the import is the same handle");
@@ -115,7 +115,7 @@ fn import_is_same_memory(context: &Context) -> Verdict {
     context.check_contents(imported_at, 2, 0xa6a6_a6a6)
 }
 
-fn imports_twice(context: &Context) -> Verdict {
+fn imports_twice(context: &Context) -> TestResult {
     let (_, handle) = create_filled(context, 1, 0xa7a7_a7a7)?;
     let descriptor = export(context, handle)?;
     let (first, second) = (import(context, &descriptor)?, import(context, &descriptor)?);
@@ -127,7 +127,7 @@ fn imports_twice(context: &Context) -> Verdict {
     context.check_contents(imported_at, 1, 0xa7a7_a7a7)
 }
 
-fn descriptor_can_be_closed(context: &Context) -> Verdict {
+fn descriptor_can_be_closed(context: &Context) -> TestResult {
     let (_, handle) = create_filled(context, 1, 0xa8a8_a8a8)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
@@ -138,7 +138,7 @@ fn descriptor_can_be_closed(context: &Context) -> Verdict {
     context.check_contents(imported_at, 1, 0xa8a8_a8a8)
 }
 
-fn descriptor_stays_open(context: &Context) -> Verdict {
+fn descriptor_stays_open(context: &Context) -> TestResult {
     let (_, handle) = create_filled(context, 1, 0xa9a9_a9a9)?;
     let descriptor = export(context, handle)?;
     let first = import(context, &descriptor)?;
@@ -152,7 +152,7 @@ fn descriptor_stays_open(context: &Context) -> Verdict {
     context.check_contents(imported_at, 1, 0xa9a9_a9a9)
 }
 
-fn import_outlives_exporter(context: &Context) -> Verdict {
+fn import_outlives_exporter(context: &Context) -> TestResult {
     let (at, handle) = create_filled(context, 1, 0xaaaa_aaaa)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
@@ -166,7 +166,7 @@ fn import_outlives_exporter(context: &Context) -> Verdict {
     context.check_contents(imported_at, 1, 0xabab_abab)
 }
 
-fn import_has_full_size(context: &Context) -> Verdict {
+fn import_has_full_size(context: &Context) -> TestResult {
     let handle = context.create_shareable(3)?;
     let imported = import(context, &export(context, handle)?)?;
     let size = context.vmm().allocation_size(imported)?;
@@ -177,7 +177,7 @@ fn import_has_full_size(context: &Context) -> Verdict {
     context.map(at, 3, imported)
 }
 
-fn imports_into_another_vmm(context: &Context) -> Verdict {
+fn imports_into_another_vmm(context: &Context) -> TestResult {
     let (_, handle) = create_filled(context, 1, 0xacac_acac)?;
     let descriptor = export(context, handle)?;
     let size = context.granule();
@@ -204,7 +204,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn owner_fills_import(context: &Context) -> Verdict {
+fn owner_fills_import(context: &Context) -> TestResult {
     let (at, handle) = create_filled(context, 1, 0xafaf_afaf)?;
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = map_for_default_agents(context, imported, 1)?;
@@ -212,7 +212,7 @@ fn owner_fills_import(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0xa0a0_a0a0)
 }
 
-fn grants_peer(context: &Context) -> Verdict {
+fn grants_peer(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let (_, handle) = create_filled(context, 2, 0xadad_adad)?;
     let imported = import(context, &export(context, handle)?)?;
@@ -230,7 +230,7 @@ fn grants_peer(context: &Context) -> Verdict {
     context.check_contents(imported_at, 2, 0xadad_adad)
 }
 
-fn grants_peer_after_owner(context: &Context) -> Verdict {
+fn grants_peer_after_owner(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let (_, handle) = create_filled(context, 2, 0xb7b7_b7b7)?;
     let imported = import(context, &export(context, handle)?)?;
@@ -247,7 +247,7 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
 
 /// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking, because the
 /// library rejects an unsealed file before it calls the runtime.
-fn create_plain_file(context: &Context) -> Verdict<OwnedFd> {
+fn create_plain_file(context: &Context) -> TestResult<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);
     file.set_len(context.granule() as u64)?;
@@ -255,13 +255,13 @@ fn create_plain_file(context: &Context) -> Verdict<OwnedFd> {
     Ok(file.into())
 }
 
-fn rejects_plain_file(context: &Context) -> Verdict {
+fn rejects_plain_file(context: &Context) -> TestResult {
     let file = create_plain_file(context)?;
     let import = || context.vmm().import_from_shareable_handle(&file, FD);
     context.expect_invalid_argument(Argument::Descriptor, import)
 }
 
-fn never_grants_plain_file(context: &Context) -> Verdict {
+fn never_grants_plain_file(context: &Context) -> TestResult {
     let file = create_plain_file(context)?;
     let Ok(handle) = context.vmm().import_from_shareable_handle(&file, FD) else {
         return Ok(());
@@ -274,7 +274,7 @@ fn never_grants_plain_file(context: &Context) -> Verdict {
     context.expect_error(HipError::InvalidValue, grant).map(|_| ())
 }
 
-fn rejects_devices_and_pipes(context: &Context) -> Verdict {
+fn rejects_devices_and_pipes(context: &Context) -> TestResult {
     let (reader, _writer) = std::io::pipe()?;
     let descriptors: [OwnedFd; 3] =
         [File::open("/dev/null")?.into(), reader.into(), File::open("/")?.into()];
@@ -285,7 +285,7 @@ fn rejects_devices_and_pipes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_other_handle_types(context: &Context) -> Verdict {
+fn rejects_other_handle_types(context: &Context) -> TestResult {
     let handle = context.create_shareable(1)?;
     let descriptor = export(context, handle)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
@@ -295,7 +295,7 @@ fn rejects_other_handle_types(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn repeats_without_leak(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> TestResult {
     let (_, handle) = create_filled(context, 1, 0xaeae_aeae)?;
     let imported_at = context.reserve(1)?;
     for _ in 0..32 {

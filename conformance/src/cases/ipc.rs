@@ -1,7 +1,7 @@
 //! IPC handles of pool memory: the cases that one process can test. `ipc_two` has the cases for two
 //! processes, and the library's tests (`tests/ipc`) have more cases.
 
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use crate::context::offset_by;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
@@ -118,16 +118,16 @@ pub(super) const CASES: &[Case] = &[
 /// A size that no runtime rounds.
 const SIZE: usize = 2 << 20;
 
-pub(super) fn open_ipc(context: &Context) -> Verdict<Ipc> {
+pub(super) fn open_ipc(context: &Context) -> TestResult<Ipc> {
     Ok(Ipc::on(context.runtime(), context.gpu())?)
 }
 
-fn allocate(context: &Context) -> Verdict<PoolMemory> {
+fn allocate(context: &Context) -> TestResult<PoolMemory> {
     Ok(PoolMemory::allocate(context.runtime(), context.gpu(), SIZE)?)
 }
 
 /// Returns an IPC handle. Skips the case if runtime and driver cannot share memory.
-fn get_handle(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
+fn get_handle(ipc: &Ipc, address: Address) -> TestResult<IpcHandle> {
     match ipc.get_mem_handle(address) {
         Err(error)
             if matches!(error.kind(), ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_)) =>
@@ -143,7 +143,7 @@ pub(super) fn expect_ipc_error<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
     result: Result<T, Error>,
-) -> Verdict<Error> {
+) -> TestResult<Error> {
     match result {
         Ok(value) => Err(NotPassed::Failed(format!("returned {value:?} instead of {expected}"))),
         Err(error) => {
@@ -159,13 +159,13 @@ fn expect_problem<T: fmt::Debug>(
     context: &Context,
     problem: Problem,
     result: Result<T, Error>,
-) -> Verdict {
+) -> TestResult {
     let error = expect_ipc_error(context, HipError::InvalidValue, result)?;
     ensure_eq!(error.problem(), Some(problem), "{error}");
     Ok(())
 }
 
-fn handle_has_hip_layout(context: &Context) -> Verdict {
+fn handle_has_hip_layout(context: &Context) -> TestResult {
     let memory = allocate(context)?;
     let bytes = get_handle(&open_ipc(context)?, memory.address())?.to_bytes();
     ensure_bytes!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
@@ -175,7 +175,7 @@ fn handle_has_hip_layout(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn interior_address_has_offset(context: &Context) -> Verdict {
+fn interior_address_has_offset(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, offset_by(memory.address(), 0x1_2345))?;
     ensure_eq!(handle.offset, 0x1_2345, "the offset");
@@ -185,7 +185,7 @@ fn interior_address_has_offset(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn allocations_have_own_handles(context: &Context) -> Verdict {
+fn allocations_have_own_handles(context: &Context) -> TestResult {
     let (ipc, first, second) = (open_ipc(context)?, allocate(context)?, allocate(context)?);
     ensure!(
         get_handle(&ipc, first.address())? != get_handle(&ipc, second.address())?,
@@ -194,7 +194,7 @@ fn allocations_have_own_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn reused_address_has_new_handle(context: &Context) -> Verdict {
+fn reused_address_has_new_handle(context: &Context) -> TestResult {
     let ipc = open_ipc(context)?;
     let first = allocate(context)?;
     let (address, old) = (first.address(), get_handle(&ipc, first.address())?);
@@ -212,7 +212,7 @@ fn reused_address_has_new_handle(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_freed_memory(context: &Context) -> Verdict {
+fn rejects_freed_memory(context: &Context) -> TestResult {
     let memory = allocate(context)?;
     let address = memory.address();
     memory.free()?;
@@ -220,18 +220,18 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_end_of_allocation(context: &Context) -> Verdict {
+fn rejects_end_of_allocation(context: &Context) -> TestResult {
     let memory = allocate(context)?;
     let end = offset_by(memory.address(), SIZE);
     expect_ipc_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
     Ok(())
 }
 
-fn rejects_null(context: &Context) -> Verdict {
+fn rejects_null(context: &Context) -> TestResult {
     expect_problem(context, Problem::Null, open_ipc(context)?.get_mem_handle(Address::NULL))
 }
 
-fn rejects_virtual_memory(context: &Context) -> Verdict {
+fn rejects_virtual_memory(context: &Context) -> TestResult {
     let ipc = open_ipc(context)?;
     let reserved = context.reserve(1)?;
     expect_problem(context, Problem::VirtualMemory, ipc.get_mem_handle(reserved))?;
@@ -242,20 +242,20 @@ fn rejects_virtual_memory(context: &Context) -> Verdict {
     context.check_contents(mapped, 2, 1)
 }
 
-fn rejects_host_memory(context: &Context) -> Verdict {
+fn rejects_host_memory(context: &Context) -> TestResult {
     let memory = PoolMemory::allocate(context.runtime(), context.host(), SIZE)?;
     let result = open_ipc(context)?.get_mem_handle(memory.address());
     expect_problem(context, Problem::HostMemory, result)
 }
 
-fn rejects_other_memory(context: &Context) -> Verdict {
+fn rejects_other_memory(context: &Context) -> TestResult {
     let local = [0u8; 64];
     let result = open_ipc(context)?.get_mem_handle(Address::from(local.as_ptr()));
     expect_ipc_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
-fn rejects_own_process(context: &Context) -> Verdict {
+fn rejects_own_process(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
     expect_ipc_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
@@ -267,13 +267,13 @@ fn changed_handle(
     ipc: &Ipc,
     memory: &PoolMemory,
     change: impl Fn(&mut [u8; 64]),
-) -> Verdict<IpcHandle> {
+) -> TestResult<IpcHandle> {
     let mut bytes = get_handle(ipc, memory.address())?.to_bytes();
     change(&mut bytes);
     Ok(IpcHandle::from_bytes(&bytes))
 }
 
-fn rejects_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
     for flags in [2, 123, u32::MAX] {
@@ -283,12 +283,12 @@ fn rejects_flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_zeros(context: &Context) -> Verdict {
+fn rejects_zeros(context: &Context) -> TestResult {
     let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
     expect_problem(context, Problem::Empty, open_ipc(context)?.open_mem_handle(&handle, 0))
 }
 
-fn rejects_offset_beyond_end(context: &Context) -> Verdict {
+fn rejects_offset_beyond_end(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     for invalid_offset in [SIZE as u64, u64::MAX] {
         let handle = changed_handle(&ipc, &memory, |bytes| {
@@ -300,7 +300,7 @@ fn rejects_offset_beyond_end(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_missing_process(context: &Context) -> Verdict {
+fn rejects_missing_process(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
@@ -318,7 +318,7 @@ fn rejects_missing_process(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_closing_own_memory(context: &Context) -> Verdict {
+fn rejects_closing_own_memory(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     get_handle(&ipc, memory.address())?;
     memory.write(0, b"still here")?;
@@ -330,7 +330,7 @@ fn rejects_closing_own_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_closing_unopened_memory(context: &Context) -> Verdict {
+fn rejects_closing_unopened_memory(context: &Context) -> TestResult {
     let ipc = open_ipc(context)?;
     expect_problem(context, Problem::Null, ipc.close_mem_handle(Address::NULL))?;
     let reserved = context.reserve(1)?;

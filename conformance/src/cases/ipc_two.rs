@@ -2,7 +2,7 @@
 
 use super::ipc::{expect_ipc_error, open_ipc};
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
 use hsa_vmm::ipc::OpenedMemory;
 
@@ -38,7 +38,7 @@ const SIZE: usize = 64 << 20;
 const EXPORTER_TEXT: &str = "written by the exporter";
 const IMPORTER_TEXT: &str = "written by the importer";
 
-fn processes_share_memory(context: &Context) -> Verdict {
+fn processes_share_memory(context: &Context) -> TestResult {
     let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     let opened = OpenedMemory::open(&open_ipc(context)?, &handle)?;
@@ -50,7 +50,7 @@ fn processes_share_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn counts_opens(context: &Context) -> Verdict {
+fn counts_opens(context: &Context) -> TestResult {
     let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     let ipc = open_ipc(context)?;
@@ -69,7 +69,7 @@ fn counts_opens(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_freed_memory(context: &Context) -> Verdict {
+fn rejects_freed_memory(context: &Context) -> TestResult {
     let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.free()?;
@@ -77,7 +77,7 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     expect_ipc_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }
 
-fn rejects_dead_process(context: &Context) -> Verdict {
+fn rejects_dead_process(context: &Context) -> TestResult {
     let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.kill();

@@ -1,6 +1,6 @@
 //! Compares the calls' results with the kernel's records and the GPUs' page tables.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::kernel_configuration::{KernelConfiguration, MOVE_NOTIFY, P2PDMA};
 use crate::memory_placement::Placement;
 use crate::page_table::{Page, PageTable};
@@ -61,7 +61,7 @@ const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
 const REQUIRED_OPTIONS: [&str; 2] = [MOVE_NOTIFY, P2PDMA];
 
-fn available_memory(context: &Context, gpu: AgentId) -> Verdict<usize> {
+fn available_memory(context: &Context, gpu: AgentId) -> TestResult<usize> {
     let available = context.runtime().available_memory(gpu);
     available.ok_or_else(|| {
         NotPassed::Skipped("the runtime does not report available memory".to_owned())
@@ -72,7 +72,7 @@ fn granules_for(context: &Context, bytes: usize) -> usize {
     bytes.div_ceil(context.granule()).max(1)
 }
 
-fn available_memory_is_counted(context: &Context) -> Verdict {
+fn available_memory_is_counted(context: &Context) -> TestResult {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.vmem_pool()).map_or(0, |pool| pool.size);
@@ -96,7 +96,7 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
     )))
 }
 
-fn memory_is_freed(context: &Context) -> Verdict {
+fn memory_is_freed(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
         let (count, before) =
             (granules_for(context, ALLOCATION_SIZE), available_memory(context, gpu)?);
@@ -120,7 +120,7 @@ fn memory_is_freed(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn addresses_are_freed(context: &Context) -> Verdict {
+fn addresses_are_freed(context: &Context) -> TestResult {
     let size = context.granule() << 10;
     let mut still_mapped = Vec::new();
     for _ in 0..ROUNDS {
@@ -143,7 +143,7 @@ fn maps_unreadable() -> NotPassed {
     NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
 }
 
-fn kernel_has_granted_cpu_permissions(context: &Context) -> Verdict {
+fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
     context.require_cpu()?;
     let at = context.reserve(4)?;
     // The first and last granule keep their access while the middle changes.
@@ -181,7 +181,7 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> Verdict {
 }
 
 /// Returns a GPU's page table. Skips the case if it cannot be read.
-fn read_page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
+fn read_page_table(context: &Context, gpu: AgentId) -> TestResult<PageTable<'_>> {
     let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), index);
     table.ok_or_else(|| NotPassed::Skipped("GPUs' page tables cannot be read here".to_owned()))
@@ -193,7 +193,7 @@ fn page_entries(
     gpu: AgentId,
     at: Address,
     count: usize,
-) -> Verdict<Vec<(usize, Option<Page>)>> {
+) -> TestResult<Vec<(usize, Option<Page>)>> {
     let table = read_page_table(context, gpu)?;
     let granule = context.granule();
     let offsets = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
@@ -201,7 +201,7 @@ fn page_entries(
 }
 
 /// Fails if the GPU's page table has an entry at an offset of the mapping after an operation.
-fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> Verdict {
+fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> TestResult {
     match page {
         None => Ok(()),
         Some(page) => Err(NotPassed::Failed(format!(
@@ -211,7 +211,7 @@ fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> Verdic
     }
 }
 
-fn page_table_matches_granted_access(context: &Context) -> Verdict {
+fn page_table_matches_granted_access(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
@@ -253,14 +253,14 @@ fn page_table_matches_granted_access(context: &Context) -> Verdict {
 
 /// Returns how many bytes of this process's memory of a GPU the kernel keeps in VRAM and in system memory. Skips the
 /// case if the driver does not report the placement.
-fn placement(context: &Context, gpu: AgentId) -> Verdict<Placement> {
+fn placement(context: &Context, gpu: AgentId) -> TestResult<Placement> {
     let pci = context.runtime().agent(gpu).and_then(|agent| agent.pci);
     pci.and_then(|pci| memory_placement::of_gpu(&pci.to_string())).ok_or_else(|| {
         NotPassed::Skipped("the driver does not report where memory is (fdinfo)".to_owned())
     })
 }
 
-fn memory_stays_in_vram(context: &Context) -> Verdict {
+fn memory_stays_in_vram(context: &Context) -> TestResult {
     let (owner, peer) = (context.gpu(), context.other_gpu()?);
     let count = granules_for(context, ALLOCATION_SIZE);
     let size = count * context.granule();
@@ -292,7 +292,7 @@ fn memory_stays_in_vram(context: &Context) -> Verdict {
     Err(NotPassed::Skipped(format!("{moved}; the kernel needs {}", missing.join(" and "))))
 }
 
-fn page_table_is_cleared(context: &Context) -> Verdict {
+fn page_table_is_cleared(context: &Context) -> TestResult {
     let gpu = context.gpu();
     let (at, handle) = context.map_filled(2, 0x5454_5454)?;
     // Keep another mapping. Without this mapping, the driver would remove all entries of the memory at once.

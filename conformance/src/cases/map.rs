@@ -1,7 +1,7 @@
 //! `hipMemMap`: valid calls.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
 
 pub(super) const CASES: &[Case] = &[
@@ -85,7 +85,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn keeps_written_data(context: &Context) -> Verdict {
+fn keeps_written_data(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(4, 0x1122_3344)?;
     context.check_contents(at, 4, 0x1122_3344)?;
     if context.cpu_has_access(context.gpu()) {
@@ -100,7 +100,7 @@ fn keeps_written_data(context: &Context) -> Verdict {
     context.check_contents(at, 4, 0x5566_7788)
 }
 
-fn grants_no_access(context: &Context) -> Verdict {
+fn grants_no_access(context: &Context) -> TestResult {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -113,7 +113,7 @@ fn grants_no_access(context: &Context) -> Verdict {
     context.expect_invalid_argument(argument, || context.vmm().fill(at, 1, 64))
 }
 
-fn maps_part_of_handle(context: &Context) -> Verdict {
+fn maps_part_of_handle(context: &Context) -> TestResult {
     let (all, handle) = context.map_filled(4, 0x0a0a_0a0a)?;
     let half = context.reserve(2)?;
     context.map(half, 2, handle)?;
@@ -124,7 +124,7 @@ fn maps_part_of_handle(context: &Context) -> Verdict {
     context.check_contents(context.granule_at(all, 2), 2, 0x0a0a_0a0a)
 }
 
-fn maps_part_of_reservation(context: &Context) -> Verdict {
+fn maps_part_of_reservation(context: &Context) -> TestResult {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     let middle = context.granule_at(at, 1);
@@ -143,7 +143,7 @@ fn maps_part_of_reservation(context: &Context) -> Verdict {
 
 /// Maps one handle `count` times, in one reservation or in separate reservations. Checks that data written through any
 /// mapping is read through every mapping.
-fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdict {
+fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> TestResult {
     let handle = context.create(1)?;
     let base = if one_reservation { Some(context.reserve(count)?) } else { None };
     let mut aliases = Vec::new();
@@ -166,7 +166,7 @@ fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdi
     Ok(())
 }
 
-fn maps_at_changing_addresses(context: &Context) -> Verdict {
+fn maps_at_changing_addresses(context: &Context) -> TestResult {
     let handle = context.create(2)?;
     for round in 0..3u32 {
         let at = context.reserve(2)?;
@@ -181,7 +181,7 @@ fn maps_at_changing_addresses(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn maps_in_any_order(context: &Context) -> Verdict {
+fn maps_in_any_order(context: &Context) -> TestResult {
     let at = context.reserve(5)?;
     for index in [3, 0, 4, 1, 2] {
         let handle = context.create(1)?;
@@ -198,7 +198,7 @@ fn maps_in_any_order(context: &Context) -> Verdict {
     context.check_contents(at, 5, 0x1010_1010)
 }
 
-fn maps_different_sizes(context: &Context) -> Verdict {
+fn maps_different_sizes(context: &Context) -> TestResult {
     let at = context.reserve(6)?;
     for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
         let handle = context.create(size)?;
@@ -216,7 +216,7 @@ fn maps_different_sizes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn remaps_same_handle(context: &Context) -> Verdict {
+fn remaps_same_handle(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x1313_1313)?;
     for _ in 0..20 {
         context.vmm().unmap(at, context.granule())?;
@@ -229,7 +229,7 @@ fn remaps_same_handle(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn remaps_other_handles(context: &Context) -> Verdict {
+fn remaps_other_handles(context: &Context) -> TestResult {
     let at = context.reserve(1)?;
     let handles = [context.create(1)?, context.create(1)?, context.create(1)?];
     for round in 0..2 {
@@ -247,7 +247,7 @@ fn remaps_other_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn maps_memory_of_all_gpus(context: &Context) -> Verdict {
+fn maps_memory_of_all_gpus(context: &Context) -> TestResult {
     context.other_gpu()?;
     let at = context.reserve(context.gpus().len())?;
     for (index, &gpu) in context.gpus().iter().enumerate() {
@@ -265,7 +265,7 @@ fn maps_memory_of_all_gpus(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn grants_peer_only(context: &Context) -> Verdict {
+fn grants_peer_only(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;

@@ -1,7 +1,7 @@
 //! `hipMemMap`: invalid calls.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::context::offset_by;
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::error::{Argument, Feature, Problem};
@@ -134,13 +134,13 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn rejects_null(context: &Context) -> Verdict {
+fn rejects_null(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle);
     context.expect_invalid_argument(Argument::Address, map)
 }
 
-fn rejects_unreserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     let local = 0u64;
     let address = Address::new(&raw const local as usize & !(context.granule() - 1));
@@ -148,7 +148,7 @@ fn rejects_unreserved(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, map)
 }
 
-fn rejects_unaligned_address(context: &Context) -> Verdict {
+fn rejects_unaligned_address(context: &Context) -> TestResult {
     let at = context.reserve(4)?;
     let handle = context.create(1)?;
     for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
@@ -158,13 +158,13 @@ fn rejects_unaligned_address(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> TestResult {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.expect_invalid_argument(Argument::Size, || context.vmm().map(at, size, 0, handle))
 }
 
-fn rejects_range_beyond_reservation(context: &Context) -> Verdict {
+fn rejects_range_beyond_reservation(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     for granules in [1, 2] {
@@ -175,7 +175,7 @@ fn rejects_range_beyond_reservation(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_range_across_reservations(context: &Context) -> Verdict {
+fn rejects_range_across_reservations(context: &Context) -> TestResult {
     let size = 2 * context.granule();
     let Some(low) = reserve_adjacent(context, size)? else {
         let reason = "no two adjacent reservations were available".to_owned();
@@ -205,7 +205,7 @@ fn reserve_adjacent(context: &Context, size: usize) -> Result<Option<Address>, c
 
 /// Maps granules 1 and 2 of a reservation of four, and checks that map rejects an overlapping range. `start` is in
 /// granules.
-fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict {
+fn rejects_overlap(context: &Context, start: usize, granules: usize) -> TestResult {
     let at = context.reserve(4)?;
     let mapping = context.granule_at(at, 1);
     let (mapped_handle, new_handle) = (context.create(2)?, context.create(4)?);
@@ -219,7 +219,7 @@ fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict 
     context.check_contents(mapping, 2, 0x2121_2121)
 }
 
-fn rejects_offset(context: &Context, bytes: usize) -> Verdict {
+fn rejects_offset(context: &Context, bytes: usize) -> TestResult {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     let map = || context.vmm().map(at, context.granule(), bytes, handle);
@@ -230,7 +230,7 @@ fn rejects_offset(context: &Context, bytes: usize) -> Verdict {
     Ok(())
 }
 
-fn maps_or_rejects_offset(context: &Context) -> Verdict {
+fn maps_or_rejects_offset(context: &Context) -> TestResult {
     if !context.vmm().can_map_offsets() {
         return rejects_offset(context, context.granule());
     }
@@ -248,7 +248,7 @@ fn maps_or_rejects_offset(context: &Context) -> Verdict {
     context.check_contents(context.granule_at(whole, 1), 1, 0x3333_3333)
 }
 
-fn rejects_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> TestResult {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     for flags in [1, 1 << 32] {
@@ -258,13 +258,13 @@ fn rejects_flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> TestResult {
     let at = context.reserve(1)?;
     let map = || context.vmm().map(at, context.granule(), 0, handle);
     context.expect_invalid_argument(Argument::Handle, map)
 }
 
-fn rejects_released_handle(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
     // A new handle in the same slot must not be mapped instead.
@@ -272,14 +272,14 @@ fn rejects_released_handle(context: &Context) -> Verdict {
     rejects_handle(context, handle)
 }
 
-fn rejects_released_while_mapped(context: &Context) -> Verdict {
+fn rejects_released_while_mapped(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x2222_2222)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)?;
     context.check_contents(at, 1, 0x2222_2222)
 }
 
-fn rejects_foreign_handle(context: &Context) -> Verdict {
+fn rejects_foreign_handle(context: &Context) -> TestResult {
     let other = context.open_vmm(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;

@@ -1,6 +1,6 @@
 //! The memory pools that handles are allocated from.
 
-use crate::case::{Case, Verdict, ensure};
+use crate::case::{Case, TestResult, ensure};
 use hsa_vmm::Runtime;
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::pool::{PoolFlags, Segment};
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn every_gpu_has_pool(runtime: &Runtime) -> Verdict {
+fn every_gpu_has_pool(runtime: &Runtime) -> TestResult {
     for gpu in runtime.gpus() {
         let Some(pool) = gpu.vmem_pool() else {
             ensure!(false, "{} has no pool for handles", gpu.name());
@@ -57,14 +57,14 @@ fn every_gpu_has_pool(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn cpus_have_no_pool(runtime: &Runtime) -> Verdict {
+fn cpus_have_no_pool(runtime: &Runtime) -> TestResult {
     for cpu in runtime.agents().iter().filter(|agent| agent.kind() == AgentKind::Cpu) {
         ensure!(cpu.vmem_pool().is_none(), "{} has a pool for handles", cpu.name());
     }
     Ok(())
 }
 
-fn granule_is_power_of_two(runtime: &Runtime) -> Verdict {
+fn granule_is_power_of_two(runtime: &Runtime) -> TestResult {
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools) {
         let granule = pool.granule;
         let is_valid = granule.is_power_of_two() && granule >= 4096;
@@ -73,7 +73,7 @@ fn granule_is_power_of_two(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn granule_divides_recommended(runtime: &Runtime) -> Verdict {
+fn granule_divides_recommended(runtime: &Runtime) -> TestResult {
     for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         let (granule, recommended) = (pool.granule, pool.recommended_granule);
         let is_valid = recommended >= granule && recommended % granule == 0;
@@ -82,7 +82,7 @@ fn granule_divides_recommended(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn reports_sizes(runtime: &Runtime) -> Verdict {
+fn reports_sizes(runtime: &Runtime) -> TestResult {
     for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         ensure!(pool.size >= pool.granule, "the pool holds {:#x} bytes", pool.size);
         ensure!(pool.largest_allocation >= pool.granule, "nothing can be allocated");
@@ -90,7 +90,7 @@ fn reports_sizes(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn pool_has_one_coherence(runtime: &Runtime) -> Verdict {
+fn pool_has_one_coherence(runtime: &Runtime) -> TestResult {
     let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools).filter(global) {
         let both_flags = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;

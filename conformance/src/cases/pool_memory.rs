@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls a function of the runtime that the library does not use")]
 
-use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
 use crate::contents::copy_engine;
 use crate::raw_calls::RawCalls;
 use crate::{Context, NotPassed};
@@ -55,11 +55,11 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn allocate(context: &Context, size: usize) -> Verdict<PoolMemory> {
+fn allocate(context: &Context, size: usize) -> TestResult<PoolMemory> {
     Ok(PoolMemory::allocate(context.runtime(), context.gpu(), size)?)
 }
 
-fn holds_written_data(context: &Context) -> Verdict {
+fn holds_written_data(context: &Context) -> TestResult {
     let agents = context.gpus().iter().copied().chain([context.host()]);
     for agent in agents {
         for size in [1, 100, 4096, 4097, 3 << 20] {
@@ -81,7 +81,7 @@ fn holds_written_data(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn fills_part(context: &Context) -> Verdict {
+fn fills_part(context: &Context) -> TestResult {
     let memory = allocate(context, 3 << 20)?;
     memory.fill(0, 0x0101_0101, 3 << 20)?;
     let (gpu, engine) = (context.gpu(), copy_engine());
@@ -102,7 +102,7 @@ fn fills_part(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn runtime_fills_range(context: &Context) -> Verdict {
+fn runtime_fills_range(context: &Context) -> TestResult {
     const PAGE: usize = 4096;
     let raw = RawCalls::on(context.runtime()).map_err(NotPassed::Failed)?;
     for &gpu in context.gpus() {
@@ -121,7 +121,7 @@ fn runtime_fills_range(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn copies_between_gpus(context: &Context) -> Verdict {
+fn copies_between_gpus(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let destination = allocate(context, 8192)?;
     let source = PoolMemory::allocate(context.runtime(), other, 8192)?;
@@ -146,7 +146,7 @@ fn expect_pool_error<T>(
     context: &Context,
     expected: HipError,
     result: Result<T, Error>,
-) -> Verdict<Error> {
+) -> TestResult<Error> {
     match result {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
@@ -156,13 +156,13 @@ fn expect_pool_error<T>(
     }
 }
 
-fn rejects_zero_size(context: &Context) -> Verdict {
+fn rejects_zero_size(context: &Context) -> TestResult {
     let result = PoolMemory::allocate(context.runtime(), context.gpu(), 0);
     expect_pool_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
-fn rejects_huge_size(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> TestResult {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(0, |pool| pool.size) + (1 << 30);
     let result = PoolMemory::allocate(context.runtime(), context.gpu(), size);
@@ -170,7 +170,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_access_beyond_end(context: &Context) -> Verdict {
+fn rejects_access_beyond_end(context: &Context) -> TestResult {
     let memory = allocate(context, 4096)?;
     for (offset, size) in [(0, 4097), (4096, 1), (usize::MAX, 2), (1, usize::MAX)] {
         let expected = Some(Problem::OutOfBounds { size, end: 4096 });

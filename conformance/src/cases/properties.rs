@@ -1,7 +1,7 @@
 //! `hipMemGetAllocationPropertiesFromHandle`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::AllocationKind;
 use hsa_vmm::{AllocationProperties, Handle, HandleType};
@@ -51,13 +51,13 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> TestResult {
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Handle, || vmm.allocation_properties(handle))?;
     context.expect_invalid_argument(Argument::Handle, || vmm.allocation_size(handle))
 }
 
-fn returns_creation_properties(context: &Context) -> Verdict {
+fn returns_creation_properties(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
         let plain = AllocationProperties::on(gpu);
         for properties in [plain, plain.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)] {
@@ -70,7 +70,7 @@ fn returns_creation_properties(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn mapping_keeps_properties(context: &Context) -> Verdict {
+fn mapping_keeps_properties(context: &Context) -> TestResult {
     let (_, handle) = context.map_filled(2, 0x7171_7171)?;
     let properties = context.vmm().allocation_properties(handle)?;
     ensure_eq!(properties, AllocationProperties::on(context.gpu()), "properties");
@@ -78,7 +78,7 @@ fn mapping_keeps_properties(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn returns_import_properties(context: &Context) -> Verdict {
+fn returns_import_properties(context: &Context) -> TestResult {
     let handle = context.create_shareable(3)?;
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let descriptor = context.vmm().export_to_shareable_handle(handle, kind)?;
@@ -91,13 +91,13 @@ fn returns_import_properties(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_released_handle(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)
 }
 
-fn rejects_released_while_mapped(context: &Context) -> Verdict {
+fn rejects_released_while_mapped(context: &Context) -> TestResult {
     let (_, handle) = context.map_filled(1, 0x7272_7272)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)

@@ -2,7 +2,7 @@
 
 use super::sharing::{import, map_for_default_agents};
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
+use crate::case::{Case, TestResult, ensure_bytes, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::ExportedSegment;
@@ -65,7 +65,7 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Reads a segment through a new mapping of its dma-buf.
-fn read_segment(context: &Context, segment: &ExportedSegment) -> Verdict<Vec<u8>> {
+fn read_segment(context: &Context, segment: &ExportedSegment) -> TestResult<Vec<u8>> {
     let imported = import(context, &segment.descriptor)?;
     let size = context.vmm().allocation_size(imported)?;
     let at = map_for_default_agents(context, imported, size / context.granule())?;
@@ -75,11 +75,11 @@ fn read_segment(context: &Context, segment: &ExportedSegment) -> Verdict<Vec<u8>
 }
 
 /// Writes bytes with the first GPU.
-fn write(context: &Context, at: Address, bytes: &[u8]) -> Verdict {
+fn write(context: &Context, at: Address, bytes: &[u8]) -> TestResult {
     Ok(context.vmm().copy_from_host(context.gpu(), at, bytes)?)
 }
 
-fn exports_bytes_of_range(context: &Context) -> Verdict {
+fn exports_bytes_of_range(context: &Context) -> TestResult {
     let (vmm, granule) = (context.vmm(), context.granule());
     let at = context.reserve(3)?;
     let handles = [context.create(1)?, context.create(2)?];
@@ -101,7 +101,7 @@ fn exports_bytes_of_range(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn joins_consecutive_parts(context: &Context) -> Verdict {
+fn joins_consecutive_parts(context: &Context) -> TestResult {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(3)?, context.create(2)?);
     // Map the first half of the memory, the second half, and the first half again. If mappings cannot have an offset,
@@ -120,7 +120,7 @@ fn joins_consecutive_parts(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn segment_outlives_mapping(context: &Context) -> Verdict {
+fn segment_outlives_mapping(context: &Context) -> TestResult {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = context.map_filled(1, 0)?;
     let written = pattern(granule, 2);
@@ -133,7 +133,7 @@ fn segment_outlives_mapping(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn exports_bytes_of_pool_memory(context: &Context) -> Verdict {
+fn exports_bytes_of_pool_memory(context: &Context) -> TestResult {
     let size = 100_000;
     let memory = PoolMemory::allocate(context.runtime(), context.gpu(), size)?;
     let written = pattern(size, 3);
@@ -148,7 +148,7 @@ fn exports_bytes_of_pool_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_range_past_pool_memory(context: &Context) -> Verdict {
+fn rejects_range_past_pool_memory(context: &Context) -> TestResult {
     let memory = PoolMemory::allocate(context.runtime(), context.gpu(), 8192)?;
     for (start, length) in [(0, 8193), (8191, 2), (4096, usize::MAX - (1 << 48))] {
         let at = offset_by(memory.address(), start);
@@ -158,7 +158,7 @@ fn rejects_range_past_pool_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_hole(context: &Context) -> Verdict {
+fn rejects_hole(context: &Context) -> TestResult {
     let granule = context.granule();
     let (at, handle) = (context.reserve(3)?, context.create(1)?);
     context.map(at, 1, handle)?;
@@ -172,13 +172,13 @@ fn rejects_hole(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_other_addresses(context: &Context) -> Verdict {
+fn rejects_other_addresses(context: &Context) -> TestResult {
     let heap = vec![0_u8; 8192];
     let export = || context.vmm().export_address_range(Address::new(heap.as_ptr().addr()), 4096);
     context.expect_invalid_argument(Argument::Address, export)
 }
 
-fn rejects_zero_size_and_null(context: &Context) -> Verdict {
+fn rejects_zero_size_and_null(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0)?;
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Size, || vmm.export_address_range(at, 0))?;

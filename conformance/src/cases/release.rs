@@ -1,7 +1,7 @@
 //! `hipMemRelease`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, AllocationProperties, Handle};
 
@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn released_handle_is_invalid(context: &Context) -> Verdict {
+fn released_handle_is_invalid(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     ensure_eq!(context.vmm().usage().handles, 1, "handles before");
     context.vmm().release(handle)?;
@@ -70,18 +70,18 @@ fn released_handle_is_invalid(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Handle, || context.vmm().allocation_size(handle))
 }
 
-fn rejects_second_release(context: &Context) -> Verdict {
+fn rejects_second_release(context: &Context) -> TestResult {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
     context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
-fn rejects_handle_zero(context: &Context) -> Verdict {
+fn rejects_handle_zero(context: &Context) -> TestResult {
     context
         .expect_invalid_argument(Argument::Handle, || context.vmm().release(Handle::from_bits(0)))
 }
 
-fn rejects_invented_handles(context: &Context) -> Verdict {
+fn rejects_invented_handles(context: &Context) -> TestResult {
     let bits = context.create(1)?.to_bits();
     for bits in [bits ^ 1 << 20, bits ^ 1 << 40, 0xdead_beef, u64::MAX] {
         let handle = Handle::from_bits(bits);
@@ -90,7 +90,7 @@ fn rejects_invented_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_foreign_handle(context: &Context) -> Verdict {
+fn rejects_foreign_handle(context: &Context) -> TestResult {
     let other = context.open_vmm(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
@@ -100,7 +100,7 @@ fn rejects_foreign_handle(context: &Context) -> Verdict {
     Ok(other.release(handle)?)
 }
 
-fn rejects_stale_handle(context: &Context) -> Verdict {
+fn rejects_stale_handle(context: &Context) -> TestResult {
     let old = context.create(1)?;
     context.vmm().release(old)?;
     for _ in 0..8 {
@@ -112,7 +112,7 @@ fn rejects_stale_handle(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn mapped_memory_stays(context: &Context) -> Verdict {
+fn mapped_memory_stays(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -125,14 +125,14 @@ fn mapped_memory_stays(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_second_release_while_mapped(context: &Context) -> Verdict {
+fn rejects_second_release_while_mapped(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x5252_5252)?;
     context.vmm().release(handle)?;
     context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;
     context.check_contents(at, 1, 0x5252_5252)
 }
 
-fn allows_any_order(context: &Context) -> Verdict {
+fn allows_any_order(context: &Context) -> TestResult {
     for release_first in [true, false] {
         let (at, handle) = context.map_filled(1, 0x5353_5353)?;
         if release_first {

@@ -1,6 +1,6 @@
 //! `hipMemAddressReserve` and `hipMemAddressFree`.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::context::offset_by;
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
@@ -164,14 +164,14 @@ fn invalid_reservation_error(context: &Context) -> HipError {
     }
 }
 
-fn reservation_is_aligned_and_listed(context: &Context) -> Verdict {
+fn reservation_is_aligned_and_listed(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     ensure_eq!(at.get() % context.granule(), 0, "{at} modulo the granule");
     ensure_eq!(context.vmm().reservations(), vec![(at, 3 * context.granule())], "reservations");
     Ok(())
 }
 
-fn reservations_do_not_overlap(context: &Context) -> Verdict {
+fn reservations_do_not_overlap(context: &Context) -> TestResult {
     for granules in 1..=16 {
         context.reserve(granules)?;
     }
@@ -184,19 +184,19 @@ fn reservations_do_not_overlap(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> TestResult {
     let reserve = || context.vmm().address_reserve(size, 0, None);
     let error = context.expect_error(invalid_reservation_error(context), reserve)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "{error}");
     Ok(())
 }
 
-fn rejects_huge_size(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> TestResult {
     let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
     context.expect_error(HipError::OutOfMemory, reserve).map(|_| ())
 }
 
-fn honours_large_alignment(context: &Context) -> Verdict {
+fn honours_large_alignment(context: &Context) -> TestResult {
     for alignment in [2, 16, 64].map(|times| times * context.granule()) {
         for _ in 0..4 {
             let size = context.granule();
@@ -207,7 +207,7 @@ fn honours_large_alignment(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn accepts_small_alignment(context: &Context) -> Verdict {
+fn accepts_small_alignment(context: &Context) -> TestResult {
     let granule = context.granule();
     for alignment in (0..=12).map(|shift| 1 << shift) {
         let at = context.vmm().address_reserve(granule, alignment, None)?;
@@ -220,7 +220,7 @@ fn accepts_small_alignment(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_invalid_alignment(context: &Context) -> Verdict {
+fn rejects_invalid_alignment(context: &Context) -> TestResult {
     for alignment in [3, context.granule() - 1, context.granule() * 3] {
         let reserve = || context.vmm().address_reserve(context.granule(), alignment, None);
         let error = context.expect_error(invalid_reservation_error(context), reserve)?;
@@ -229,7 +229,7 @@ fn rejects_invalid_alignment(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> TestResult {
     for flags in [1, 2, 1 << 40] {
         let reserve = || context.vmm().reserve_with_flags(context.granule(), 0, None, flags);
         context.expect_invalid_argument(Argument::Flags, reserve)?;
@@ -238,27 +238,27 @@ fn rejects_flags(context: &Context) -> Verdict {
 }
 
 /// Checks that two reservations do not overlap.
-fn check_disjoint(a: (Address, usize), b: (Address, usize)) -> Verdict {
+fn check_disjoint(a: (Address, usize), b: (Address, usize)) -> TestResult {
     let (low, high) = if a.0 <= b.0 { (a, b) } else { (b, a) };
     ensure!(low.0.get() + low.1 <= high.0.get(), "{} and {} overlap", low.0, high.0);
     Ok(())
 }
 
-fn accepts_free_hint(context: &Context) -> Verdict {
+fn accepts_free_hint(context: &Context) -> TestResult {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let next = context.vmm().address_reserve(size, 0, Some(offset_by(at, size)))?;
     check_disjoint((at, size), (next, size))
 }
 
-fn ignores_taken_hint(context: &Context) -> Verdict {
+fn ignores_taken_hint(context: &Context) -> TestResult {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let other = context.vmm().address_reserve(size, 0, Some(at))?;
     check_disjoint((at, size), (other, size))
 }
 
-fn aligns_despite_hint(context: &Context) -> Verdict {
+fn aligns_despite_hint(context: &Context) -> TestResult {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
     // Use an address of a range that was just freed as the hint: the address is most likely still free.
     let freed = context.vmm().address_reserve(3 * alignment, alignment, None)?;
@@ -269,7 +269,7 @@ fn aligns_despite_hint(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_taken_address(context: &Context) -> Verdict {
+fn rejects_taken_address(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let reserve = || {
         Reservation::builder(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ())
@@ -279,7 +279,7 @@ fn rejects_taken_address(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn unmapped_reservation_has_no_access(context: &Context) -> Verdict {
+fn unmapped_reservation_has_no_access(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
@@ -288,7 +288,7 @@ fn unmapped_reservation_has_no_access(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, 64))
 }
 
-fn repeats_without_leak(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> TestResult {
     for round in 1..=32 {
         let size = round * context.granule();
         let at = context.vmm().address_reserve(size, 0, None)?;
@@ -298,36 +298,36 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_free_of_size(context: &Context, size: usize) -> Verdict {
+fn rejects_free_of_size(context: &Context, size: usize) -> TestResult {
     let at = context.reserve(2)?;
     context.expect_invalid_argument(Argument::Size, || context.vmm().address_free(at, size))
 }
 
-fn rejects_free_of_null(context: &Context) -> Verdict {
+fn rejects_free_of_null(context: &Context) -> TestResult {
     let free = || context.vmm().address_free(Address::NULL, context.granule());
     context.expect_invalid_argument(Argument::Address, free)
 }
 
-fn rejects_free_inside(context: &Context) -> Verdict {
+fn rejects_free_inside(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let free = || context.vmm().address_free(context.granule_at(at, 1), context.granule());
     context.expect_invalid_argument(Argument::Address, free)
 }
 
-fn rejects_free_of_unreserved(context: &Context) -> Verdict {
+fn rejects_free_of_unreserved(context: &Context) -> TestResult {
     let local = 0u64;
     let free = || context.vmm().address_free(Address::from(&raw const local), context.granule());
     context.expect_invalid_argument(Argument::Address, free)
 }
 
-fn rejects_second_free(context: &Context) -> Verdict {
+fn rejects_second_free(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let free = || context.vmm().address_free(at, 2 * context.granule());
     free()?;
     context.expect_invalid_argument(Argument::Address, free)
 }
 
-fn rejects_free_while_mapped(context: &Context) -> Verdict {
+fn rejects_free_while_mapped(context: &Context) -> TestResult {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let handle = context.create(1)?;

@@ -1,7 +1,7 @@
 //! `hipMemRetainAllocationHandle`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::Address;
 use hsa_vmm::error::Argument;
@@ -69,19 +69,19 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn rejects_address(context: &Context, at: Address) -> Verdict {
+fn rejects_address(context: &Context, at: Address) -> TestResult {
     context
         .expect_invalid_argument(Argument::Address, || context.vmm().retain_allocation_handle(at))
 }
 
-fn returns_mapped_handle(context: &Context, bytes: usize) -> Verdict {
+fn returns_mapped_handle(context: &Context, bytes: usize) -> TestResult {
     let (at, handle) = context.map_filled(2, 0x6161_6161)?;
     let retained = context.vmm().retain_allocation_handle(offset_by(at, bytes))?;
     ensure_eq!(retained, handle, "retained handle");
     Ok(())
 }
 
-fn counts_references(context: &Context) -> Verdict {
+fn counts_references(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x6262_6262)?;
     for _ in 0..3 {
         context.vmm().retain_allocation_handle(at)?;
@@ -95,7 +95,7 @@ fn counts_references(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
-fn retains_released_handle(context: &Context) -> Verdict {
+fn retains_released_handle(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x6363_6363)?;
     context.vmm().release(handle)?;
     let retained = context.vmm().retain_allocation_handle(at)?;
@@ -106,7 +106,7 @@ fn retains_released_handle(context: &Context) -> Verdict {
     context.check_contents(alias, 1, 0x6363_6363)
 }
 
-fn aliases_share_handle(context: &Context) -> Verdict {
+fn aliases_share_handle(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     let (first, second) = (context.create(1)?, context.create(1)?);
     for (index, handle) in [first, second, first].into_iter().enumerate() {
@@ -119,18 +119,18 @@ fn aliases_share_handle(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_unreserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> TestResult {
     let local = 0u64;
     rejects_address(context, Address::from(&raw const local))
 }
 
-fn rejects_unmapped(context: &Context) -> Verdict {
+fn rejects_unmapped(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x6464_6464)?;
     context.vmm().unmap(at, context.granule())?;
     rejects_address(context, at)
 }
 
-fn rejects_end_of_mapping(context: &Context) -> Verdict {
+fn rejects_end_of_mapping(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;

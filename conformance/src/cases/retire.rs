@@ -1,7 +1,7 @@
 //! Retire queues, which unmap memory when signals fire. HIP has no such call.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::retiring::RetireFixture;
 use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -50,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn memory_stays_until_signal_fires(context: &Context) -> Verdict {
+fn memory_stays_until_signal_fires(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 4)?;
     let (at, handle) = context.map_filled(2, 0x9191_9191)?;
     let (vmm, size) = (context.vmm(), 2 * context.granule());
@@ -76,7 +76,7 @@ fn still_mapped_error(context: &Context) -> HipError {
     }
 }
 
-fn memory_waits_for_all_signals(context: &Context) -> Verdict {
+fn memory_waits_for_all_signals(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 4)?;
     let (at, _) = context.map_filled(1, 0x9292_9292)?;
     fixture.submit(at, context.granule(), 2)??;
@@ -88,7 +88,7 @@ fn memory_waits_for_all_signals(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn full_queue_rejects_range(context: &Context) -> Verdict {
+fn full_queue_rejects_range(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 1)?;
     let (first, _) = context.map_filled(1, 0x9393_9393)?;
     let (second, _) = context.map_filled(1, 0x9494_9494)?;
@@ -103,7 +103,7 @@ fn full_queue_rejects_range(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_part_of_mapping(context: &Context) -> Verdict {
+fn rejects_part_of_mapping(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 1)?;
     let (at, _) = context.map_filled(2, 0x9595_9595)?;
     let result = fixture.submit(at, context.granule(), 1)?;
@@ -113,7 +113,7 @@ fn rejects_part_of_mapping(context: &Context) -> Verdict {
     context.check_contents(at, 2, 0x9595_9595)
 }
 
-fn addresses_are_mapped_again(context: &Context) -> Verdict {
+fn addresses_are_mapped_again(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 1)?;
     let (at, _) = context.map_filled(1, 0x9696_9696)?;
     let (vmm, size, handle) = (context.vmm(), context.granule(), context.create(1)?);
@@ -130,7 +130,7 @@ fn addresses_are_mapped_again(context: &Context) -> Verdict {
     context.check_contents(at, 1, 0x9797_9797)
 }
 
-fn pages_stay_until_signal_fires(context: &Context) -> Verdict {
+fn pages_stay_until_signal_fires(context: &Context) -> TestResult {
     let fixture = RetireFixture::new(context, 4)?;
     let page = context.granule();
     let buffer = PagedBuffer::builder(4 * page).with_page_size(page);

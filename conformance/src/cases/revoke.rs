@@ -1,7 +1,7 @@
 //! `Vmm::revoke`, for which HIP has no call.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, TestResult, ensure_eq};
 use hsa_vmm::Access;
 use hsa_vmm::error::Argument;
 
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn revoked_gpu_has_no_access(context: &Context) -> Verdict {
+fn revoked_gpu_has_no_access(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x8181_8181)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     vmm.revoke(at, size, &[gpu])?;
@@ -56,7 +56,7 @@ fn revoked_gpu_has_no_access(context: &Context) -> Verdict {
     context.check_contents(at, 2, 0x8282_8282)
 }
 
-fn other_agents_keep_access(context: &Context) -> Verdict {
+fn other_agents_keep_access(context: &Context) -> TestResult {
     context.require_cpu()?;
     let (at, handle) = context.map_filled(1, 0x8383_8383)?;
     context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
@@ -68,7 +68,7 @@ fn other_agents_keep_access(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn revokes_several_mappings(context: &Context) -> Verdict {
+fn revokes_several_mappings(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
@@ -88,20 +88,20 @@ fn revokes_several_mappings(context: &Context) -> Verdict {
     context.check_contents(at, 3, 0x8484_8484)
 }
 
-fn rejects_empty_list(context: &Context) -> Verdict {
+fn rejects_empty_list(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x8585_8585)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[]);
     context.expect_invalid_argument(Argument::Descriptors, revoke)
 }
 
-fn rejects_invented_agent(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x8686_8686)?;
     let agents = [context.gpu(), context.invented_agent()];
     let revoke = || context.vmm().revoke(at, context.granule(), &agents);
     context.expect_invalid_argument(Argument::Agent, revoke)
 }
 
-fn rejects_part_of_mapping(context: &Context) -> Verdict {
+fn rejects_part_of_mapping(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x8787_8787)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
     context.expect_error(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())

@@ -1,6 +1,6 @@
 //! The runtime's description of itself and its agents.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::ErrorKind;
 use hsa_vmm::agent::AgentKind;
@@ -89,11 +89,11 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn stops_after_copies(context: &Context) -> Verdict {
+fn stops_after_copies(context: &Context) -> TestResult {
     context.start_peer()?.stop()
 }
 
-fn reports_versions(runtime: &Runtime) -> Verdict {
+fn reports_versions(runtime: &Runtime) -> TestResult {
     let info = runtime.info();
     ensure_eq!(info.version.0, 1, "major version of HSA");
     ensure_eq!(info.extension.0, 1, "major version of AMD's extension");
@@ -101,14 +101,14 @@ fn reports_versions(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn supports_virtual_memory(runtime: &Runtime) -> Verdict {
+fn supports_virtual_memory(runtime: &Runtime) -> TestResult {
     let info = runtime.info();
     let reason = info.virtual_memory_failure.as_deref();
     ensure!(reason.is_none(), "no virtual memory management: {}", reason.unwrap_or_default());
     Ok(())
 }
 
-fn open_fails_without_support(runtime: &Runtime) -> Verdict {
+fn open_fails_without_support(runtime: &Runtime) -> TestResult {
     if runtime.info().virtual_memory_failure.is_none() {
         return Err(NotPassed::Skipped(
             "the runtime supports virtual memory management".to_owned(),
@@ -121,7 +121,7 @@ fn open_fails_without_support(runtime: &Runtime) -> Verdict {
     }
 }
 
-fn lists_functions_once(runtime: &Runtime) -> Verdict {
+fn lists_functions_once(runtime: &Runtime) -> TestResult {
     let functions = &runtime.info().optional_functions;
     let names: HashSet<_> = functions.iter().map(|(name, _)| name).collect();
     ensure_eq!(names.len(), functions.len(), "different names of optional functions");
@@ -131,13 +131,13 @@ fn lists_functions_once(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn runtime_has_cpu_agent(runtime: &Runtime) -> Verdict {
+fn runtime_has_cpu_agent(runtime: &Runtime) -> TestResult {
     ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
     ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
     Ok(())
 }
 
-fn runtime_has_gpu_agent(runtime: &Runtime) -> Verdict {
+fn runtime_has_gpu_agent(runtime: &Runtime) -> TestResult {
     let Some(gpu) = runtime.gpus().next() else {
         return Err(NotPassed::Failed("there is no GPU".to_owned()));
     };
@@ -146,7 +146,7 @@ fn runtime_has_gpu_agent(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn agents_are_distinct(runtime: &Runtime) -> Verdict {
+fn agents_are_distinct(runtime: &Runtime) -> TestResult {
     let agents = runtime.agents();
     let ids: HashSet<_> = agents.iter().map(|agent| agent.id()).collect();
     ensure_eq!(ids.len(), agents.len(), "different identifiers");
@@ -157,7 +157,7 @@ fn agents_are_distinct(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn invented_agent_is_not_found(runtime: &Runtime) -> Verdict {
+fn invented_agent_is_not_found(runtime: &Runtime) -> TestResult {
     let bits = runtime.host().id().to_bits();
     for bits in [bits | 0xffff_ffff, bits ^ 1 << 63, u64::MAX] {
         let id = AgentId::from_bits(bits);
@@ -166,7 +166,7 @@ fn invented_agent_is_not_found(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn agents_access_own_memory(runtime: &Runtime) -> Verdict {
+fn agents_access_own_memory(runtime: &Runtime) -> TestResult {
     for agent in runtime.agents() {
         ensure!(agent.can_access(agent.id()), "{} cannot access its own memory", agent.name());
         for peer in &agent.peers {
@@ -177,7 +177,7 @@ fn agents_access_own_memory(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn pci_addresses_differ(runtime: &Runtime) -> Verdict {
+fn pci_addresses_differ(runtime: &Runtime) -> TestResult {
     let mut addresses = HashSet::new();
     for address in runtime.gpus().filter_map(|gpu| gpu.pci) {
         ensure!(addresses.insert(address), "two GPUs have the PCI address {address}");
@@ -185,7 +185,7 @@ fn pci_addresses_differ(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn vmms_are_independent(context: &Context) -> Verdict {
+fn vmms_are_independent(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let other = context.open_vmm(context.profile())?;
     let freed = other.address_free(at, 2 * context.granule());
@@ -195,7 +195,7 @@ fn vmms_are_independent(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn dropped_vmm_releases_all(context: &Context) -> Verdict {
+fn dropped_vmm_releases_all(context: &Context) -> TestResult {
     let granule = context.granule();
     for _ in 0..3 {
         let other = context.open_vmm(context.profile())?;

@@ -1,7 +1,7 @@
 //! `hipMemUnmap`.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -136,7 +136,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn unmaps_one_mapping(context: &Context) -> Verdict {
+fn unmaps_one_mapping(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x9191_9191)?;
     let size = 2 * context.granule();
     context.vmm().unmap(at, size)?;
@@ -147,7 +147,7 @@ fn unmaps_one_mapping(context: &Context) -> Verdict {
 }
 
 /// Creates `count` adjacent mappings of one granule. Fills each mapping with a value that contains its index.
-fn map_adjacent(context: &Context, count: usize) -> Verdict<Address> {
+fn map_adjacent(context: &Context, count: usize) -> TestResult<Address> {
     let at = context.reserve(count)?;
     for index in 0..count {
         let handle = context.create(1)?;
@@ -159,14 +159,14 @@ fn map_adjacent(context: &Context, count: usize) -> Verdict<Address> {
     Ok(at)
 }
 
-fn unmaps_several_mappings(context: &Context) -> Verdict {
+fn unmaps_several_mappings(context: &Context) -> TestResult {
     let at = map_adjacent(context, 4)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     ensure_eq!(context.vmm().usage().mappings, 0, "mappings");
     Ok(())
 }
 
-fn unmaps_some_mappings(context: &Context) -> Verdict {
+fn unmaps_some_mappings(context: &Context) -> TestResult {
     let at = map_adjacent(context, 4)?;
     context.vmm().unmap(context.granule_at(at, 1), 2 * context.granule())?;
     ensure_eq!(context.vmm().usage().mappings, 2, "mappings");
@@ -176,7 +176,7 @@ fn unmaps_some_mappings(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn clears_access(context: &Context) -> Verdict {
+fn clears_access(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x9393_9393)?;
     context.vmm().unmap(at, context.granule())?;
     context.map(at, 1, handle)?;
@@ -187,7 +187,7 @@ fn clears_access(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))
 }
 
-fn keeps_contents(context: &Context) -> Verdict {
+fn keeps_contents(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(2, 0x9494_9494)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     let elsewhere = context.reserve(2)?;
@@ -196,7 +196,7 @@ fn keeps_contents(context: &Context) -> Verdict {
     context.check_contents(elsewhere, 2, 0x9494_9494)
 }
 
-fn keeps_alias(context: &Context) -> Verdict {
+fn keeps_alias(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x9595_9595)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
@@ -207,7 +207,7 @@ fn keeps_alias(context: &Context) -> Verdict {
     context.check_contents(alias, 1, 0x9696_9696)
 }
 
-fn keeps_addresses_reserved(context: &Context) -> Verdict {
+fn keeps_addresses_reserved(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(4, 0x9797_9797)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
@@ -220,7 +220,7 @@ fn keeps_addresses_reserved(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn repeats_without_leak(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     for round in 0..32 {
         let handle = context.create(1)?;
@@ -241,24 +241,24 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_null(context: &Context) -> Verdict {
+fn rejects_null(context: &Context) -> TestResult {
     let unmap = || context.vmm().unmap(Address::NULL, context.granule());
     context.expect_invalid_argument(Argument::Address, unmap)
 }
 
-fn rejects_unreserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> TestResult {
     let local = 0u64;
     let unmap = || context.vmm().unmap(Address::from(&raw const local), context.granule());
     context.expect_invalid_argument(Argument::Address, unmap)
 }
 
-fn rejects_unmapped_reservation(context: &Context) -> Verdict {
+fn rejects_unmapped_reservation(context: &Context) -> TestResult {
     let at = context.reserve(2)?;
     let unmap = || context.vmm().unmap(at, 2 * context.granule());
     context.expect_invalid_argument(Argument::Address, unmap)
 }
 
-fn rejects_second_unmap(context: &Context) -> Verdict {
+fn rejects_second_unmap(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(1, 0x9898_9898)?;
     context.vmm().unmap(at, context.granule())?;
     context
@@ -267,7 +267,7 @@ fn rejects_second_unmap(context: &Context) -> Verdict {
 
 /// Maps two granules at the start of a reservation of four, and checks that unmap rejects a range.
 /// `start` is an offset in the reservation, in bytes.
-fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
+fn rejects_range(context: &Context, start: usize, size: usize) -> TestResult {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -278,7 +278,7 @@ fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
     context.check_contents(at, 2, 0x9999_9999)
 }
 
-fn rejects_one_and_a_half_mappings(context: &Context) -> Verdict {
+fn rejects_one_and_a_half_mappings(context: &Context) -> TestResult {
     let at = context.reserve(3)?;
     for (start, granules) in [(0, 1), (1, 2)] {
         let handle = context.create(granules)?;
@@ -288,7 +288,7 @@ fn rejects_one_and_a_half_mappings(context: &Context) -> Verdict {
     context.expect_error(HipError::InvalidValue, unmap).map(|_| ())
 }
 
-fn rejects_range_with_hole(context: &Context) -> Verdict {
+fn rejects_range_with_hole(context: &Context) -> TestResult {
     let at = map_adjacent(context, 3)?;
     context.vmm().unmap(context.granule_at(at, 1), context.granule())?;
     let unmap = || context.vmm().unmap(at, 3 * context.granule());

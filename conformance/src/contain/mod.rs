@@ -41,6 +41,6 @@ const STOPS: Case = Case::of_runtime(
 pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
 
 /// Skips a case that only a run with workers can report.
-fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::Verdict {
+fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::TestResult {
     Err(NotPassed::Skipped("needs worker processes: the check ends its process".to_owned()))
 }

@@ -21,7 +21,7 @@ pub use serve::serve;
 use crate::contents::copy_engine;
 use crate::raw_calls::log_begin;
 use crate::worker::{End, Output, Received, Worker};
-use crate::{NotPassed, Verdict};
+use crate::{NotPassed, TestResult};
 use hsa_vmm::Agent;
 use hsa_vmm::ipc::IpcHandle;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ impl Peer {
         command_line: &[OsString],
         variable: Option<(&str, &str)>,
         time_limit: Duration,
-    ) -> Verdict<Self> {
+    ) -> TestResult<Self> {
         let Some((program, arguments)) = command_line.split_first() else {
             let why = "needs a second process, which cannot be started here";
             return Err(NotPassed::Skipped(why.to_owned()));
@@ -102,7 +102,7 @@ impl Peer {
     }
 
     /// Makes the peer export new memory that begins with a text.
-    pub fn export(&mut self, size: usize, text: &str) -> Verdict<IpcHandle> {
+    pub fn export(&mut self, size: usize, text: &str) -> TestResult<IpcHandle> {
         let reply = self.request(&Request::Export { size, text: text.to_owned() })?;
         let Reply::Exported(bytes) = &reply else { return Err(unexpected(&reply)) };
         let bytes: &[u8; IpcHandle::SIZE] =
@@ -111,7 +111,7 @@ impl Peer {
     }
 
     /// Returns the beginning of the peer's memory.
-    pub fn read(&mut self, count: usize) -> Verdict<Vec<u8>> {
+    pub fn read(&mut self, count: usize) -> TestResult<Vec<u8>> {
         match self.request(&Request::Read { count })? {
             Reply::Bytes(bytes) => Ok(bytes),
             reply => Err(unexpected(&reply)),
@@ -119,12 +119,12 @@ impl Peer {
     }
 
     /// Makes the peer free its memory.
-    pub fn free(&mut self) -> Verdict {
+    pub fn free(&mut self) -> TestResult {
         self.request(&Request::Free).map(drop)
     }
 
     /// Makes the peer copy with each GPU and stop its runtime. Waits until the peer has exited.
-    pub fn stop(mut self) -> Verdict {
+    pub fn stop(mut self) -> TestResult {
         log_begin("hsa_shut_down of the second process");
         let reply = self.request(&Request::Stop)?;
         if reply != Reply::Stopped {
@@ -139,7 +139,7 @@ impl Peer {
     }
 
     /// Lets a GPU of the peer access memory. After a fault, the peer serves no other request.
-    pub fn access(&mut self, access: &GpuAccess) -> Verdict<AccessResult> {
+    pub fn access(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),
             reply => Err(unexpected(&reply)),
@@ -151,12 +151,12 @@ impl Peer {
         self.worker.kill();
     }
 
-    fn request(&mut self, request: &Request) -> Verdict<Reply> {
+    fn request(&mut self, request: &Request) -> TestResult<Reply> {
         self.worker.send(request);
         self.receive()
     }
 
-    fn receive(&mut self) -> Verdict<Reply> {
+    fn receive(&mut self) -> TestResult<Reply> {
         let why = match self.worker.receive(self.time_limit) {
             Received::Message(Reply::NotShared(why)) => return Err(NotPassed::Skipped(why)),
             Received::Message(Reply::Failed(why)) => why,
