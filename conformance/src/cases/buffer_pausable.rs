@@ -87,7 +87,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Tes
 /// Runs a case. Runs it again, at most 50 times in all, while other threads reserve the buffer's addresses.
 fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
-    (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
+    (0..50).map(|_| case(context)).find(|result| *result != lost).unwrap_or(lost.clone())
 }
 
 fn resumes_with_contents(context: &Context) -> TestResult {
