@@ -164,7 +164,7 @@ macro_rules! ensure_bytes {
 }
 
 /// Describes quarantined ranges: the operation, the failed call and its status.
-pub(crate) fn quarantined(ranges: &[Quarantined]) -> String {
+pub(crate) fn describe_quarantined(ranges: &[Quarantined]) -> String {
     let ranges: Vec<_> = ranges.iter().map(Quarantined::to_string).collect();
     format!("in quarantine: {}", ranges.join("; "))
 }

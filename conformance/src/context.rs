@@ -1,6 +1,6 @@
 //! The context of a case: a new `Vmm`, functions that create objects, and checks that rejected calls change nothing.
 
-use crate::case::{ensure, ensure_eq, quarantined};
+use crate::case::{describe_quarantined, ensure, ensure_eq};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, TestResult};
@@ -342,7 +342,7 @@ impl Context {
         ensure!(remaining == 0, "left behind: {usage:?}");
         ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
         let quarantine = vmm.quarantined_ranges();
-        ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
+        ensure!(quarantine.is_empty(), "{}", describe_quarantined(&quarantine));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! `hipMemImportFromShareableHandle`.
 
 use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
-use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq, quarantined};
+use crate::case::{Case, TestResult, describe_quarantined, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -200,7 +200,7 @@ fn imports_into_another_vmm(context: &Context) -> TestResult {
     other.release(imported)?;
     other.address_free(imported_at, size)?;
     let quarantine = other.quarantined_ranges();
-    ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
+    ensure!(quarantine.is_empty(), "{}", describe_quarantined(&quarantine));
     Ok(())
 }
 

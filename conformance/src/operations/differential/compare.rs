@@ -1,7 +1,7 @@
 //! Comparison of the library's visible state with the model.
 
 use super::{Difference, DifferentialTest, expect_equal};
-use crate::case::quarantined;
+use crate::case::describe_quarantined;
 use crate::model::Mapping;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
@@ -50,7 +50,7 @@ impl DifferentialTest {
         }
         let quarantine = self.vmm.quarantined_ranges();
         if !quarantine.is_empty() {
-            return Err(Difference::RuleViolation(quarantined(&quarantine)));
+            return Err(Difference::RuleViolation(describe_quarantined(&quarantine)));
         }
         let (reservations, handles, mappings) = self.counts();
         expect_equal("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())
