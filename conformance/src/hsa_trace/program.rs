@@ -1,6 +1,6 @@
 //! Writes recorded calls as a C program.
 
-use super::steps::{Action, AddressRef, AgentRef, Memory, Plan, PoolRef};
+use super::steps::{Action, AddressRef, AgentRef, MemoryRef, Plan, PoolRef};
 use super::{AgentKind, Recording};
 use hsa_vmm::hsa_sys::{C_HEADER, Core, Vmem};
 use std::fmt::Write;
@@ -72,10 +72,10 @@ fn address_expression(address: AddressRef) -> String {
     }
 }
 
-fn memory_expression(memory: Memory) -> String {
+fn memory_expression(memory: MemoryRef) -> String {
     match memory {
-        Memory::Numbered(number) => format!("memory[{number}]"),
-        Memory::Fixed(handle) => format!("invalid_memory({handle:#x})"),
+        MemoryRef::Numbered(number) => format!("memory[{number}]"),
+        MemoryRef::Fixed(handle) => format!("invalid_memory({handle:#x})"),
     }
 }
 

@@ -68,7 +68,7 @@ pub enum AddressRef {
 
 /// A handle of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemoryRef {
     /// The handle with this number.
     Numbered(usize),
     /// The recorded value, which no call has returned.
@@ -104,15 +104,15 @@ pub enum Action {
     Reserve { block: Option<usize>, size: u64, hint: u64, alignment: Option<u64>, flags: u64 },
     Free { at: AddressRef, size: u64 },
     Create { memory: Option<usize>, pool: PoolRef, size: u64, kind: u32, flags: u64 },
-    Release { memory: Memory },
-    Map { at: AddressRef, size: u64, offset: u64, memory: Memory, flags: u64 },
+    Release { memory: MemoryRef },
+    Map { at: AddressRef, size: u64, offset: u64, memory: MemoryRef, flags: u64 },
     Unmap { at: AddressRef, size: u64 },
     SetAccess { at: AddressRef, size: u64, access: Vec<(AgentRef, u32)> },
     GetAccess { at: AddressRef, agent: AgentRef, permissions: Option<u32> },
-    Export { descriptor: Option<usize>, memory: Memory, flags: u64 },
+    Export { descriptor: Option<usize>, memory: MemoryRef, flags: u64 },
     Import { memory: Option<usize>, descriptor: usize },
     Retain { memory: Option<usize>, at: AddressRef },
-    Properties { memory: Memory },
+    Properties { memory: MemoryRef },
     Allocate { block: Option<usize>, pool: PoolRef, size: u64, flags: u32 },
     FreeMemory { at: AddressRef },
     AllowAccess { at: AddressRef, agents: Vec<AgentRef> },
@@ -228,11 +228,14 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn memory(&self, handle: u64) -> Result<Memory, Skipped> {
+    fn memory(&self, handle: u64) -> Result<MemoryRef, Skipped> {
         if self.other_process_handles.contains(&handle) {
             return Err(Skipped::OtherProcess);
         }
-        Ok(self.memory_of.get(&handle).map_or(Memory::Fixed(handle), |&at| Memory::Numbered(at)))
+        Ok(self
+            .memory_of
+            .get(&handle)
+            .map_or(MemoryRef::Fixed(handle), |&at| MemoryRef::Numbered(at)))
     }
 
     fn new_block(&mut self, address: Option<u64>, size: u64) -> Option<usize> {
