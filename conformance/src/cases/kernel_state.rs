@@ -3,7 +3,7 @@
 use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::kernel_configuration::{KernelConfiguration, MOVE_NOTIFY, P2PDMA};
 use crate::memory_placement::Placement;
-use crate::page_table::{Page, PageTable};
+use crate::page_table::{PageTable, PageTableEntry};
 use crate::{Context, NotPassed, memory_placement, process_maps};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::simulation::GpuPermissions;
@@ -193,15 +193,15 @@ fn page_entries(
     gpu: AgentId,
     at: Address,
     count: usize,
-) -> TestResult<Vec<(usize, Option<Page>)>> {
+) -> TestResult<Vec<(usize, Option<PageTableEntry>)>> {
     let table = read_page_table(context, gpu)?;
     let granule = context.granule();
     let offsets = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
-    Ok(offsets.map(|offset| (offset, table.page(at.get() + offset))).collect())
+    Ok(offsets.map(|offset| (offset, table.entry(at.get() + offset))).collect())
 }
 
 /// Fails if the GPU's page table has an entry at an offset of the mapping after an operation.
-fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> TestResult {
+fn expect_no_entry(page: Option<PageTableEntry>, offset: usize, operation: &str) -> TestResult {
     match page {
         None => Ok(()),
         Some(page) => Err(NotPassed::Failed(format!(

@@ -1,6 +1,6 @@
 //! Formats values for the messages of differences.
 
-use crate::page_table::Page;
+use crate::page_table::PageTableEntry;
 use hsa_vmm::vmm::{AllocationKind, Location, Usage};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Handle, HandleType};
 use std::ops::Range;
@@ -69,7 +69,7 @@ describe! {
     Usage: |Self { reservations, handles, mappings }| {
         format!("{reservations} reservations, {handles} handles, {mappings} mappings")
     };
-    Page: Self::to_string;
+    PageTableEntry: Self::to_string;
     // A reservation.
     (usize, usize): |(address, size)| format!("{address:#x} of {size:#x} bytes");
     // A mapping: its address, size, offset and access.
@@ -111,9 +111,9 @@ mod tests {
         let text = vec![mapping].describe();
         let expected = format!("[0x7000 of 0x2000 bytes from offset 0x0 [{gpu}: read and write]]");
         assert_eq!(text, expected);
-        let page = Page { offset: 0x1000, readable: true, writable: false };
+        let page = PageTableEntry { offset: 0x1000, readable: true, writable: false };
         assert_eq!(Some(page).describe(), "read, offset 0x1000");
-        assert_eq!(None::<Page>.describe(), "none");
+        assert_eq!(None::<PageTableEntry>.describe(), "none");
         let usage = Usage { reservations: 1, handles: 2, mappings: 3 };
         assert_eq!(usage.describe(), "1 reservations, 2 handles, 3 mappings");
         let properties = AllocationProperties::on(gpu);

@@ -3,7 +3,7 @@
 use super::describe::Describe;
 use super::{Difference, DifferentialTest};
 use crate::model::Mapping;
-use crate::page_table::{Page, PageTable};
+use crate::page_table::{PageTable, PageTableEntry};
 use hsa_vmm::Access;
 
 const PAGE: u64 = 4096;
@@ -16,7 +16,7 @@ impl DifferentialTest {
             let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
             for mapping in self.model.mappings() {
                 for address in [mapping.start, mapping.start + mapping.size - 1] {
-                    let page = table.page(address);
+                    let page = table.entry(address);
                     if !self.is_expected(mapping, agent, address, page) {
                         let requested = mapping.access[agent].describe();
                         let offset = mapping.offset + (address - mapping.start);
@@ -26,7 +26,7 @@ impl DifferentialTest {
                 }
             }
             for address in self.unmapped() {
-                if let Some(page) = table.page(address) {
+                if let Some(page) = table.entry(address) {
                     return Err(unexpected(gpu, address, "no entry".to_owned(), Some(page)));
                 }
             }
@@ -40,7 +40,7 @@ impl DifferentialTest {
         mapping: &Mapping,
         agent: usize,
         address: usize,
-        page: Option<Page>,
+        page: Option<PageTableEntry>,
     ) -> bool {
         let (access, offset) = (mapping.access[agent], mapping.offset + (address - mapping.start));
         let offset_matches = page.is_none_or(|page| page.offset / PAGE == offset as u64 / PAGE);
@@ -65,7 +65,12 @@ impl DifferentialTest {
     }
 }
 
-fn unexpected(gpu: usize, address: usize, expected: String, found: Option<Page>) -> Difference {
+fn unexpected(
+    gpu: usize,
+    address: usize,
+    expected: String,
+    found: Option<PageTableEntry>,
+) -> Difference {
     let what = format!("page-table entry of GPU {gpu} at {address:#x}");
     Difference::State { what, expected, found: found.describe() }
 }
