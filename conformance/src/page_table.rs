@@ -53,8 +53,8 @@ impl<'a> PageTable<'a> {
             let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
             let permissions = words.last()?;
             let (readable, writable) = (permissions.starts_with('r'), permissions.contains('w'));
-            let page = PageTableEntry { offset: number(after("offset")?)?, readable, writable };
-            Some((number(words.first()?)?, number(after("size")?)?, page))
+            let entry = PageTableEntry { offset: number(after("offset")?)?, readable, writable };
+            Some((number(words.first()?)?, number(after("size")?)?, entry))
         };
         Self::Listed(text.lines().filter(|line| line.starts_with("  ")).filter_map(entry).collect())
     }
@@ -72,8 +72,8 @@ impl<'a> PageTable<'a> {
                 let contains = |(start, size, _): &&(u64, u64, PageTableEntry)| {
                     (*start..start + size).contains(&address)
                 };
-                let (start, _, page) = entries.iter().find(contains)?;
-                Some(PageTableEntry { offset: page.offset + (address - start), ..*page })
+                let (start, _, entry) = entries.iter().find(contains)?;
+                Some(PageTableEntry { offset: entry.offset + (address - start), ..*entry })
             }
         }
     }
@@ -90,10 +90,10 @@ mod tests {
             0x00007fca91893000 size 0x1000 memory of the process offset 0x7fca91893000 r--\n\
             buffers 1, descriptors 2\n";
         let table = PageTable::parse(text);
-        let page = |offset, writable| Some(PageTableEntry { offset, readable: true, writable });
-        assert_eq!(table.entry(0x7fca_9096_0000), page(0x1000, true));
-        assert_eq!(table.entry(0x7fca_9096_7fff), page(0x8fff, true));
+        let entry = |offset, writable| Some(PageTableEntry { offset, readable: true, writable });
+        assert_eq!(table.entry(0x7fca_9096_0000), entry(0x1000, true));
+        assert_eq!(table.entry(0x7fca_9096_7fff), entry(0x8fff, true));
         assert_eq!(table.entry(0x7fca_9096_8000), None);
-        assert_eq!(table.entry(0x7fca_9189_3000), page(0x7fca_9189_3000, false));
+        assert_eq!(table.entry(0x7fca_9189_3000), entry(0x7fca_9189_3000, false));
     }
 }

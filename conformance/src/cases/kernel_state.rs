@@ -201,12 +201,12 @@ fn page_entries(
 }
 
 /// Fails if the GPU's page table has an entry at an offset of the mapping after an operation.
-fn expect_no_entry(page: Option<PageTableEntry>, offset: usize, operation: &str) -> TestResult {
-    match page {
+fn expect_no_entry(entry: Option<PageTableEntry>, offset: usize, operation: &str) -> TestResult {
+    match entry {
         None => Ok(()),
-        Some(page) => Err(NotPassed::Failed(format!(
+        Some(entry) => Err(NotPassed::Failed(format!(
             "the GPU's page table has an entry (GEM_VA) at offset {offset:#x} after {operation}, where none was \
-             expected: {page} of the memory"
+             expected: {entry} of the memory"
         ))),
     }
 }
@@ -216,34 +216,34 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
     let gpu = context.gpu();
-    for (offset, page) in page_entries(context, gpu, at, 3)? {
-        expect_no_entry(page, offset, "map")?;
+    for (offset, entry) in page_entries(context, gpu, at, 3)? {
+        expect_no_entry(entry, offset, "map")?;
     }
     let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
     let enforced = gpu_permissions == Some(GpuPermissions::Enforced)
         || context.vmm().enforcement(gpu) == Some(Enforcement::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
         context.set_access(at, 3, &[gpu], access)?;
-        for (offset, page) in page_entries(context, gpu, at, 3)? {
-            let Some(page) = page else {
+        for (offset, entry) in page_entries(context, gpu, at, 3)? {
+            let Some(entry) = entry else {
                 let reason = format!(
                     "no page-table entry at offset {offset:#x}, although {access:?} was granted"
                 );
                 return Err(NotPassed::Failed(reason));
             };
             ensure_eq!(
-                page.offset,
+                entry.offset,
                 offset as u64,
                 "the entry's offset in the memory, at offset {offset:#x} of the mapping"
             );
-            ensure!(page.readable, "{access:?} was granted, but the page is not readable");
+            ensure!(entry.readable, "{access:?} was granted, but the page is not readable");
             let must_be_writable = access == Access::ReadWrite;
             ensure!(
-                page.writable || !must_be_writable,
+                entry.writable || !must_be_writable,
                 "{access:?} was granted, but the page is not writable"
             );
             ensure!(
-                !page.writable || must_be_writable || !enforced,
+                !entry.writable || must_be_writable || !enforced,
                 "{access:?} was granted, but the page is writable"
             );
         }
@@ -305,18 +305,18 @@ fn page_table_is_cleared(context: &Context) -> TestResult {
     );
     context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
     // Where the library controls page tables, the entry stays, without permissions.
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        let page = page.filter(|page| page.readable || page.writable);
-        expect_no_entry(page, offset, "revoke")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        let entry = entry.filter(|entry| entry.readable || entry.writable);
+        expect_no_entry(entry, offset, "revoke")?;
     }
     context.set_access(at, 2, &[gpu], Access::ReadWrite)?;
     context.vmm().unmap(at, 2 * context.granule())?;
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        expect_no_entry(page, offset, "unmap")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        expect_no_entry(entry, offset, "unmap")?;
     }
     context.map(at, 2, handle)?;
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        expect_no_entry(page, offset, "map, without access")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        expect_no_entry(entry, offset, "map, without access")?;
     }
     Ok(())
 }

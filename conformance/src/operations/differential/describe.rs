@@ -111,8 +111,8 @@ mod tests {
         let text = vec![mapping].describe();
         let expected = format!("[0x7000 of 0x2000 bytes from offset 0x0 [{gpu}: read and write]]");
         assert_eq!(text, expected);
-        let page = PageTableEntry { offset: 0x1000, readable: true, writable: false };
-        assert_eq!(Some(page).describe(), "read, offset 0x1000");
+        let entry = PageTableEntry { offset: 0x1000, readable: true, writable: false };
+        assert_eq!(Some(entry).describe(), "read, offset 0x1000");
         assert_eq!(None::<PageTableEntry>.describe(), "none");
         let usage = Usage { reservations: 1, handles: 2, mappings: 3 };
         assert_eq!(usage.describe(), "1 reservations, 2 handles, 3 mappings");

@@ -6,7 +6,7 @@ use crate::model::Mapping;
 use crate::page_table::{PageTable, PageTableEntry};
 use hsa_vmm::Access;
 
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 impl DifferentialTest {
     /// Compares each GPU's page table with the model, at the first and the last byte of each mapping and at the start
@@ -16,43 +16,44 @@ impl DifferentialTest {
             let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
             for mapping in self.model.mappings() {
                 for address in [mapping.start, mapping.start + mapping.size - 1] {
-                    let page = table.entry(address);
-                    if !self.is_expected(mapping, agent, address, page) {
+                    let entry = table.entry(address);
+                    if !self.is_expected(mapping, agent, address, entry) {
                         let requested = mapping.access[agent].describe();
                         let offset = mapping.offset + (address - mapping.start);
                         let expected = format!("{requested}, offset {offset:#x}");
-                        return Err(unexpected(gpu, address, expected, page));
+                        return Err(unexpected_entry(gpu, address, expected, entry));
                     }
                 }
             }
             for address in self.unmapped() {
-                if let Some(page) = table.entry(address) {
-                    return Err(unexpected(gpu, address, "no entry".to_owned(), Some(page)));
+                if let Some(entry) = table.entry(address) {
+                    return Err(unexpected_entry(gpu, address, "no entry".to_owned(), Some(entry)));
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns whether `page` is the expected entry of an agent for an address of a mapping.
+    /// Returns whether `entry` is the expected entry of an agent for an address of a mapping.
     fn is_expected(
         &self,
         mapping: &Mapping,
         agent: usize,
         address: usize,
-        page: Option<PageTableEntry>,
+        entry: Option<PageTableEntry>,
     ) -> bool {
         let (access, offset) = (mapping.access[agent], mapping.offset + (address - mapping.start));
-        let offset_matches = page.is_none_or(|page| page.offset / PAGE == offset as u64 / PAGE);
+        let offset_matches =
+            entry.is_none_or(|entry| entry.offset / PAGE_BYTES == offset as u64 / PAGE_BYTES);
         if self.model.machine().agents[agent].enforced {
-            let found = page.map_or((false, false), |page| (page.readable, page.writable));
+            let found = entry.map_or((false, false), |entry| (entry.readable, entry.writable));
             let expected = (access >= Access::Read, access == Access::ReadWrite);
             return found == expected && (access == Access::None || offset_matches);
         }
         // Without enforcement, a GPU keeps its entry when its access is set to none.
         let is_granted = access != Access::None;
         let may_exist = is_granted || mapping.granted[agent];
-        offset_matches && if page.is_some() { may_exist } else { !is_granted }
+        offset_matches && if entry.is_some() { may_exist } else { !is_granted }
     }
 
     /// Returns the first address of each unmapped granule of the reservations.
@@ -65,7 +66,7 @@ impl DifferentialTest {
     }
 }
 
-fn unexpected(
+fn unexpected_entry(
     gpu: usize,
     address: usize,
     expected: String,
