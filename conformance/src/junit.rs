@@ -39,7 +39,7 @@ const PROCESS: &str = "process";
 
 /// Formats a report with one test, whose error is the reason why the runtime did not start.
 pub(crate) fn not_started(report: &NotStarted) -> String {
-    let name = crate::contain::STARTS.name;
+    let name = crate::contain::RUNTIME_STARTS.name;
     let mut suite = suite_with_error("runtime", name, report.summary(), &report.reason);
     for test in &mut suite.test_cases {
         test.set_system_out(format!("none of {} cases was run", report.selected));

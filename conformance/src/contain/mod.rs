@@ -22,7 +22,7 @@ pub use serve::{NotOpened, serve};
 use crate::{Case, NotPassed};
 
 /// The case that a report contains, as failed, if the runtime does not start again after a crash or hang.
-pub(crate) const STARTS: Case = Case::of_runtime(
+pub(crate) const RUNTIME_STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
     "the runtime starts again in another process after a crash or hang",
@@ -30,7 +30,7 @@ pub(crate) const STARTS: Case = Case::of_runtime(
 );
 
 /// The case that a report contains, as failed, if the runtime does not stop.
-const STOPS: Case = Case::of_runtime(
+const RUNTIME_STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",
     "the runtime stops, and its process ends",
@@ -38,7 +38,7 @@ const STOPS: Case = Case::of_runtime(
 );
 
 /// The cases that only a run with workers can report.
-pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
+pub(crate) const CASES: [&Case; 2] = [&RUNTIME_STARTS, &RUNTIME_STOPS];
 
 /// Skips a case that only a run with workers can report.
 fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::TestResult {

@@ -2,7 +2,7 @@
 
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
-use super::{STARTS, STOPS};
+use super::{RUNTIME_STARTS, RUNTIME_STOPS};
 use crate::describe::{Description, Driver, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
@@ -157,7 +157,7 @@ pub fn run(
         let result = match result {
             Ok(result) => result,
             Err((attempts, error)) => {
-                results.add_unplanned(&STARTS, failed_starts(attempts, &error), &runtime);
+                results.add_unplanned(&RUNTIME_STARTS, failed_starts(attempts, &error), &runtime);
                 untried_reason = NO_LONGER_STARTS;
                 break;
             }
@@ -192,7 +192,7 @@ pub fn run(
             Err(lost) => {
                 let output = last_lines(printed.lines());
                 results.add_unplanned(
-                    &STOPS,
+                    &RUNTIME_STOPS,
                     CaseResult { output, ..lost_result(lost, began) },
                     &runtime,
                 );
