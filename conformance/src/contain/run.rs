@@ -326,11 +326,11 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 /// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to
 /// hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
-    if !hangs.any_known() || limit <= REDUCED_LIMIT {
+    if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);
     }
     match worker.receive(REDUCED_LIMIT) {
-        Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
+        Received::Timeout if !hangs.is_known_to_hang(worker.last_call().as_deref()) => {
             let received = worker.receive(limit.saturating_sub(REDUCED_LIMIT));
             reply_or_lost(worker, received, limit)
         }
