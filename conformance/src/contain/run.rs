@@ -157,7 +157,11 @@ pub fn run(
         let result = match result {
             Ok(result) => result,
             Err((attempts, error)) => {
-                results.add_unplanned(&RUNTIME_STARTS, failed_starts(attempts, &error), &runtime);
+                results.add_unplanned(
+                    &RUNTIME_STARTS,
+                    failed_start_result(attempts, &error),
+                    &runtime,
+                );
                 untried_reason = NO_LONGER_STARTS;
                 break;
             }
@@ -224,7 +228,7 @@ impl Supervisor<'_> {
         worker.send(&Request::Run(case.name.to_owned()));
         let mut result = match receive_result(&self.hangs, worker, time_limit) {
             Ok(Reply::Ended(result)) => result,
-            Ok(reply) => unexpected(&reply),
+            Ok(reply) => unexpected_result(&reply),
             Err(lost) => lost_result(lost, began),
         };
         let printed = worker.new_output();
@@ -263,7 +267,7 @@ fn start_worker(
         Ok(Reply::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Reply::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
         Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::InvalidArgument(error)),
-        Ok(reply) => Err(NotRun::UnexpectedReply(unexpected(&reply).detail)),
+        Ok(reply) => Err(NotRun::UnexpectedReply(unexpected_result(&reply).detail)),
         Err(lost) => Err(NotRun::LostAtStart(lost)),
     }
 }
@@ -366,10 +370,10 @@ fn lost_result(lost: Lost, began: Instant) -> CaseResult {
 }
 
 /// Returns the result of `runtime.library.starts` after failed starts.
-fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
+fn failed_start_result(attempts: usize, error: &NotRun) -> CaseResult {
     let mut result = match error {
         NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
-        other => unexpected(other),
+        other => unexpected_result(other),
     };
     result.detail =
         format!("after a crash or hang, {attempts} starts in a row failed; the last: {error}");
@@ -377,7 +381,7 @@ fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
 }
 
 /// Returns the result for an unexpected reply or error.
-fn unexpected(value: &impl fmt::Debug) -> CaseResult {
+fn unexpected_result(value: &impl fmt::Debug) -> CaseResult {
     let how = Ended::InvalidMessage(format!("{value:?}"));
     CaseResult::lost(Lost { how, last_call: None }, 0)
 }
