@@ -104,9 +104,9 @@ impl Peer {
     /// Makes the peer export new memory that begins with a text.
     pub fn export(&mut self, size: usize, text: &str) -> TestResult<IpcHandle> {
         let reply = self.request(&Request::Export { size, text: text.to_owned() })?;
-        let Reply::Exported(bytes) = &reply else { return Err(unexpected(&reply)) };
+        let Reply::Exported(bytes) = &reply else { return Err(unexpected_reply(&reply)) };
         let bytes: &[u8; IpcHandle::SIZE] =
-            bytes.as_slice().try_into().map_err(|_| unexpected(&reply))?;
+            bytes.as_slice().try_into().map_err(|_| unexpected_reply(&reply))?;
         Ok(IpcHandle::from_bytes(bytes))
     }
 
@@ -114,7 +114,7 @@ impl Peer {
     pub fn read(&mut self, count: usize) -> TestResult<Vec<u8>> {
         match self.request(&Request::Read { count })? {
             Reply::Bytes(bytes) => Ok(bytes),
-            reply => Err(unexpected(&reply)),
+            reply => Err(unexpected_reply(&reply)),
         }
     }
 
@@ -128,7 +128,7 @@ impl Peer {
         log_begin("hsa_shut_down of the second process");
         let reply = self.request(&Request::Stop)?;
         if reply != Reply::Stopped {
-            return Err(unexpected(&reply));
+            return Err(unexpected_reply(&reply));
         }
         let why = match self.worker.receive::<Reply>(self.time_limit) {
             Received::Exited(End::Exited(0)) => return Ok(()),
@@ -142,7 +142,7 @@ impl Peer {
     pub fn access(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),
-            reply => Err(unexpected(&reply)),
+            reply => Err(unexpected_reply(&reply)),
         }
     }
 
@@ -175,7 +175,7 @@ impl Peer {
     }
 }
 
-fn unexpected(reply: &Reply) -> NotPassed {
+fn unexpected_reply(reply: &Reply) -> NotPassed {
     NotPassed::Failed(format!("the second process: returned {reply:?}"))
 }
 
