@@ -145,7 +145,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> TestResult 
             Some(process) => process,
             none => none.insert(context.start_peer_with_variable("HSA_ENABLE_SDMA", engine)?),
         };
-        let outcome = process.access(&access)?;
+        let outcome = process.access_by_gpu(&access)?;
         let verb = if writes { "writes" } else { "reads" };
         check_result(outcome, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
         if !permitted {
@@ -166,7 +166,7 @@ fn check_removed(context: &Context, removal: Removal) -> TestResult {
         let access = GpuAccess { gpu: 0, granted, removed_by: Some(removal), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
         check_result(
-            context.start_peer()?.access(&access)?,
+            context.start_peer()?.access_by_gpu(&access)?,
             false,
             &format!("GPU 0 {verb} after {removal:?}"),
         )?;

@@ -139,7 +139,7 @@ impl Peer {
     }
 
     /// Lets a GPU of the peer access memory. After a fault, the peer serves no other request.
-    pub fn access(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
+    pub fn access_by_gpu(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),
             reply => Err(unexpected_reply(&reply)),
