@@ -8,7 +8,7 @@ use std::fmt::Arguments;
 
 /// Checks that library and model agree on a call. If the call succeeded, returns the results of model and library. If
 /// library and model rejected the call for the same reason, returns `None`.
-pub(super) fn check<T, U: Describe>(
+pub(super) fn expect_agreement<T, U: Describe>(
     call: Arguments<'_>,
     expected: Verdict<T>,
     returned: Result<U, Error>,
