@@ -120,14 +120,16 @@ impl DifferentialTest {
         let invalid = (0, self.granule());
         let mappings = || self.mappings_except_window();
         match region {
-            Region::Adjacent(first, count) => run(&mappings(), first, count).unwrap_or(invalid),
+            Region::Adjacent(first, count) => {
+                adjacent_range(&mappings(), first, count).unwrap_or(invalid)
+            }
             Region::Writable(first, count) => {
                 let writable = |it: &Mapping| it.access.contains(&Access::ReadWrite);
                 let mappings: Vec<_> = mappings().into_iter().filter(writable).collect();
-                run(&mappings, first, count).unwrap_or(invalid)
+                adjacent_range(&mappings, first, count).unwrap_or(invalid)
             }
             Region::Mappings(first, count) => {
-                run_with_holes(&mappings(), first, count).unwrap_or(invalid)
+                range_with_holes(&mappings(), first, count).unwrap_or(invalid)
             }
             Region::Granules(index, first, count) => {
                 let base = reservation(index).map_or(0, |it| it.base);
@@ -197,7 +199,7 @@ fn from_newest<T: Clone>(all: &[T], index: u8) -> Option<T> {
 }
 
 /// Returns the range of up to `count` adjacent mappings. `first` is the index of the first mapping.
-fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
+fn adjacent_range(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let mut end = start;
     for mapping in all.iter().filter(|it| it.start >= start).take(count.max(1).into()) {
@@ -210,7 +212,7 @@ fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
 }
 
 /// Returns the range of up to `count` mappings and the holes between them. `first` is the index of the first mapping.
-fn run_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
+fn range_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;
     Some((start, last.range().end - start))
