@@ -128,7 +128,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
             hint: hint(choices),
             flags: flags(choices),
         },
-        Kind::Free => Operation::Free { span: reservation(choices) },
+        Kind::Free => Operation::Free { span: reservation_span(choices) },
         Kind::Create => Operation::Create {
             size: amount(choices, 4),
             on: if choices.percent(5) {
@@ -144,7 +144,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
         Kind::Release => Operation::Release { handle: handle(choices) },
         Kind::Map => Operation::Map {
             handle: handle(choices),
-            span: gap(choices),
+            span: gap_span(choices),
             extent: extent(choices),
             offset: if choices.percent(12) { amount(choices, 2) } else { Amount::Granules(0) },
             flags: flags(choices),
@@ -172,11 +172,13 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
             Operation::Write { spot: spot(choices), size: choices.below(40), byte: choices.byte() }
         }
         Kind::Read => Operation::Read { spot: spot(choices), size: choices.below(40) },
-        Kind::Fill => Operation::Fill { span: writable(choices), value: choices.number() as u32 },
+        Kind::Fill => {
+            Operation::Fill { span: writable_span(choices), value: choices.number() as u32 }
+        }
         Kind::Copy => Operation::Copy {
             agent: agent(choices),
-            to: writable(choices),
-            from: writable(choices),
+            to: writable_span(choices),
+            from: writable_span(choices),
         },
         Kind::Shutdown => Operation::Shutdown,
     }
@@ -289,11 +291,11 @@ fn spot(choices: &mut Choices) -> Spot {
         14..19 => Edge::BeforeEnd(choices.below(64) + 1),
         _ => Edge::End,
     };
-    Spot { edge, span: writable(choices) }
+    Spot { edge, span: writable_span(choices) }
 }
 
 /// Generates a span: mostly mappings that an agent can write.
-fn writable(choices: &mut Choices) -> Span {
+fn writable_span(choices: &mut Choices) -> Span {
     if choices.percent(30) {
         return mapped_span(choices);
     }
@@ -312,7 +314,7 @@ fn mapped_span(choices: &mut Choices) -> Span {
 }
 
 /// Generates a span: mostly unmapped addresses of a reservation.
-fn gap(choices: &mut Choices) -> Span {
+fn gap_span(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..14 => Region::Gap(choices.byte(), 1 + choices.below(4)),
         // These granules may be mapped already.
@@ -323,7 +325,7 @@ fn gap(choices: &mut Choices) -> Span {
 }
 
 /// Generates a span: mostly a reservation.
-fn reservation(choices: &mut Choices) -> Span {
+fn reservation_span(choices: &mut Choices) -> Span {
     let region = match choices.below(10) {
         0..8 => Region::Reservation(choices.byte()),
         _ => any_region(choices),
