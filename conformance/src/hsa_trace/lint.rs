@@ -88,7 +88,7 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
                 mapping.was_granted = true;
             }
         } else {
-            check(&state, record, &recording.header, &mut findings);
+            check_call(&state, record, &recording.header, &mut findings);
         }
         for ungranted in state.apply(record) {
             findings.add(Mistake::NeverGranted, ungranted, NEVER_GRANTED.to_owned());
@@ -149,7 +149,12 @@ impl<'a> Findings<'a> {
 }
 
 /// Checks a call in the state before the call.
-fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &mut Findings<'a>) {
+fn check_call<'a>(
+    state: &State<'_>,
+    record: &'a Record,
+    header: &Header,
+    findings: &mut Findings<'a>,
+) {
     let mut add = |mistake, message| findings.add(mistake, record, message);
     match record.call {
         Call::SetAccess { address, size, ref access, .. } => {
@@ -205,11 +210,11 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
         }
         Call::Release { handle } => check_not_released(state, handle, &mut add),
         Call::Copy { destination, source, size } => {
-            check_contents(state, destination, size, &mut add);
-            check_contents(state, source, size, &mut add);
+            check_accessed_memory(state, destination, size, &mut add);
+            check_accessed_memory(state, source, size, &mut add);
         }
         Call::Fill { address, count, .. } => {
-            check_contents(state, address, count.saturating_mul(4), &mut add);
+            check_accessed_memory(state, address, count.saturating_mul(4), &mut add);
         }
         _ => {}
     }
@@ -260,7 +265,7 @@ fn check_not_unmapped(
 }
 
 /// Reports memory that a call copies or fills if the memory was unmapped, or if no agent has access.
-fn check_contents(
+fn check_accessed_memory(
     state: &State<'_>,
     address: u64,
     size: u64,
