@@ -7,7 +7,7 @@ pub(crate) type Line = (Range<usize>, String);
 
 /// Returns the address ranges that intersect `range`, clipped to `range`, with their permissions. Returns `None` if the
 /// file cannot be read.
-pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
+pub(crate) fn lines_within(range: &Range<usize>) -> Option<Vec<Line>> {
     let text = std::fs::read_to_string("/proc/self/maps").ok()?;
     Some(clip(&text, range))
 }

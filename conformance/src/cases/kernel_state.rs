@@ -127,7 +127,7 @@ fn addresses_are_freed(context: &Context) -> TestResult {
         let at = context.vmm().address_reserve(size, 0, None)?;
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
-        let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
+        let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
         // Another thread may have mapped memory in the range meanwhile, but not half of the range.
         if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
             return Ok(());
@@ -166,7 +166,7 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
                 Access::ReadWrite => "rw-",
             };
             let range = start.get()..start.get() + count * context.granule();
-            let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
+            let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
             let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
             ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
             for (part, permissions) in lines {
