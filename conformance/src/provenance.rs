@@ -103,7 +103,7 @@ impl fmt::Display for PlannedFault {
 impl Provenance {
     /// Returns the list of planned faults as text; `None` if no faults are planned.
     #[must_use]
-    pub fn planned(&self) -> Option<String> {
+    pub fn planned_faults_text(&self) -> Option<String> {
         let faults: Vec<_> = self.planned_faults.iter().map(PlannedFault::to_string).collect();
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn planned_faults_are_listed_with_their_target() {
         let mut provenance = Provenance::default();
-        assert_eq!(provenance.planned(), None);
+        assert_eq!(provenance.planned_faults_text(), None);
         let fault = |by, rule: &str, happened| PlannedFault { by, rule: rule.into(), happened };
         provenance.planned_faults = vec![
             fault(FaultTarget::Driver, "GEM_VA=EIO", Some(true)),
@@ -161,7 +161,7 @@ mod tests {
         ];
         let expected = "planned faults: GEM_VA=EIO (emulated driver); \
                         hsa_init#9=lost (simulated runtime), which never happened";
-        assert_eq!(provenance.planned().as_deref(), Some(expected));
+        assert_eq!(provenance.planned_faults_text().as_deref(), Some(expected));
         assert_eq!(provenance.missing_faults().count(), 1);
     }
 

@@ -149,7 +149,8 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
         facts.extend(provenance.kfd_version_text().map(|it| Fact::new("/dev/kfd version", it)));
-        let planned = provenance.planned().unwrap_or_else(|| "no planned faults".to_owned());
+        let planned =
+            provenance.planned_faults_text().unwrap_or_else(|| "no planned faults".to_owned());
         facts.push(Fact::new("faults", planned));
     }
     facts
