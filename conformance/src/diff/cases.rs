@@ -48,7 +48,7 @@ pub struct ReportedResult {
 impl CaseChange {
     /// Returns whether the case fails in B and not in A.
     #[must_use]
-    pub fn is_worse(&self) -> bool {
+    pub fn is_new_failure(&self) -> bool {
         let fails =
             |it: &Option<ReportedResult>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
         fails(&self.b) && !fails(&self.a)

@@ -117,8 +117,8 @@ impl Diff {
     }
 
     /// Returns the cases that fail in B and not in A.
-    pub fn worse(&self) -> impl Iterator<Item = &CaseChange> {
-        self.cases.iter().filter(|case| case.is_worse())
+    pub fn new_failures(&self) -> impl Iterator<Item = &CaseChange> {
+        self.cases.iter().filter(|case| case.is_new_failure())
     }
 }
 

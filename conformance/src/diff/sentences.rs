@@ -88,7 +88,7 @@ fn case_text(case: &CaseChange) -> String {
         CaseChangeKind::SkippedNow | CaseChangeKind::KnownNow if !reason.is_empty() => {
             format!("{} ({reason})", case.name)
         }
-        CaseChangeKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
+        CaseChangeKind::OnlyB if case.is_new_failure() => format!("{} (fails)", case.name),
         _ => case.name.clone(),
     }
 }
