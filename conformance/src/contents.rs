@@ -22,7 +22,7 @@ impl Context {
     /// Checks that memory is filled with a value. The CPU, if it has access, checks both ends and the
     /// middle of every granule. Every GPU with read access checks both ends.
     pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> TestResult {
-        if self.cpu_has_access(self.gpu()) {
+        if self.cpu_can_access(self.gpu()) {
             let result = self.check_filled(at, granules, value);
             result.map_err(|not_passed| self.explain_view(not_passed, at, granules, value))?;
         }
@@ -139,7 +139,7 @@ impl Context {
             // Overwrite the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
-            if self.cpu_has_access(gpu) {
+            if self.cpu_can_access(gpu) {
                 self.check_filled(scratch, 1, value).map_err(|not_passed| match not_passed {
                     NotPassed::Failed(why) => NotPassed::Failed(format!(
                         "{gpu} copies granule {index} incorrectly: {why}"

@@ -144,13 +144,13 @@ impl Context {
     }
 
     /// Returns whether the CPU can access a GPU's memory.
-    pub fn cpu_has_access(&self, gpu: AgentId) -> bool {
+    pub fn cpu_can_access(&self, gpu: AgentId) -> bool {
         self.runtime.host().can_access(gpu)
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
     pub fn require_cpu(&self) -> TestResult {
-        if self.cpu_has_access(self.gpu()) {
+        if self.cpu_can_access(self.gpu()) {
             return Ok(());
         }
         Err(NotPassed::Skipped("the CPU cannot access this GPU's memory (no large BAR)".into()))
@@ -163,7 +163,7 @@ impl Context {
 
     /// Returns a GPU, and the CPU if it can access that GPU's memory.
     pub fn gpu_and_cpu(&self, gpu: AgentId) -> Vec<AgentId> {
-        let host = self.cpu_has_access(gpu).then(|| self.host());
+        let host = self.cpu_can_access(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
 

@@ -188,7 +188,7 @@ fn unified_has_one_address(context: &Context) -> TestResult {
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
     for flags in other_flags.into_iter().chain([host_and_mapped]) {
         let memory = mmap(&create_area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
-        let is_on_device = context.cpu_has_access(context.gpu());
+        let is_on_device = context.cpu_can_access(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };
         ensure_eq!(memory.backing(), backing, "the backing with {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");

@@ -95,7 +95,7 @@ fn gpus_copy_past_end(context: &Context) -> TestResult {
     ring.write(start, &pattern)?;
     for &gpu in context.gpus() {
         let can_access = context.runtime().agent(gpu).is_some_and(|a| a.can_access(context.gpu()));
-        if !can_access || !context.cpu_has_access(gpu) {
+        if !can_access || !context.cpu_can_access(gpu) {
             continue;
         }
         ring.grant(&[gpu], Access::ReadWrite)?;

@@ -215,7 +215,7 @@ fn shares_range_between_gpus(context: &Context) -> TestResult {
         context.set_access(granule, 1, &[gpu], Access::ReadWrite)?;
         context.fill(granule, 1, 0xb4b4_b4b4)?;
     }
-    if !gpus.iter().all(|&gpu| context.cpu_has_access(gpu)) {
+    if !gpus.iter().all(|&gpu| context.cpu_can_access(gpu)) {
         return Ok(());
     }
     context.set_access(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
@@ -236,7 +236,7 @@ fn copies_between_gpus(context: &Context) -> TestResult {
     context.set_access(source, 1, &agents(first), Access::ReadWrite)?;
     context.set_access(destination, 1, &agents(other), Access::ReadWrite)?;
     context.vmm().copy(first, destination, source, size)?;
-    if context.cpu_has_access(other) {
+    if context.cpu_can_access(other) {
         context.check_contents(destination, 1, 0xb5b5_b5b5)?;
     }
     context.fill(destination, 1, 0xb6b6_b6b6)?;
@@ -247,7 +247,7 @@ fn copies_between_gpus(context: &Context) -> TestResult {
 fn runs_in_many_threads(context: &Context) -> TestResult {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     let default_agents = context.default_agents();
-    let cpu_has_access_to_gpu = context.cpu_has_access(gpu);
+    let cpu_can_access_gpu = context.cpu_can_access(gpu);
     let run_thread = |thread: u8| -> TestResult {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
@@ -260,7 +260,7 @@ fn runs_in_many_threads(context: &Context) -> TestResult {
             vmm.set_access(at, size, &list)?;
             let value = thread * 16 + round;
             vmm.fill(at, u32::from_le_bytes([value; 4]), size)?;
-            if cpu_has_access_to_gpu {
+            if cpu_can_access_gpu {
                 let mut found = vec![0; size];
                 vmm.read(at, &mut found)?;
                 ensure!(

@@ -191,7 +191,7 @@ fn imports_into_another_vmm(context: &Context) -> TestResult {
         .map(|agent| hsa_vmm::AccessDescriptor { agent, access: Access::ReadWrite })
         .collect();
     other.set_access(imported_at, size, &list)?;
-    if context.cpu_has_access(context.gpu()) {
+    if context.cpu_can_access(context.gpu()) {
         let mut found = [0; 4];
         other.read(imported_at, &mut found)?;
         ensure_bytes!(found, [0xac; 4], "the value in the other Vmm");
