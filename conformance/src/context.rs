@@ -149,7 +149,7 @@ impl Context {
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
-    pub fn require_cpu(&self) -> TestResult {
+    pub fn require_cpu_access(&self) -> TestResult {
         if self.cpu_can_access(self.gpu()) {
             return Ok(());
         }

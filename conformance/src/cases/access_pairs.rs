@@ -145,7 +145,7 @@ fn get_returns_each_permission(context: &Context) -> TestResult {
 }
 
 fn cpu_access_is_enforced(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_can_access(gpu)) {
         let at = map_filled(context, owner, 0xe200)?;
         let (vmm, host) = (context.vmm(), [context.host()]);

@@ -106,7 +106,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn cpu_reads_and_writes(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, handle) = context.map_filled(2, 0)?;
     let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
     context.vmm().write(at, &pattern)?;
@@ -127,7 +127,7 @@ fn cpu_reads_and_writes(context: &Context) -> TestResult {
 }
 
 fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(1, 0x4141_4141)?;
     context.set_access(at, 1, &[context.host()], Access::Read)?;
     context.check_contents(at, 1, 0x4141_4141)?;
@@ -137,7 +137,7 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
 }
 
 fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(1, 0x4343_4343)?;
     context.set_access(at, 1, &[context.host()], Access::None)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
@@ -147,7 +147,7 @@ fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
 }
 
 fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {
         context.set_access(at, 2, &[context.host()], Access::None)?;
@@ -164,7 +164,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
 }
 
 fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
     let mapping = context.granule_at(at, 1);
@@ -183,7 +183,7 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
 }
 
 fn cpu_crosses_adjacent_mappings(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(2)?;
     for index in 0..2 {
         let handle = context.create(1)?;

@@ -205,7 +205,7 @@ fn rejects_second_pause_and_resume(context: &Context) -> TestResult {
 }
 
 fn accepts_any_size(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;

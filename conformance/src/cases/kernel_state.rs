@@ -144,7 +144,7 @@ fn maps_unreadable() -> NotPassed {
 }
 
 fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(4)?;
     // The first and last granule keep their access while the middle changes.
     let (changed, last) = (context.granule_at(at, 1), context.granule_at(at, 3));
