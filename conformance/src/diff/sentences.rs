@@ -60,7 +60,7 @@ impl Diff {
                 CaseChangeKind::KnownNow => {
                     ("case fails in B, a known failure", "cases fail in B, known failures")
                 }
-                CaseChangeKind::Otherwise => (
+                CaseChangeKind::ReasonDiffers => (
                     "case has the same status for another reason",
                     "cases have the same status for other reasons",
                 ),
