@@ -263,7 +263,7 @@ fn diff_without_cases_compares_runtimes() {
 }
 
 #[test]
-fn diff_counts_only_new_failures_as_worse() {
+fn new_failures_excludes_repaired_cases() {
     let passing = report();
     let broken = conform(Config::mi300x(2).with_faults(FaultPlan::none().always(EXPORT, 0x1000)));
     let diff = Diff::of(&passing, &broken);
