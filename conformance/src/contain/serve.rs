@@ -3,7 +3,7 @@
 use super::protocol::{Reply, Request};
 use crate::describe::{describe_for, probes};
 use crate::run_case::run_case;
-use crate::worker::{NotAWorker, begin};
+use crate::worker::{NotAWorker, connect_to_parent};
 use crate::{Options, cases};
 use hsa_vmm::Runtime;
 use std::io;
@@ -29,7 +29,7 @@ pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,
 ) -> Result<(), NotAWorker> {
-    let (mut requests, replies) = begin()?;
+    let (mut requests, replies) = connect_to_parent()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
             let description = describe_for(&runtime, options);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
-//! [`begin`]. Requests and messages are JSON values of any types, one per line. They are sent through a socket,
+//! [`connect_to_parent`]. Requests and messages are JSON values of any types, one per line. They are sent through a socket,
 //! which is the worker's standard input, so a runtime's output does not mix with them.
 //!
 //! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group, so that
@@ -25,7 +25,7 @@ mod process;
 pub use end::End;
 pub(crate) use end::signal_name;
 pub use last_call::LastCall;
-pub use parent::{Messages, NotAWorker, Requests, begin};
+pub use parent::{Messages, NotAWorker, Requests, connect_to_parent};
 pub use process::{Output, Received, Worker, wait_for_any};
 
 /// The environment variable that the parent sets. Its value is the parent's process ID, a colon, and the

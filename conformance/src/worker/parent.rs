@@ -30,7 +30,7 @@ pub struct Messages(Mutex<UnixStream>);
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
-pub fn begin() -> Result<(Requests, Messages), NotAWorker> {
+pub fn connect_to_parent() -> Result<(Requests, Messages), NotAWorker> {
     let (parent, _) = parent_ids()?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // The parent may have exited before the signal was set.
