@@ -100,7 +100,7 @@ impl Fixture {
     }
 
     /// Returns the first GPU's access as a number, as written in `data/cuda_h200_edges.tsv`.
-    pub fn access(&self, at: Address) -> String {
+    pub fn access_value(&self, at: Address) -> String {
         self.vmm.get_access(self.gpu(0), at).unwrap().to_bits().to_string()
     }
 
