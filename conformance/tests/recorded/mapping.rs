@@ -124,7 +124,7 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-/// Maps memory from an offset in a handle on, and returns the verdict.
+/// Maps the memory of a handle from an offset on, and returns the verdict.
 fn map_from_offset_verdict(fixture: &Fixture, offset: usize) -> String {
     verdict(fixture.vmm.map(fixture.reserve(8), fixture.granule, offset, fixture.create(2)))
 }
