@@ -31,25 +31,25 @@ pub(super) const CASES: &[Case] = &[
         "hip.profile.bad_reservation",
         "hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
         "an invalid reservation returns out of memory in HIP 6, invalid value in HIP 7",
-        invalid_reservation,
+        reservation_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.bad_device",
         "hip-tests: hipMemCreate_Negative (6.x and develop); reference 6.2 #13",
         "an invalid device returns invalid value in HIP 6, invalid device in HIP 7",
-        invalid_device,
+        device_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.free_while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
         "freeing a mapped reservation returns unknown in HIP 6, invalid value in HIP 7",
-        free_while_mapped,
+        free_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.granularity",
         "HIP: hipMemGetAllocationGranularity",
         "the recommended granularity is the minimum in HIP 6",
-        recommended_granularity,
+        granularity_depends_on_profile,
     ),
     Case::new(
         "hip.use.grows_in_place",
@@ -119,18 +119,18 @@ fn check_both_profiles(
     Ok(())
 }
 
-fn invalid_reservation(context: &Context) -> TestResult {
+fn reservation_error_depends_on_profile(context: &Context) -> TestResult {
     let invalid_call = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
     check_both_profiles(context, invalid_call, [HipError::OutOfMemory, HipError::InvalidValue])
 }
 
-fn invalid_device(context: &Context) -> TestResult {
+fn device_error_depends_on_profile(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.invented_agent());
     let invalid_call = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
     check_both_profiles(context, invalid_call, [HipError::InvalidValue, HipError::InvalidDevice])
 }
 
-fn free_while_mapped(context: &Context) -> TestResult {
+fn free_error_depends_on_profile(context: &Context) -> TestResult {
     let size = context.granule();
     let invalid_call = |vmm: &Vmm| {
         let at = vmm.address_reserve(size, 0, None)?;
@@ -141,7 +141,7 @@ fn free_while_mapped(context: &Context) -> TestResult {
     check_both_profiles(context, invalid_call, [HipError::Unknown, HipError::InvalidValue])
 }
 
-fn recommended_granularity(context: &Context) -> TestResult {
+fn granularity_depends_on_profile(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let Some(pool) = pool else { return Ok(()) };
