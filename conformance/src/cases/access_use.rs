@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
         "access.gpu.needs_both_sides",
         "HIP: hipMemSetAccess",
         "a copy by a GPU without access to source or destination is rejected",
-        gpu_needs_access_to_both_sides,
+        gpu_needs_access_to_source_and_target,
     ),
     Case::new(
         "access.gpu.read_only",
@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
         "access.gpus.peer_before_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
         "the owner can be granted access after a peer",
-        owner_after_peer,
+        grants_owner_after_peer,
     ),
     Case::new(
         "access.gpus.over_memory_of_several",
@@ -211,7 +211,7 @@ fn gpu_copies(context: &Context) -> TestResult {
     context.check_contents(source, 2, 0x4545_4545)
 }
 
-fn gpu_needs_access_to_both_sides(context: &Context) -> TestResult {
+fn gpu_needs_access_to_source_and_target(context: &Context) -> TestResult {
     let (granted, _) = context.map_filled(1, 0x4747_4747)?;
     let not_granted = context.reserve(1)?;
     let handle = context.create(1)?;
@@ -270,7 +270,7 @@ fn gpu_fill_rejects_partial_words(context: &Context) -> TestResult {
     context.check_contents(at, 1, 0x5252_5252)
 }
 
-fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
+fn gpus_see_same_memory(context: &Context, peer_in_second_call: bool) -> TestResult {
     let other = context.other_gpu()?;
     let owner = context.gpu();
     let at = context.reserve(2)?;
@@ -278,7 +278,7 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    if owner_first {
+    if peer_in_second_call {
         context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 2, 0x4a4a_4a4a)?;
         context.set_access(at, 2, &[other], Access::ReadWrite)?;
@@ -298,7 +298,7 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
     Ok(())
 }
 
-fn owner_after_peer(context: &Context) -> TestResult {
+fn grants_owner_after_peer(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
