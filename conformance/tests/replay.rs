@@ -27,7 +27,7 @@ fn check_totals(report: &ReplayReport) {
 /// Two operations differ: each calls `set_access` on a range with a hole, and the recorded driver accepted the call.
 /// The operations that follow in the two traces, 4 and 7, are not compared.
 #[test]
-fn replay_agrees_with_all_traces() {
+fn replay_differs_only_in_two_operations() {
     for (granule, rules) in [
         (2 << 20, &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199)][..]),
         (
