@@ -25,7 +25,7 @@ pub(super) enum ReplayOutcome {
 }
 
 /// The result of a call of the library: its name in traces, and the message.
-struct CallResult {
+struct LibraryResult {
     name: &'static str,
     message: String,
 }
@@ -226,7 +226,7 @@ impl State {
         r: u32,
         offset: usize,
         size: usize,
-        result: CallResult,
+        result: LibraryResult,
     ) -> ReplayOutcome {
         let (start, Some(end)) =
             (self.address(r, offset).get(), self.address(r, offset).get().checked_add(size))
@@ -260,13 +260,13 @@ impl State {
         ReplayOutcome::Excused(Rule::UnmapOverHoles)
     }
 
-    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> CallResult {
+    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> LibraryResult {
         let mut descriptors = Vec::with_capacity(descs.len());
         for &(device, flags) in descs {
             // The library's type cannot represent an invalid access.
             let Some(access) = Access::from_bits(flags) else {
                 let message = format!("{flags} is not a valid access");
-                return CallResult { name: INVALID_VALUE, message };
+                return LibraryResult { name: INVALID_VALUE, message };
             };
             descriptors.push(AccessDescriptor { agent: self.agent(device), access });
         }
@@ -304,10 +304,10 @@ impl State {
 }
 
 /// Returns the name of a result in traces, and its message.
-fn call_result<T>(result: Result<T, Error>) -> CallResult {
+fn call_result<T>(result: Result<T, Error>) -> LibraryResult {
     match result {
-        Ok(_) => CallResult { name: SUCCESS, message: "success".to_owned() },
-        Err(error) => CallResult {
+        Ok(_) => LibraryResult { name: SUCCESS, message: "success".to_owned() },
+        Err(error) => LibraryResult {
             name: recorded_name(error.hip(HipProfile::Hip7)),
             message: error.to_string(),
         },
@@ -327,13 +327,13 @@ fn recorded_name(error: HipError) -> &'static str {
     }
 }
 
-fn compare(expected: &str, result: &CallResult) -> ReplayOutcome {
+fn compare(expected: &str, result: &LibraryResult) -> ReplayOutcome {
     if result.name == expected {
         return ReplayOutcome::Agreed;
     }
     ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message.clone() }
 }
 
-fn divergence(result: CallResult) -> ReplayOutcome {
+fn divergence(result: LibraryResult) -> ReplayOutcome {
     ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message }
 }
