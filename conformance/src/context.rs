@@ -111,7 +111,7 @@ impl Context {
         &self.gpus
     }
 
-    /// Returns the first of [these GPUs](Self::gpus).
+    /// Returns the first GPU of [`gpus`](Self::gpus).
     pub fn gpu(&self) -> AgentId {
         // `open` has checked that there is a GPU.
         self.gpus.first().copied().unwrap_or_else(|| self.host())

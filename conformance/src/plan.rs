@@ -53,8 +53,7 @@ impl Shard {
 pub(crate) struct Plan {
     /// The cases, in the order of [`cases`].
     pub selected: Vec<&'static Case>,
-    /// The runs of cases, round after round, as indexes into `selected`. Without cases that an earlier run has
-    /// finished.
+    /// The runs of cases, round after round, as indexes into `selected`. Omits cases that an earlier run has finished.
     pub steps: Vec<usize>,
 }
 

@@ -21,8 +21,8 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. If the case passed although it is a known failure, or only in a
-    /// repeated run, a note about this. Otherwise empty.
+    /// The failure, or why the case was skipped. A note if a known failure passed, or if a case passed only after it was
+    /// repeated. Otherwise empty.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,

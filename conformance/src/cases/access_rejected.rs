@@ -36,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
         "access.set.agent_of_another_runtime",
         "HIP: hipMemSetAccess",
         "an agent of another runtime is rejected",
+        // The upper 32 bits of an identifier are the runtime's number.
         |c| rejects_agent(c, AgentId::from_bits(c.gpu().to_bits() ^ 1 << 62)),
     ),
     Case::new(

@@ -172,6 +172,7 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
     context.set_access(mapping, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(mapping, 1, 0x4e4e_4e4e)?;
     let last = offset_by(mapping, context.granule() - 4);
+    // The second range begins four bytes before the mapping, because `offset_by` wraps around.
     for start in [last, offset_by(mapping, usize::MAX - 3)] {
         context.expect_invalid_argument(Argument::Address, || {
             context.vmm().read(start, &mut [0; 8])

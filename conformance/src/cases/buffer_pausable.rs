@@ -69,9 +69,9 @@ fn create_pausable(context: &Context, granules: usize, value: u32) -> TestResult
 /// If a case is skipped for this reason, [`retry_if_lost`] runs the case again.
 const LOST: &str = "another thread of this process reserved the addresses in each attempt";
 
-/// Pauses a buffer. A runtime may release the buffer's addresses together with the memory, and another thread may then
-/// reserve them. Skips the case with [`LOST`] in this event. If the run detects leaked descriptors, the process has no
-/// other threads that make runtime calls: the case fails if the addresses are lost.
+/// Pauses a buffer. A runtime may release the buffer's addresses together with the memory. If another thread then
+/// reserves the addresses, skips the case with [`LOST`]. In a run that detects leaked descriptors, no other thread
+/// makes runtime calls, so the case fails if the addresses are lost.
 fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> TestResult {
     match buffer.pause(mode) {
         Err(error)
@@ -84,7 +84,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Tes
     }
 }
 
-/// Runs a case. Runs it again, at most 50 times in all, while other threads reserve the buffer's addresses.
+/// Runs a case up to 50 times: again as long as it is skipped with [`LOST`].
 fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|result| *result != lost).unwrap_or(lost.clone())

@@ -219,6 +219,7 @@ fn rejects_invented_agent(context: &Context) -> TestResult {
 }
 
 fn rejects_foreign_agent(context: &Context) -> TestResult {
+    // The upper 32 bits of an identifier are the runtime's number.
     rejects_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
 }
 

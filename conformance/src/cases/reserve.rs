@@ -192,6 +192,7 @@ fn rejects_size(context: &Context, size: usize) -> TestResult {
 }
 
 fn rejects_huge_size(context: &Context) -> TestResult {
+    // No machine has this much address space.
     let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
     context.expect_error(HipError::OutOfMemory, reserve).map(|_| ())
 }

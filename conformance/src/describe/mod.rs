@@ -340,8 +340,8 @@ fn describe_library(library: LoadedLibrary) -> LibraryDescription {
     }
 }
 
-/// Returns the driver; `None` if none is found. The emulated driver is a library that this process has loaded. It is
-/// not in use if `HSA_KFD` is `real`. The kernel's list of devices contains amdkfd.
+/// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates nothing
+/// if `HSA_KFD` is `real`. If amdkfd is loaded, the kernel's list of devices contains it.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

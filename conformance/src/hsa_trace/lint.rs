@@ -223,8 +223,8 @@ fn check_call<'a>(
 /// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
 /// (`hsa_vmm::vmm::Probing`). The probe deliberately grants access to the owner first.
 ///
-/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It queries a GPU's access to
-/// the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
+/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. The probe then queries a GPU's
+/// access to the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
 fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };

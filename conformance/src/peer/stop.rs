@@ -1,4 +1,4 @@
-//! Stops the runtime of the peer at the request of a case. If a case makes no such request, it kills the peer.
+//! Stops the runtime of the peer at the request of a case. A case that makes no such request kills the peer.
 
 #![expect(unsafe_code, reason = "stops the runtime without the library")]
 

@@ -121,8 +121,8 @@ impl<'a> State<'a> {
         index.is_some_and(|index| self.header.agents[index].kind == AgentKind::Gpu)
     }
 
-    /// Applies a call to the state, if the call succeeded. Returns the calls that created the mappings that this call
-    /// unmaps and to which no agent has ever had access.
+    /// Applies a call to the state, if the call succeeded. If the call unmaps mappings to which no agent has ever had
+    /// access, returns the calls that created these mappings.
     pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();
