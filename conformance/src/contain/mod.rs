@@ -21,7 +21,7 @@ pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 
-/// The case that a report contains, as failed, if the runtime does not start again after a crash or hang.
+/// A report contains this case, as failed, if the runtime does not start again after a crash or hang.
 pub(crate) const RUNTIME_STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
@@ -29,7 +29,7 @@ pub(crate) const RUNTIME_STARTS: Case = Case::of_runtime(
     skip_in_process,
 );
 
-/// The case that a report contains, as failed, if the runtime does not stop.
+/// A report contains this case, as failed, if the runtime does not stop.
 const RUNTIME_STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",

@@ -104,10 +104,10 @@ pub enum NotRun {
     LostAtStart(Lost),
 }
 
-/// The number of consecutive failed starts after which the run ends.
+/// The run ends after this number of consecutive starts has failed.
 const MAX_FAILED_STARTS: usize = 3;
 
-/// The number of consecutive cases that hang after which the run ends. Cases that are skipped are not counted.
+/// The run ends after this number of consecutive cases has hung. Skipped cases between them do not change the count.
 const MAX_CONSECUTIVE_HANGS: usize = 8;
 
 /// The maximum number of lines of a case's output in a report. The last lines are kept.
@@ -251,7 +251,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Starts a worker. Also returns a note that describes the runtime for display, and the description for reports.
+/// Starts a worker. Returns the worker, a note about the runtime for display, and the runtime's description for reports.
 fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
@@ -342,7 +342,7 @@ fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result
     }
 }
 
-/// Waits for a reply. Fails with the cause if the worker was lost.
+/// Waits for a reply. Fails with the cause if the worker crashes, hangs or sends an invalid reply.
 fn receive_reply(worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     let received = worker.receive(limit);
     reply_or_lost(worker, received, limit)

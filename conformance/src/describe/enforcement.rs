@@ -1,4 +1,4 @@
-//! Serializes the field `enforcement` of a report, which tells whether an agent's permissions are enforced. Files
+//! Serializes the field `enforcement` of a report, which says whether an agent's permissions are enforced. Files
 //! contain `remembered` for the value `recorded`, so that earlier and later versions can read each other's reports.
 
 use serde::{Deserialize, Deserializer, Serializer};

@@ -20,6 +20,7 @@ pub struct AgentChange {
 /// The properties of an agent, its pools and its links.
 struct AgentFacts {
     label: String,
+    /// The properties of the agent itself.
     own: Vec<Fact>,
     /// The name and properties of each pool and link.
     parts: Vec<(String, Vec<Fact>)>,

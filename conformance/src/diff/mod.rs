@@ -63,7 +63,7 @@ pub struct OneSided<T> {
 }
 
 impl<T: Clone> OneSided<T> {
-    /// Compares lists by name. Returns empty lists if one of the reports lacks the list.
+    /// Compares two lists by the names of their items. Returns empty lists if a report lacks its list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
         let without = |list: &[T], removed: &[T]| {

@@ -33,7 +33,7 @@ pub enum FailureKind {
 pub enum FailurePoint {
     /// Before the first operation, when the library was opened and first used.
     Start,
-    /// In an operation, counted from 0, or in the comparison after it.
+    /// In the operation with this index, or in the comparison after the operation.
     Operation(usize),
     /// After the last operation, while everything was released.
     End,

@@ -7,7 +7,7 @@ use super::{
 use crate::model::{Mapping, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
-/// Bits of the index in an agent's identifier. No runtime has so many agents that an index has these bits.
+/// Bits of the index in an agent's identifier. No runtime has enough agents for an index with these bits.
 const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
 impl DifferentialTest {
