@@ -138,7 +138,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless the found value equals the expected one.
+/// Fails the case unless the found value equals the expected value.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         match (&$found, &$expected) {
@@ -151,7 +151,7 @@ macro_rules! ensure_eq {
     };
 }
 
-/// Fails the case unless the found bytes are the expected ones.
+/// Fails the case unless the found bytes equal the expected bytes.
 macro_rules! ensure_bytes {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         if let Some(difference) = $crate::hexdump::difference(&$expected[..], &$found[..]) {
@@ -163,7 +163,7 @@ macro_rules! ensure_bytes {
     };
 }
 
-/// Describes quarantined ranges: the operation, the failed call and its status.
+/// Describes quarantined ranges: for each range, the operation, the failed call and the call's status.
 pub(crate) fn describe_quarantined(ranges: &[Quarantined]) -> String {
     let ranges: Vec<_> = ranges.iter().map(Quarantined::to_string).collect();
     format!("in quarantine: {}", ranges.join("; "))

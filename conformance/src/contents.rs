@@ -19,8 +19,8 @@ pub(crate) fn copy_engine() -> &'static str {
 }
 
 impl Context {
-    /// Checks that memory is filled with a value. The CPU, if it has access, checks both ends and the
-    /// middle of every granule. Every GPU with read access checks both ends.
+    /// Checks that memory is filled with a value. If the CPU can access the first GPU's memory, the CPU checks both
+    /// ends and the middle of every granule. Every GPU with read access checks both ends of every granule.
     pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> TestResult {
         if self.cpu_can_access(self.gpu()) {
             let result = self.check_filled(at, granules, value);
@@ -78,7 +78,7 @@ impl Context {
         (found != first).then_some((first, found))
     }
 
-    /// Checks both ends of each granule that a GPU can read: the GPU copies them to the host.
+    /// Checks both ends of each granule that a GPU can read. The GPU copies the bytes to the host.
     fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> TestResult {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {

@@ -258,7 +258,7 @@ impl Context {
         offset_by(at, granules * self.granule)
     }
 
-    /// Checks that a call is rejected with this HIP error and changes nothing.
+    /// Checks that a call is rejected with the error `expected` and changes nothing. Returns the library's error.
     pub fn expect_error<T: fmt::Debug>(
         &self,
         expected: HipError,
@@ -302,8 +302,8 @@ impl Context {
         self.expected_errors.borrow().clone()
     }
 
-    /// Checks that a call is [rejected](Self::expect_error) with `hipErrorInvalidValue` because of this
-    /// argument.
+    /// Checks that a call is [rejected](Self::expect_error) with `hipErrorInvalidValue`, and that the error names
+    /// `argument`.
     pub fn expect_invalid_argument<T: fmt::Debug>(
         &self,
         argument: Argument,

@@ -69,7 +69,7 @@ fn suite_with_error(suite: &str, test: &str, message: &str, description: &str) -
 }
 
 fn to_text(document: &quick_junit::Report) -> String {
-    // Writing to memory does not fail. If it did, the output would be the error, not a part of the report.
+    // Writing to memory does not fail. If writing failed, this function would return the error instead of the report.
     let text = document.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     });

@@ -126,7 +126,7 @@ impl Provenance {
         properties
     }
 
-    /// Returns the version of the interface of `/dev/kfd`, or the reason why it is unknown. Returns `None` on the
+    /// Returns the version of the interface of `/dev/kfd`, or why the version is unknown. Returns `None` on the
     /// simulation, which has no driver.
     #[must_use]
     pub fn kfd_version_text(&self) -> Option<String> {

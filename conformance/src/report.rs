@@ -21,8 +21,8 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. A note if a known failure passed, or if a case passed only after it was
-    /// repeated. Otherwise empty.
+    /// The failure, or why the case was skipped. A note if a known failure passed, or if a case passed only after it
+    /// was repeated. Otherwise empty.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
@@ -181,7 +181,7 @@ pub enum ReadError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is larger than a report can be. It may be a device file without an end.
+    /// The file is larger than a report can be, for example a device file without an end.
     #[error("{} is larger than {} MiB: not a report", path.display(), limit >> 20)]
     TooLarge {
         /// The file.

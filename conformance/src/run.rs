@@ -78,7 +78,7 @@ pub struct Progress<'a> {
     pub case: &'a CaseReport,
 }
 
-/// The detail of cases that were not run because too many others failed.
+/// The detail of cases that were not run because too many other cases failed.
 pub(crate) const STOPPED_AFTER_FAILURES: &str =
     "not tried: the run stopped after other cases failed";
 

@@ -56,8 +56,8 @@ fn cases_detect_single_failure() {
         ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
-        // Let a later call fail: the first calls may come from a case that only drops its objects, which reports no
-        // error.
+        // Let a later call fail. The first calls may come from a case that only drops its objects, and dropping reports
+        // no error.
         let calls: &[_] = if hsa_rocr::test::is_long() { &[7, 12] } else { &[7] };
         for &call in calls {
             let failed = failed_cases(FaultPlan::none().fail(function, call, status));

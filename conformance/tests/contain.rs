@@ -93,7 +93,7 @@ fn invalid_reply_fails_the_case() {
         }
         assert!(report.summary.passed > 5, "{zero}: only {} cases passed", report.summary.passed);
     };
-    // Run the checks at the same time, because most of them wait for a time limit.
+    // Run the checks at the same time, because most checks wait for a time limit.
     std::thread::scope(|scope| {
         for (zero, expected) in replies {
             scope.spawn(move || check(zero, expected));

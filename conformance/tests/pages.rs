@@ -1,5 +1,5 @@
-//! Generates `docs/calls.md` and checks it. The page describes HIP's calls; its sources are the library's
-//! documentation, the library's table of errors, and the conformance cases.
+//! Generates and checks the page `docs/calls.md`, which describes HIP's calls. The sources of the page are the
+//! library's documentation, the library's table of errors, and the conformance cases.
 
 mod peer;
 

@@ -1,5 +1,5 @@
-//! Checks that workarounds do not change results on runtimes that do not need them. Also tests the quirks
-//! that only AMD's runtime has.
+//! Checks that workarounds do not change results on runtimes that do not need the workarounds. Also tests quirks that
+//! only AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Generation};
@@ -22,8 +22,8 @@ fn all_quirks() -> Quirks {
     all_quirks
 }
 
-/// Checks that no case fails. Checks that every case has the same result with all workarounds as with only the
-/// workarounds for the runtime's version.
+/// Runs all cases twice: with all workarounds, and with only the workarounds for the runtime's version. Checks that no
+/// case fails, and that each case has the same result in the two runs.
 fn check_workarounds(runtime: &Runtime, setting: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };

@@ -151,7 +151,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {
         context.set_access(at, 2, &[context.host()], Access::None)?;
-        // If the range had lost addresses, a new reservation could get them.
+        // If the range had lost addresses, a new reservation could get these addresses.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),

@@ -99,8 +99,7 @@ pub(super) fn mmap<'a>(
     }
 }
 
-/// Writes bytes to each end of the memory (8 KiB, or the whole memory if it is smaller), and checks that `read` returns
-/// the same bytes.
+/// Writes up to 8 KiB to each end of the memory, and checks that `read` returns the written bytes.
 fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> TestResult {
     let size = memory.size();
     let part = size.min(8192);

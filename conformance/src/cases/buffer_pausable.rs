@@ -84,7 +84,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Tes
     }
 }
 
-/// Runs a case up to 50 times: again as long as it is skipped with [`LOST`].
+/// Runs a case. While the case is skipped with [`LOST`], runs the case again, up to 50 times in all.
 fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|result| *result != lost).unwrap_or(lost.clone())

@@ -1,4 +1,4 @@
-//! Ring buffers: memory mapped at several consecutive addresses, so that its beginning follows its end.
+//! Ring buffers: the same memory is mapped several times side by side, so that its beginning follows its end.
 
 use crate::Context;
 use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};

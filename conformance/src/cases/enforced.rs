@@ -177,7 +177,7 @@ fn check_removed(context: &Context, removal: Removal) -> TestResult {
 /// The number of parts of a handle. Each part is one granule, filled with the part's number.
 const PARTS: usize = 4;
 
-/// Maps every range of parts, and then single parts in another order, one of them twice.
+/// Maps every range of parts. Then maps single parts side by side in another order, and one part twice.
 fn maps_every_offset(context: &Context) -> TestResult {
     require_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());

@@ -245,8 +245,8 @@ fn grants_peer_after_owner(context: &Context) -> TestResult {
     context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking, because the
-/// library rejects an unsealed file before it calls the runtime.
+/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking: the library
+/// would reject an unsealed file without calling the runtime.
 fn create_plain_file(context: &Context) -> TestResult<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);

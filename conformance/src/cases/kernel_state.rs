@@ -180,7 +180,7 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// Returns a GPU's page table. Skips the case if it cannot be read.
+/// Returns a GPU's page table. Skips the case if the page table cannot be read.
 fn read_page_table(context: &Context, gpu: AgentId) -> TestResult<PageTable<'_>> {
     let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), index);

@@ -32,7 +32,7 @@ impl Hangs {
         self.0.values().any(|times| *times >= THRESHOLD)
     }
 
-    /// Returns whether the last native call is still running and its function is known to hang.
+    /// Returns whether the last native call is still running, in a function that is known to hang.
     pub fn is_known_to_hang(&self, last_call: Option<&str>) -> bool {
         let times = last_call.and_then(running_function).and_then(|function| self.0.get(function));
         times.is_some_and(|times| *times >= THRESHOLD)

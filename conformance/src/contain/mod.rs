@@ -8,8 +8,8 @@
 //!   └─────────────┘│       result        └────────────────────┘
 //! ```
 //!
-//! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
-//! runs many cases. After a crash or hang, the parent starts a new worker.
+//! [`run()`] starts a [worker](crate::worker), which calls [`serve`]. The worker usually runs the same program as the
+//! parent. A worker runs many cases. After a crash or hang, the parent starts a new worker.
 
 mod hangs;
 mod protocol;

@@ -90,7 +90,7 @@ pub enum NotRun {
     /// The worker cannot be started.
     #[error("cannot start the worker process")]
     System(#[from] io::Error),
-    /// No runtime was found, or it does not start.
+    /// No runtime was found, or the runtime does not start.
     #[error("{0}")]
     NoRuntime(String),
     /// The worker has rejected an argument.
@@ -251,7 +251,8 @@ impl Supervisor<'_> {
     }
 }
 
-/// Starts a worker. Returns the worker, a note about the runtime for display, and the runtime's description for reports.
+/// Starts a worker. Returns the worker, a note about the runtime for display, and the runtime's description for
+/// reports.
 fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,

@@ -33,7 +33,7 @@ fn yes_or_no(flag: bool) -> &'static str {
     if flag { "yes" } else { "no" }
 }
 
-/// Formats a size in bytes in the largest unit that makes it a whole number: `2 MiB`, `192 GiB`.
+/// Formats a size in bytes as a whole number of the largest possible unit: `2 MiB`, `192 GiB`.
 #[must_use]
 pub fn format_size(bytes: usize) -> String {
     let mut value = bytes;

@@ -229,8 +229,8 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
     description
 }
 
-/// Describes a runtime and its agents for a report of cases. With [`Options::page_tables`], opens a `Vmm` to find out
-/// which GPUs' page tables the library can control.
+/// Describes a runtime and its agents for a report of cases. If [`Options::page_tables`] is set, opens a `Vmm` to find
+/// out which GPUs' page tables the library can control.
 pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description {
     let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
     let mut description = describe_with(runtime, quirks);
@@ -340,8 +340,8 @@ fn describe_library(library: LoadedLibrary) -> LibraryDescription {
     }
 }
 
-/// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates nothing
-/// if `HSA_KFD` is `real`. If amdkfd is loaded, the kernel's list of devices contains it.
+/// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates
+/// nothing if `HSA_KFD` is `real`. If amdkfd is loaded, the kernel's list of devices contains the device `kfd`.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

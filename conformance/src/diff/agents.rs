@@ -12,7 +12,7 @@ pub(super) const AGENT: &str = "agent";
 pub struct AgentChange {
     /// The labels of the agents, such as `GPU 0`.
     pub agents: Vec<String>,
-    /// The difference. Its name is `agent` if the agent is in one report only.
+    /// The difference. If the agent is in one report only, the name of the difference is `agent`.
     #[serde(flatten)]
     pub change: Change,
 }
@@ -61,7 +61,7 @@ fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
         });
         let mut names: Vec<String> = Vec::new();
         let numbered = |(name, facts): (String, Vec<Fact>)| {
-            // Pools with the same name are matched by order.
+            // Number pools with the same name, so that the comparison matches them by their order.
             let earlier = names.iter().filter(|other| **other == name).count();
             names.push(name.clone());
             (if earlier == 0 { name } else { format!("{name} ({})", earlier + 1) }, facts)

@@ -1,7 +1,7 @@
 //! Compares two reports, of different runtimes, versions or machines.
 //!
 //! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
-//! durations of cases. [`sentences`](Diff::sentences) formats them as text.
+//! durations of cases. [`sentences`](Diff::sentences) formats the differences as text.
 
 mod agents;
 mod cases;
@@ -122,7 +122,7 @@ impl Diff {
     }
 }
 
-/// Returns the properties that both reports have, with different values.
+/// Returns the properties that both reports have and whose values differ.
 fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
     let pairs = a.iter().filter_map(|a| {
         let b = b.iter().find(|b| b.name == a.name)?;

@@ -150,7 +150,7 @@ fn timing_sentence(timing: &Timing) -> String {
     format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
 }
 
-/// Joins up to [`MAX_NAMES`] names with a separator, and adds the number of the others.
+/// Joins the first [`MAX_NAMES`] names with a separator, and adds the number of further names.
 fn join_names(names: &[String], separator: &str) -> String {
     let shown =
         names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(separator);

@@ -42,8 +42,8 @@ pub enum FailurePoint {
 }
 
 impl Failure {
-    /// Returns whether both failures are of the same kind. Differences must also have the same
-    /// description up to the first number or list.
+    /// Returns whether two failures have the same kind. Two differences must also have the same description up to the
+    /// first number or list.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind

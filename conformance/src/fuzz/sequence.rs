@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Sequence {
     /// The seed of the generator.
     pub seed: u64,
-    /// The number of the sequence. Together with the seed, it identifies the sequence.
+    /// The number of the sequence. Seed and number identify the sequence.
     pub number: u64,
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub struct Sequence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// A fault plan also counts the runtime calls of comparisons. To make the same calls fail again, keep this value.
+    /// A fault plan also counts the runtime calls of comparisons. With another value, other calls would fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
     /// The failure of the sequence when it was saved.

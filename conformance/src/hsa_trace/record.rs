@@ -480,7 +480,7 @@ mod tests {
         let recording = read(&text).unwrap();
         let lines: Vec<_> = recording.calls.iter().map(|it| (it.line, it.pending)).collect();
         assert_eq!(lines, [(3, false), (2, true)]);
-        // The call that returns gets the stack of its beginning.
+        // After the call has returned, its record has the stack of the line that was written when the call began.
         let recording = read(&(text + &FREE.replace(":3}", ":4}") + "\n")).unwrap();
         let lines: Vec<_> =
             recording.calls.iter().map(|it| (it.line, it.pending, it.stack.len())).collect();

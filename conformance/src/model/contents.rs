@@ -1,4 +1,4 @@
-//! The contents of memory, as far as they are known.
+//! The contents of memory, of which some bytes can be unknown.
 
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //! possible.
 //!
 //! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. Each
-//! call is checked against all of its rules, and changes the state only if it breaks no rule. The model
-//! therefore knows *all* errors of a call; the library may return any of them.
+//! call is checked against all of its rules. A call that breaks a rule does not change the state. The model
+//! therefore knows *all* errors of a call; the library may return any of these errors.
 //!
 //! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library except
 //! the types of its interface. The documents leave some results to the runtime, such as the address of a reservation.
@@ -111,7 +111,7 @@ impl Mapping {
     }
 }
 
-/// Returns the range unless it starts at null, is empty or exceeds the address space.
+/// Returns the range. Returns `None` if the range starts at null, is empty or exceeds the address space.
 fn range(address: usize, size: usize) -> Option<Range<usize>> {
     let end = address.checked_add(size)?;
     (address != 0 && size != 0).then_some(address..end)

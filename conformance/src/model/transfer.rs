@@ -156,8 +156,8 @@ fn contents(parts: &[Part]) -> Contents {
     all
 }
 
-/// Calls `store` for each part, with the part's memory, the offsets of the part in the memory, and the offsets of the
-/// part in the whole range.
+/// Calls `store` for each part. The arguments are the part's memory, the part's offsets in the memory, and the part's
+/// offsets in the whole range.
 fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {

@@ -1,6 +1,6 @@
 //! Generates operations from bytes.
 //!
-//! Most operations are valid, or invalid in one argument. A byte of 0 always selects the most frequent value, so that
+//! Most operations are valid, or invalid in one argument. A byte of 0 always selects the simplest value, so that
 //! smaller bytes generate simpler operations.
 
 use super::choices::Choices;

@@ -35,7 +35,7 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// A request to the peer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Allocate memory on the first GPU, write a text to its beginning, and export it.
+    /// Allocate memory on the first GPU, write a text to the beginning of the memory, and export the memory.
     Export { size: usize, text: String },
     /// Read the beginning of the memory.
     Read { count: usize },
@@ -146,7 +146,7 @@ impl Peer {
         }
     }
 
-    /// Kills the peer before it can release its resources.
+    /// Kills the peer, which cannot release its resources then.
     pub fn kill(mut self) {
         self.worker.kill();
     }

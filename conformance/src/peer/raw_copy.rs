@@ -34,8 +34,8 @@ pub(super) struct RawCopies {
 
 /// Records the first fault. Returns success, so that the runtime does not abort the process.
 unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
-    // SAFETY: the runtime passes a valid event. The union's field `memory_fault` is read only if the event has this
-    // type.
+    // SAFETY: the runtime passes a valid event. The union's field `memory_fault` is read only if the event is a memory
+    // fault.
     unsafe {
         if (*event).event_type == HSA_AMD_GPU_MEMORY_FAULT_EVENT {
             let _ = FAULT.set((*event).__bindgen_anon_1.memory_fault.virtual_address);
@@ -52,7 +52,7 @@ impl RawCopies {
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",
         )?;
-        // SAFETY: `record_fault` reads only the event that the runtime passes. It ignores the data pointer, which is
+        // SAFETY: `record_fault` reads only the event that the runtime passes, and ignores the data pointer, which is
         // null.
         check_status("hsa_amd_register_system_event_handler", unsafe {
             register(Some(record_fault), null_mut())

@@ -4,10 +4,10 @@ use super::{Reply, Request, gpu_access, stop};
 use crate::worker::{NotAWorker, connect_to_parent};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
-/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent asks it to stop the
-/// runtime, sends no more requests, or exits.
+/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)). Returns when the parent has requested
+/// to stop the runtime, sends no more requests, or has exited.
 ///
-/// `open` returns the runtime, or the reason for its failure.
+/// `open` returns the runtime, or the reason why the runtime did not start.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.

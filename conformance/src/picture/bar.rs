@@ -13,7 +13,7 @@ pub(super) const LANE: f64 = 7.0;
 const SHORTENED_WIDTH: f64 = 84.0;
 /// The minimum width of a part that is not shortened, if there is enough space.
 const MIN_WIDTH: f64 = 5.0;
-/// A hole is shortened if it is larger than this multiple of the total size of all mappings.
+/// A hole is shortened if it is larger than the total size of all mappings, multiplied by this factor.
 const LONG_HOLE: usize = 8;
 
 /// A left edge and a width.
@@ -98,7 +98,7 @@ impl Bar {
         Self { parts }
     }
 
-    /// Returns the span of each part and the access to it.
+    /// Returns the span of each part, and the agents' access to the part.
     pub fn spans(&self) -> impl Iterator<Item = (Span, &[AccessEntry])> {
         self.parts.iter().map(|part| (part.span, &*part.access))
     }

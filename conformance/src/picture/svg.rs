@@ -118,7 +118,7 @@ impl Svg {
 /// Ignores the result of writing to a `Vec`, which does not fail.
 fn ignore<T>(_: io::Result<T>) {}
 
-/// Replaces characters that XML cannot contain. Names of reservations and memory can contain them.
+/// Replaces characters that XML cannot contain, but names of reservations and memory can.
 fn replace_invalid(text: &str) -> String {
     let is_invalid =
         |it: char| it != '\n' && it.is_control() || matches!(it, '\u{fffe}' | '\u{ffff}');

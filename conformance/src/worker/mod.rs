@@ -11,7 +11,7 @@
 //!
 //! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
 //! [`connect_to_parent`]. Requests and messages are JSON values of any types, one per line. A socket, which is the
-//! worker's standard input, carries the requests and the messages, so that a runtime's output does not mix with them.
+//! worker's standard input, carries requests and messages. A runtime's output therefore does not mix with messages.
 //!
 //! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group, so that
 //! [`Worker`] can kill all processes that the worker has started. [`End`] describes how a worker ended. [`LastCall`]

@@ -41,7 +41,7 @@ pub fn connect_to_parent() -> Result<(Requests, Messages), NotAWorker> {
     Ok((Requests(BufReader::new(socket.try_clone()?)), Messages(Mutex::new(socket))))
 }
 
-/// Returns the parent's process ID, and the number of its descriptor of the [`LastCall`] page.
+/// Returns the parent's process ID, and the number of the parent's descriptor of the [`LastCall`] page.
 ///
 /// [`LastCall`]: super::LastCall
 pub(super) fn parent_ids() -> io::Result<(i32, i32)> {

@@ -115,7 +115,7 @@ impl Worker {
 
     /// Ends the requests: the worker reads the end of its input.
     pub fn close_requests(&self) {
-        // This fails only if the worker has exited.
+        // The call fails only if the worker has exited.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 

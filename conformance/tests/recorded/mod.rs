@@ -1,6 +1,6 @@
 //! Calls that were recorded on another vendor's GPUs, made with this library.
 //!
-//! Each call has its own fixture, so that it does not depend on earlier calls.
+//! Each call has its own fixture, so that a call does not depend on earlier calls.
 
 pub mod absent;
 pub mod access;

@@ -59,7 +59,8 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
     }
 }
 
-/// Locked while a test runs. Tests count the descriptors of the process, so only one test may run at a time.
+/// A test locks this mutex while it runs. Tests count the descriptors of the process, so only one test may run at a
+/// time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs `cases` sequences, or as many as `PROPTEST_CASES` says, with the seed `PROPTEST_RNG_SEED` or a random seed.

@@ -76,7 +76,7 @@ impl<'a> State<'a> {
         before.into_iter().chain(inside).map(|(_, mapping)| mapping)
     }
 
-    /// Returns the reservation that contains an address: its start and size.
+    /// Returns the start and the size of the reservation that contains an address.
     pub(super) fn reservation(&self, address: u64) -> Option<(u64, u64)> {
         let (start, reservation) = self.reservations.range(..=address).next_back()?;
         (address - start < reservation.size).then_some((*start, reservation.size))

@@ -11,8 +11,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on which library and model agree. The value is `None` or `false` if both rejected the call, or
-/// if a planned fault made the call fail.
+/// The result of a call on which library and model agree. The value is `None` or `false` if library and model rejected
+/// the call, or if a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
 pub(super) enum ImportedDescriptor<'a> {

@@ -27,8 +27,8 @@ pub enum Difference {
         /// The library's state.
         found: String,
     },
-    /// A resource of the process has changed. A loaded library may allocate a resource at its first use
-    /// and keep it, so only a change in every run is a leak.
+    /// A resource of the process has changed. A loaded library may allocate a resource when the library is first used,
+    /// and keep the resource. Therefore, only a change in every run is a leak.
     #[error("{what}: expected {expected}, found {found}")]
     Retained {
         /// The compared value.

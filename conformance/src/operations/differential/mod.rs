@@ -30,7 +30,7 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
 
-/// Runs the same operations on the library and on the model, and compares them.
+/// Runs the same operations on the library and on the model, and compares library and model.
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
 /// address space and GPUs' page tables. It also covers the runtime's usage on the simulation, and the number of open
@@ -134,8 +134,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Performs an operation on library and model, and compares them. Returns `false` if both rejected the
-    /// operation, or if a planned fault made it fail.
+    /// Performs an operation on library and model, and compares library and model. Returns `false` if library and model
+    /// rejected the operation, or if a planned fault made the operation fail.
     ///
     /// # Errors
     /// Returns the first difference. The test cannot continue after a difference.
@@ -158,9 +158,10 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. A rejected operation may leave descriptors of the simulation open:
-    /// if faults are planned, or if mappings can have an offset, because such a mapping can fail after the library has
-    /// exported the memory. In these two cases, the count excludes the simulation's descriptors.
+    /// Counts the open descriptors of this process. With planned faults, a rejected operation may leave descriptors of
+    /// the simulation open. The same happens if a mapping at an offset fails after the library has exported the memory.
+    /// Therefore, if faults are planned or mappings can have an offset, the count excludes the simulation's
+    /// descriptors.
     fn descriptors(&self) -> Option<usize> {
         let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
         let kept = self.runtime.simulation().filter(|_| may_keep);

@@ -9,8 +9,8 @@ use hsa_vmm::Access;
 const PAGE_BYTES: u64 = 4096;
 
 impl DifferentialTest {
-    /// Compares each GPU's page table with the model, at the first and the last byte of each mapping and at the start
-    /// of each unmapped granule. Skips a page table that cannot be read.
+    /// Compares each GPU's page table with the model. Compares the entries of the first and the last byte of each
+    /// mapping, and of the first byte of each unmapped granule. Skips a page table that cannot be read.
     pub(super) fn compare_page_tables(&self) -> Result<(), Difference> {
         for (gpu, agent) in self.model.machine().gpus().enumerate() {
             let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
@@ -50,7 +50,7 @@ impl DifferentialTest {
             let expected = (access >= Access::Read, access == Access::ReadWrite);
             return found == expected && (access == Access::None || offset_matches);
         }
-        // Without enforcement, a GPU keeps its entry when its access is set to none.
+        // If permissions are not enforced, the page table keeps the entry when the GPU's access is set to none.
         let is_granted = access != Access::None;
         let may_exist = is_granted || mapping.granted[agent];
         offset_matches && if entry.is_some() { may_exist } else { !is_granted }

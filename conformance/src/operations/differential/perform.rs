@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 impl DifferentialTest {
-    /// Performs an operation on library and model. Returns whether it succeeded.
+    /// Performs an operation on library and model. Returns whether the operation succeeded.
     pub(super) fn perform(&mut self, operation: &Operation) -> CallResult<bool> {
         match *operation {
             Operation::Reserve { size, alignment, hint, flags } => {
