@@ -129,7 +129,7 @@ impl From<std::io::Error> for NotPassed {
     }
 }
 
-/// Fails the case unless a condition holds.
+/// Fails the case if a condition does not hold.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
@@ -138,7 +138,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless the found value equals the expected value.
+/// Fails the case if the found value differs from the expected value.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         match (&$found, &$expected) {
@@ -151,7 +151,7 @@ macro_rules! ensure_eq {
     };
 }
 
-/// Fails the case unless the found bytes equal the expected bytes.
+/// Fails the case if the found bytes differ from the expected bytes.
 macro_rules! ensure_bytes {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         if let Some(difference) = $crate::hexdump::difference(&$expected[..], &$found[..]) {

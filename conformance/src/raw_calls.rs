@@ -82,7 +82,7 @@ pub(crate) fn require_function<F>(function: Option<F>, name: &str) -> Result<F, 
     function.ok_or_else(|| format!("the runtime has no {name}"))
 }
 
-/// Returns an error unless `status` is success. `call` is the function's name.
+/// Returns an error if `status` is not success. `call` is the function's name.
 pub(crate) fn check_status(call: &str, status: hsa_status_t) -> Result<(), String> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),

@@ -99,7 +99,7 @@ enum User {
     Importer,
 }
 
-/// Skips the case unless GPUs' permissions are enforced.
+/// Skips the case if the library does not enforce GPUs' permissions.
 fn require_enforcement(context: &Context) -> TestResult {
     if context.vmm().enforcement(context.gpu()) == Some(Enforcement::Enforced) {
         return Ok(());

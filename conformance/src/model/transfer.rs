@@ -114,8 +114,8 @@ impl Model {
         }
     }
 
-    /// Returns the parts of a range, by mapping. Fails with `reason` unless the range is in one reservation
-    /// and completely mapped.
+    /// Returns the parts of a range, one for each mapping. Fails with `reason` if a part of the range is not mapped, or
+    /// if the range extends past one reservation.
     fn parts(&self, reason: Reason, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
         let Some(target) = range(address, size).filter(|target| self.is_in_one_reservation(target))
         else {

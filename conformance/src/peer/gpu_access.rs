@@ -112,14 +112,14 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     Ok(Reply::Accessed(AccessResult::Completed))
 }
 
-/// Fails unless a mapping is filled with a number.
+/// Fails if a mapping is not filled with a number.
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
     mapping.copy_to_host(gpu.id(), &mut found, 0)?;
     expect_equal(&found, number, gpu)
 }
 
-/// Fails unless `found`, which a GPU has copied, contains only repetitions of `number`.
+/// Fails if `found`, which a GPU has copied, does not consist of repetitions of `number`.
 fn expect_equal(found: &[u8], number: u32, gpu: &Agent) -> Result<(), Reply> {
     match difference(&repeat_number(number, found.len()), found) {
         None => Ok(()),

@@ -8,8 +8,8 @@ use std::fmt;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Rule {
-    /// CUDA unmaps a range with holes unless the range splits a mapping. HIP requires adjacent whole
-    /// mappings, so the replay unmaps the mappings of the range one by one.
+    /// CUDA unmaps a range with holes, if the range splits no mapping. HIP requires adjacent whole mappings, so the
+    /// replay unmaps the mappings of the range one by one.
     UnmapOverHoles,
     /// CUDA maps only whole handles, and returns `NOT_SUPPORTED` for a part of a handle. HIP supports mapping the
     /// beginning of a handle, so the replay skips these calls. If the library controls page tables, it also maps parts

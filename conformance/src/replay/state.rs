@@ -220,7 +220,7 @@ impl State {
         ReplayOutcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
-    /// Unmaps the mappings in a range with holes, unless the range splits a mapping.
+    /// Unmaps the mappings in a range with holes. A range that splits a mapping is a divergence.
     fn unmap_over_holes(
         &self,
         r: u32,

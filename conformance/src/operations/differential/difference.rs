@@ -43,7 +43,7 @@ pub enum Difference {
     RuleViolation(String),
 }
 
-/// Returns a difference unless both values are equal.
+/// Returns a difference if the values are not equal.
 pub(super) fn expect_equal<T: PartialEq + Describe>(
     what: impl std::fmt::Display,
     expected: &T,

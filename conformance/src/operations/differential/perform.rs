@@ -99,7 +99,7 @@ impl DifferentialTest {
             (Extent::TooMuch, Ok(handle_size)) => size = handle_size + self.granule(),
             _ => return (address, size),
         }
-        if let (Region::Gap(index, _), true) = (span.region, span.is_not_shifted()) {
+        if let (Region::Gap(index, _), false) = (span.region, span.is_shifted()) {
             address = self.gap(index, size);
         }
         (address, size)
