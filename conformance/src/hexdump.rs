@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_memory_counts_as_half() {
+    fn half_filled_memory_differs_in_half_of_words() {
         // Three of four bytes of the number are zero, as in memory that was not written.
         let expected = 0xc100_u32.to_le_bytes().repeat(32);
         let mut found = expected.clone();

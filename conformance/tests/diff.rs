@@ -226,7 +226,7 @@ fn diff_ignores_numbers_in_details() {
 }
 
 #[test]
-fn diff_reports_cases_of_one_report() {
+fn diff_reports_cases_only_in_one_report() {
     let complete = report();
     let mut shortened = complete.clone();
     let removed = shortened.cases.remove(0).name;

@@ -28,7 +28,7 @@ fn cited_rows(source: &str) -> BTreeSet<u32> {
 }
 
 #[test]
-fn table_has_unique_rows() {
+fn rows_are_numbered_from_1_to_72() {
     let numbers: Vec<_> = ROWS.iter().map(|row| row.number).collect();
     assert_eq!(numbers, (1..=72).collect::<Vec<_>>());
 }
@@ -67,7 +67,7 @@ fn rows_name_the_cases_that_cite_them() {
 }
 
 #[test]
-fn rows_without_case_are_listed() {
+fn only_three_rows_have_no_case() {
     let rows_with_cases = rows_with_cases();
     let others: Vec<_> = (1..=72).filter(|number| !rows_with_cases.contains(number)).collect();
     // The library's types lack the values of two rows, and one row needs a fork; see docs/conformance.md.

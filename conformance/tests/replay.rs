@@ -169,7 +169,7 @@ fn replay_finds_changed_handle() {
 }
 
 #[test]
-fn rules_excuse_only_their_divergence() {
+fn rules_excuse_only_declared_differences() {
     // The rule about holes does not excuse an unmap that splits a mapping.
     let trace_of = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected() {
+    fn recording_rejects_other_files() {
         for text in ["", "{}\n", "{\"format\":\"x\",\"version\":1,\"pid\":1,\"agents\":[]}\n"] {
             assert_eq!(read(text).unwrap_err().line(), Some(1), "{text}");
         }
