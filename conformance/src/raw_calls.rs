@@ -16,7 +16,7 @@ pub(crate) struct RawCalls {
 
 impl RawCalls {
     /// Finds the functions of a runtime.
-    pub fn on(runtime: &Runtime) -> Result<Self, String> {
+    pub fn of_runtime(runtime: &Runtime) -> Result<Self, String> {
         match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => Ok(Self { core: simulation.table().core, _library: None }),
             (None, Some(path)) => {

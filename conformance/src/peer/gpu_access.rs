@@ -53,7 +53,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
         return Err(Reply::Failed("there are fewer GPUs than in the first process".to_owned()));
     };
     let vmm = Vmm::open_with(runtime, VmmOptions::new().with_page_tables(true))?;
-    let raw = RawCopies::on(runtime).map_err(Reply::Failed)?;
+    let raw = RawCopies::of_runtime(runtime).map_err(Reply::Failed)?;
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 

@@ -46,8 +46,8 @@ unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void)
 
 impl RawCopies {
     /// Finds the functions of a runtime, and registers a handler of GPU faults.
-    pub fn on(runtime: &Runtime) -> Result<Self, String> {
-        let raw = RawCalls::on(runtime)?;
+    pub fn of_runtime(runtime: &Runtime) -> Result<Self, String> {
+        let raw = RawCalls::of_runtime(runtime)?;
         let register = require_function(
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",

@@ -12,7 +12,7 @@ const SIZE: usize = 64 << 10;
 
 /// Copies with each GPU, so that the runtime has queues and events, and stops the runtime.
 pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
-    let raw = RawCalls::on(&runtime).map_err(Reply::Failed)?;
+    let raw = RawCalls::of_runtime(&runtime).map_err(Reply::Failed)?;
     for gpu in runtime.gpus() {
         let source = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;
         let destination = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;
