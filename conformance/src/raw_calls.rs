@@ -35,7 +35,7 @@ impl RawCalls {
     /// The `4 * count` bytes from `address` on are pool memory of this process, and nothing else uses them.
     pub unsafe fn fill(&self, address: Address, value: u32, count: usize) -> Result<(), String> {
         let fill = require_function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
-        let status = logged("hsa_amd_memory_fill", || {
+        let status = log_call("hsa_amd_memory_fill", || {
             // SAFETY: the caller guarantees this function's requirements.
             unsafe { fill(without_provenance_mut(address.get()), value, count) }
         });
@@ -50,7 +50,7 @@ impl RawCalls {
         let shut_down = self.core.hsa_shut_down;
         for stops in 0..MAX_STOPS {
             // SAFETY: the caller guarantees this function's requirements.
-            match logged("hsa_shut_down", || unsafe { shut_down() }) {
+            match log_call("hsa_shut_down", || unsafe { shut_down() }) {
                 HSA_STATUS_SUCCESS => {}
                 HSA_STATUS_ERROR_NOT_INITIALIZED if stops > 0 => return Ok(()),
                 status => return check_status("hsa_shut_down", status),
@@ -65,7 +65,7 @@ const MAX_STOPS: usize = 8;
 
 /// Makes a call, and logs it in the form of the library's own log. The parent process can then name the last call of a
 /// worker that crashed or hung.
-fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
+fn log_call(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);
     let status = call();
     tracing::trace!(target: "hsa_vmm::native", call = name, status = %format_args!("{status:#x}"));
