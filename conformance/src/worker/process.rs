@@ -126,7 +126,7 @@ impl Worker {
         loop {
             if let Some(line) = self.take_line() {
                 return serde_json::from_slice(&line)
-                    .map_or_else(|_| invalid(&line), Received::Message);
+                    .map_or_else(|_| invalid_message(&line), Received::Message);
             }
             let remaining = limit.saturating_sub(begun.elapsed());
             if self.closed {
@@ -285,7 +285,7 @@ fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
     Ok((offset + bytes.len() as u64, bytes))
 }
 
-fn invalid<A>(line: &[u8]) -> Received<A> {
+fn invalid_message<A>(line: &[u8]) -> Received<A> {
     let shown = line.get(..SHOWN_BYTES).unwrap_or(line);
     Received::Invalid(String::from_utf8_lossy(shown).trim().to_owned())
 }
