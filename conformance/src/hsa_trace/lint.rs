@@ -197,8 +197,8 @@ fn check_call<'a>(
             {
                 let message = format!(
                     "the range {} is a part of the reservation {}",
-                    range(address, size),
-                    range(start, length)
+                    format_range(address, size),
+                    format_range(start, length)
                 );
                 add(Mistake::RangeCut, message);
             }
@@ -243,7 +243,7 @@ fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
         && state.reservation(first) == Some((first, size.saturating_mul(2)))
 }
 
-fn range(address: u64, size: u64) -> String {
+fn format_range(address: u64, size: u64) -> String {
     format!("{address:#x}..{:#x}", address.saturating_add(size))
 }
 
@@ -298,8 +298,8 @@ fn check_whole_mappings(
     if let Some(mapping) = cut {
         let message = format!(
             "the range {} splits the mapping {} of line {}",
-            range(address, size),
-            range(mapping.start, mapping.size),
+            format_range(address, size),
+            format_range(mapping.start, mapping.size),
             mapping.created_by.line
         );
         add(Mistake::RangeCut, message);
