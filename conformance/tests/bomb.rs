@@ -76,7 +76,7 @@ fn reader_bounds_blank_lines() {
 #[test]
 fn reader_bounds_memory_of_many_elements() {
     let _lock = lock_tests();
-    // A line of the maximum length. Its array elements use more memory for each byte of text than other JSON.
+    // The line has the maximum length. Short array elements use more memory for each byte of text than other JSON.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
     let length = 8 * MIB - head.len() - tail.len() - 16;

@@ -138,7 +138,8 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
     let inside = AddressRef::Block { block: 0, offset: 0x800 };
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
-    // The descriptor comes from another process. The import, the mapping of the imported memory and its unmap are skipped.
+    // The imported descriptor comes from another process. Therefore, the import, the mapping of the imported memory and
+    // the unmap of this mapping are skipped.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
     assert_eq!(actions[9], Err(Skipped::Contents));
     assert_eq!(plan.steps[9].line, 11);

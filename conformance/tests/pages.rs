@@ -105,7 +105,7 @@ fn error_rows() -> Vec<String> {
     rows.map(|row| format!("| {row}")).collect()
 }
 
-/// Returns the name of each case, and the different errors that its calls returned.
+/// Returns the name of each case, and the different errors that the case's calls returned.
 fn rejections(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_generation(Generation::B))
         .expect("the simulation starts");

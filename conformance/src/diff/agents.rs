@@ -26,7 +26,7 @@ struct AgentFacts {
     parts: Vec<(String, Vec<Fact>)>,
 }
 
-/// Returns the differences of the agents, in the order of report A.
+/// Returns the differences of the agents, in the order of report A. Agents that only report B has come last.
 pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<AgentChange> {
     let (a, b) = (facts_of(a), facts_of(b));
     let mut differences: Vec<AgentChange> = Vec::new();

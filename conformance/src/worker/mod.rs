@@ -28,6 +28,6 @@ pub use last_call::LastCall;
 pub use parent::{Messages, NotAWorker, Requests, connect_to_parent};
 pub use process::{Output, Received, Worker, wait_for_any};
 
-/// The environment variable that the parent sets. Its value is the parent's process ID, a colon, and the
+/// The environment variable that the parent sets. The variable's value is the parent's process ID, a colon, and the
 /// number of the parent's descriptor of the [`LastCall`] page.
 const WORKS_FOR: &str = "HSA_VMM_WORKS_FOR";

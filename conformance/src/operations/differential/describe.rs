@@ -47,7 +47,7 @@ describe! {
     (): |()| "success".to_owned();
     bool: Self::to_string;
     usize: |&number| (number as u64).describe();
-    // Small numbers are counts, and large ones are sizes and addresses.
+    // Numbers below 1000 are counts. Larger numbers are sizes and addresses.
     u64: |&number| if number < 1000 { number.to_string() } else { format!("{number:#x}") };
     Address: |address| format!("{:#x}", address.get());
     Range<usize>: |range| format!("{:#x}..{:#x}", range.start, range.end);
