@@ -80,7 +80,7 @@ pub enum Status {
     Pass,
     /// An expectation was not met, or the worker crashed or hung.
     Fail,
-    /// Not run; the detail names the missing requirement.
+    /// Not run. The detail names the missing requirement.
     Skip,
     /// Failed as listed for this runtime in [`KnownFailures`](crate::KnownFailures).
     Known,

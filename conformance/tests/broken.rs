@@ -4,7 +4,7 @@ use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::{Options, Status, run};
 
-/// `HSA_STATUS_ERROR`; the following constants are `HSA_STATUS_ERROR_…`.
+/// `HSA_STATUS_ERROR`. The names of the following constants lack the prefix `HSA_STATUS_ERROR_`.
 const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;

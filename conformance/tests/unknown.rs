@@ -37,8 +37,8 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// probes.
 fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk. A runtime can have this quirk even
-    // if the probe does not find the quirk.
+    // The list of probes contains the probe for `peer_after_owner_fails` only if the probe has found this quirk. A
+    // runtime can have this quirk even if the probe does not find the quirk.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected =
         probed.filter(|it| it.name != "peer_after_owner_fails" || expected_quirks.has(it));

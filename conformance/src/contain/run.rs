@@ -107,7 +107,8 @@ pub enum NotRun {
 /// The run ends after this number of consecutive starts has failed.
 const MAX_FAILED_STARTS: usize = 3;
 
-/// The run ends after this number of consecutive cases has hung. Skipped cases between them do not change the count.
+/// The run ends after this number of consecutive hangs of cases. A skipped case between two hangs does not change the
+/// count.
 const MAX_CONSECUTIVE_HANGS: usize = 8;
 
 /// The maximum number of lines of a case's output in a report. The last lines are kept.

@@ -25,7 +25,7 @@ pub struct Description {
 
 /// A runtime's properties, and the workarounds of `hsa_vmm` for the runtime.
 ///
-/// A property is `None` if the version that wrote the report did not record it.
+/// A property is `None` if the version of `hsa-vmm` that wrote the report did not record the property.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.

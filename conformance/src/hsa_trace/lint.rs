@@ -220,8 +220,8 @@ fn check_call<'a>(
     }
 }
 
-/// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
-/// (`hsa_vmm::vmm::Probing`). The probe deliberately grants access to the owner first.
+/// Returns whether a call belongs to the probe of `hsa_vmm` (`hsa_vmm::vmm::Probing`). `hsa_vmm` probes the runtime
+/// when a `Vmm` is opened. The probe deliberately grants access to the owner first.
 ///
 /// The probe maps the same memory twice, at adjacent addresses that fill a reservation. The probe then queries a GPU's
 /// access to the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.

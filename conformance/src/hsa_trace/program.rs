@@ -16,8 +16,8 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     let names = Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
     let functions = names.map(|name| format!("extern __typeof__(*({name}_fn)0) {name};\n"));
     let declarations = C_HEADER.to_owned() + "\n" + &functions.collect::<String>();
-    // A name with `*/` would end the comment; Unicode's direction marks would display the
-    // code after the name in another order.
+    // The name is in a comment. A name with `*/` would end the comment. After Unicode's direction marks, editors would
+    // display the code in another order.
     let is_direction_mark = |it: char| matches!(it, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let program = recording.header.program.chars();
     let name: String = program.filter(|&it| !it.is_control() && !is_direction_mark(it)).collect();

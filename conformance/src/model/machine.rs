@@ -76,7 +76,7 @@ impl Machine {
         self.indexes(false)
     }
 
-    /// Returns the indexes of the CPUs if `cpus` is true, otherwise the indexes of all other agents.
+    /// Returns the indexes of the CPUs (`cpus` is true) or of all other agents (`cpus` is false).
     fn indexes(&self, cpus: bool) -> impl Iterator<Item = usize> {
         let agents = self.agents.iter().enumerate();
         agents.filter(move |(_, agent)| agent.is_cpu == cpus).map(|(index, _)| index)

@@ -1,9 +1,9 @@
 //! The reference model: virtual memory management as the documents define it, implemented as simply as
 //! possible.
 //!
-//! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. Each
-//! call is checked against all of its rules. A call that breaks a rule does not change the state. The model
-//! therefore knows *all* errors of a call; the library may return any of these errors.
+//! Reservations, handles and mappings are lists that the model searches linearly. Memory is a vector of bytes. The
+//! model checks each call against all of the call's rules. A call that breaks a rule does not change the state. The
+//! model therefore knows *all* errors of a call. The library may return any of these errors.
 //!
 //! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library except
 //! the types of its interface. The documents leave some results to the runtime, such as the address of a reservation.

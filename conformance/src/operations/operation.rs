@@ -99,6 +99,6 @@ pub enum Descriptor {
     Null,
     /// A socket.
     Socket,
-    /// A regular file; `/dev/null` on runtimes that would accept a file as memory.
+    /// A regular file. On runtimes that would accept a file as memory, `/dev/null` instead.
     File,
 }

@@ -24,7 +24,7 @@ pub(crate) struct GpuAccess {
     pub granted: u32,
     /// The call that then removes the access; `None` if no call removes the access.
     pub removed_by: Option<Removal>,
-    /// Whether the GPU writes; otherwise, it reads.
+    /// Whether the GPU writes (true) or reads (false).
     pub writes: bool,
     /// The ticket for memory that another process offers; `None` for new memory.
     pub ticket: Option<String>,

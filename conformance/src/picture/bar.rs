@@ -13,7 +13,7 @@ pub(super) const LANE: f64 = 7.0;
 const SHORTENED_WIDTH: f64 = 84.0;
 /// The minimum width of a part that is not shortened, if there is enough space.
 const MIN_WIDTH: f64 = 5.0;
-/// A hole is shortened if it is larger than the total size of all mappings, multiplied by this factor.
+/// A hole is shortened if the hole is this many times as large as all mappings together.
 const LONG_HOLE: usize = 8;
 
 /// A left edge and a width.
@@ -76,7 +76,7 @@ impl Bar {
         Self::of_parts(memory.iter().map(part).collect())
     }
 
-    /// Computes the spans. Shortened holes have a fixed width; the width of other parts grows with their
+    /// Computes the spans. Shortened holes have a fixed width. The width of every other part grows with the part's
     /// size.
     fn of_parts(mut parts: Vec<Part>) -> Self {
         let holes = parts.iter().filter(|part| part.is_shortened).count();

@@ -113,7 +113,7 @@ impl Worker {
         let _ = self.socket.write_all(&line);
     }
 
-    /// Ends the requests: the worker reads the end of its input.
+    /// Closes the requests, so that the worker reads the end of its input.
     pub fn close_requests(&self) {
         // The call fails only if the worker has exited.
         let _ = self.socket.shutdown(Shutdown::Write);
@@ -192,8 +192,8 @@ impl Worker {
         end.or(too_long).map(|end| self.buffer.drain(..=end).collect())
     }
 
-    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file. Discards the
-    /// captured output if it is too long.
+    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file. Discards captured
+    /// output that is too long.
     fn read(&mut self, wait: Duration) -> bool {
         wait_for(&mut [PollFd::new(&self.socket, PollFlags::IN)], wait);
         let mut bytes = [0; 1 << 14];

@@ -64,7 +64,8 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs `cases` sequences, or as many as `PROPTEST_CASES` says, with the seed `PROPTEST_RNG_SEED` or a random seed.
-/// First runs the sequences in `tests/regressions/NAME.jsonl`. Shrinks a failing sequence, and saves it in this file.
+/// First runs the saved sequences in `tests/regressions/NAME.jsonl`. Shrinks a failing sequence, and adds the shrunk
+/// sequence to this file.
 pub fn run<S: Setup>(name: &str, cases: u32) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     for Regression { setup, operations } in regressions::load::<S>(name) {

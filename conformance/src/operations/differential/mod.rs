@@ -33,8 +33,8 @@ use window::Window;
 /// Runs the same operations on the library and on the model, and compares library and model.
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
-/// address space and GPUs' page tables. It also covers the runtime's usage on the simulation, and the number of open
-/// file descriptors, so no other thread may open or close descriptors.
+/// address space and GPUs' page tables. On the simulation, the comparison also covers the runtime's usage. The
+/// comparison includes the number of open file descriptors, so no other thread may open or close descriptors.
 ///
 /// With [`Comparisons::EachOperation`], the test makes a complete comparison after each operation. With
 /// [`Comparisons::Every`], the test makes a complete comparison after several operations and at the end, and compares
