@@ -39,19 +39,19 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// Memory or an IPC handle of another process.
+    /// The call uses memory or an IPC handle of another process.
     #[error("uses memory of another process")]
     OtherProcess,
-    /// An export of pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or the release of the dma-buf.
+    /// The call exports pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or closes the dma-buf.
     #[error("exports pool memory as a dma-buf, or closes the dma-buf")]
     Dmabuf,
     /// The program crashed in the call, or ended before the call returned.
     #[error("has not returned")]
     NotReturned,
-    /// A copy or a fill: recordings do not contain the contents of memory.
+    /// The call copies or fills memory. Recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
     Contents,
-    /// An address that no recorded call has returned.
+    /// The call uses an address that no recorded call has returned.
     #[error("uses an address that no recorded call has returned")]
     UnknownAddress,
 }

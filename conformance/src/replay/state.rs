@@ -24,7 +24,7 @@ pub(super) enum ReplayOutcome {
     Divergent { got: String, why: String },
 }
 
-/// The result of a call of the library: its name in traces, and the message.
+/// The result of a library call: the result's name in traces, and the error's message.
 struct LibraryResult {
     name: &'static str,
     message: String,

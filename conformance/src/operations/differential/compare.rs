@@ -80,7 +80,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads every mapping that this process can read, and compares the contents.
+    /// Reads every mapping that this process can read, except the window, and compares the contents.
     fn compare_by_cpu(&self) -> Result<(), Difference> {
         for mapping in self.mappings_except_window() {
             if self.model.cpu_access(&mapping) >= Access::Read {
