@@ -76,11 +76,11 @@ impl fmt::Debug for Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As expected.
+    /// All expectations were met.
     Pass,
-    /// Not as expected.
+    /// An expectation was not met, or the worker crashed or hung.
     Fail,
-    /// Not run; the detail names the missing requirement.
+    /// Not run. The detail names the missing requirement.
     Skip,
     /// Failed as listed for this runtime in [`KnownFailures`](crate::KnownFailures).
     Known,
@@ -97,7 +97,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The result of a case.
+/// The result of a case, or of a part of a case.
 pub type TestResult<T = ()> = Result<T, NotPassed>;
 
 /// Why a case did not pass.
@@ -129,7 +129,7 @@ impl From<std::io::Error> for NotPassed {
     }
 }
 
-/// Fails the case unless a condition holds.
+/// Fails the case if a condition does not hold.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
@@ -138,7 +138,7 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless the found value equals the expected one.
+/// Fails the case if the found value differs from the expected value.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         match (&$found, &$expected) {
@@ -151,7 +151,7 @@ macro_rules! ensure_eq {
     };
 }
 
-/// Fails the case unless the found bytes are the expected ones.
+/// Fails the case if the found bytes differ from the expected bytes.
 macro_rules! ensure_bytes {
     ($found:expr, $expected:expr, $($text:tt)+) => {
         if let Some(difference) = $crate::hexdump::difference(&$expected[..], &$found[..]) {
@@ -163,8 +163,8 @@ macro_rules! ensure_bytes {
     };
 }
 
-/// Describes quarantined ranges: the operation, the failed call and its status.
-pub(crate) fn quarantined(ranges: &[Quarantined]) -> String {
+/// Describes quarantined ranges: for each range, the operation, the failed call and the call's status.
+pub(crate) fn describe_quarantined(ranges: &[Quarantined]) -> String {
     let ranges: Vec<_> = ranges.iter().map(Quarantined::to_string).collect();
     format!("in quarantine: {}", ranges.join("; "))
 }

@@ -58,7 +58,7 @@ fn describe_cause(case: &CaseReport) -> String {
 /// Removes words with digits: addresses, sizes and counts differ from case to case.
 fn without_numbers(text: &str) -> String {
     let has_digit = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
-    // `hsa_amd_vmem_map` is one word; its name is part of the cause.
+    // Keep a function's name, such as `hsa_amd_vmem_map`, as one word: the name is part of the cause.
     let is_separator = |letter: char| !letter.is_alphanumeric() && letter != '_';
     text.split(is_separator).filter(|word| !has_digit(word)).collect::<Vec<_>>().join(" ")
 }

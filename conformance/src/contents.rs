@@ -19,35 +19,35 @@ pub(crate) fn copy_engine() -> &'static str {
 }
 
 impl Context {
-    /// Checks that memory is filled with a value. The CPU, if it has access, checks both ends and the
-    /// middle of every granule. Every GPU with read access checks both ends.
+    /// Checks that memory is filled with a value. If the CPU can access the first GPU's memory, the CPU checks both
+    /// ends and the middle of every granule. Every GPU with read access checks both ends of every granule.
     pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> TestResult {
-        if self.cpu_has_access(self.gpu()) {
+        if self.cpu_can_access(self.gpu()) {
             let result = self.check_filled(at, granules, value);
-            result.map_err(|verdict| self.explain_view(verdict, at, granules, value))?;
+            result.map_err(|not_passed| self.explain_view(not_passed, at, granules, value))?;
         }
         self.gpus().iter().try_for_each(|&gpu| self.check_ends(gpu, at, granules, value))
     }
 
-    /// Describes the writer of a value. Returns an empty text if [`fill`](Context::fill) has not written the value.
-    fn writer(&self, value: u32) -> String {
+    /// Names the GPU's copy engine if [`fill`](Context::fill) has written the value. Otherwise returns an empty text.
+    fn describe_writer(&self, value: u32) -> String {
         match self.has_filled(value) {
             true => format!(" (written by the GPU that owns it, {})", copy_engine()),
             false => String::new(),
         }
     }
 
-    /// Explains a wrong value that the CPU has read. If a GPU reads the right value, adds that the
-    /// CPU and the GPU see different memory. If two exports differ, names the export as the cause,
-    /// because the CPU maps an exported dma-buf.
+    /// Explains why the CPU has read a wrong value. If a GPU reads the expected value, adds that the CPU and the GPU
+    /// see different memory. The CPU maps an exported dma-buf. Therefore, if two exports of the memory are different
+    /// files, names the export as the cause.
     fn explain_view(
         &self,
-        verdict: NotPassed,
+        not_passed: NotPassed,
         at: Address,
         granules: usize,
         value: u32,
     ) -> NotPassed {
-        let NotPassed::Failed(why) = verdict else { return verdict };
+        let NotPassed::Failed(why) = not_passed else { return not_passed };
         let reads_right = |gpu: &&AgentId| {
             self.vmm().get_access(**gpu, at).is_ok_and(|access| access != Access::None)
                 && self.check_ends(**gpu, at, granules, value).is_ok()
@@ -78,7 +78,7 @@ impl Context {
         (found != first).then_some((first, found))
     }
 
-    /// Checks both ends of each granule that a GPU can read: the GPU copies them to the host.
+    /// Checks both ends of each granule that a GPU can read. The GPU copies the bytes to the host.
     fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> TestResult {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
@@ -95,7 +95,7 @@ impl Context {
                     "{gpu} ({}) reads wrong data at offset {:#x} of the memory{}",
                     copy_engine(),
                     start + position,
-                    self.writer(value)
+                    self.describe_writer(value)
                 );
             }
         }
@@ -115,7 +115,7 @@ impl Context {
                     expected,
                     "the CPU reads wrong data at offset {:#x} of the memory{}",
                     start + position,
-                    self.writer(value)
+                    self.describe_writer(value)
                 );
             }
         }
@@ -139,8 +139,8 @@ impl Context {
             // Overwrite the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
-            if self.cpu_has_access(gpu) {
-                self.check_filled(scratch, 1, value).map_err(|verdict| match verdict {
+            if self.cpu_can_access(gpu) {
+                self.check_filled(scratch, 1, value).map_err(|not_passed| match not_passed {
                     NotPassed::Failed(why) => NotPassed::Failed(format!(
                         "{gpu} copies granule {index} incorrectly: {why}"
                     )),

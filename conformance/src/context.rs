@@ -1,6 +1,6 @@
 //! The context of a case: a new `Vmm`, functions that create objects, and checks that rejected calls change nothing.
 
-use crate::case::{ensure, ensure_eq, quarantined};
+use crate::case::{describe_quarantined, ensure, ensure_eq};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, TestResult};
@@ -74,7 +74,8 @@ impl Context {
         &self.vmm
     }
 
-    /// Returns whether the run detects leaked file descriptors. If so, no other thread opens or closes descriptors.
+    /// Returns whether the run detects leaked file descriptors. In such a run, no other thread of the process opens or
+    /// closes descriptors.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
@@ -105,12 +106,12 @@ impl Context {
         self.granule
     }
 
-    /// Returns the GPUs with memory for handles.
+    /// Returns the GPUs that have a pool from which handles are created.
     pub fn gpus(&self) -> &[AgentId] {
         &self.gpus
     }
 
-    /// Returns the first GPU.
+    /// Returns the first GPU of [`gpus`](Self::gpus).
     pub fn gpu(&self) -> AgentId {
         // `open` has checked that there is a GPU.
         self.gpus.first().copied().unwrap_or_else(|| self.host())
@@ -143,13 +144,13 @@ impl Context {
     }
 
     /// Returns whether the CPU can access a GPU's memory.
-    pub fn cpu_has_access(&self, gpu: AgentId) -> bool {
+    pub fn cpu_can_access(&self, gpu: AgentId) -> bool {
         self.runtime.host().can_access(gpu)
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
-    pub fn require_cpu(&self) -> TestResult {
-        if self.cpu_has_access(self.gpu()) {
+    pub fn require_cpu_access(&self) -> TestResult {
+        if self.cpu_can_access(self.gpu()) {
             return Ok(());
         }
         Err(NotPassed::Skipped("the CPU cannot access this GPU's memory (no large BAR)".into()))
@@ -162,7 +163,7 @@ impl Context {
 
     /// Returns a GPU, and the CPU if it can access that GPU's memory.
     pub fn gpu_and_cpu(&self, gpu: AgentId) -> Vec<AgentId> {
-        let host = self.cpu_has_access(gpu).then(|| self.host());
+        let host = self.cpu_can_access(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
 
@@ -205,7 +206,7 @@ impl Context {
         Ok(self.release_at_end(self.vmm.create(granules * self.granule, properties)?))
     }
 
-    /// Records a handle. When the case ends, all references to it are released.
+    /// Records and returns a handle. When the case ends, the context releases all references to the handle.
     pub fn release_at_end(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
@@ -230,7 +231,8 @@ impl Context {
     }
 
     /// Reserves addresses, maps new memory, grants the [default agents](Self::default_agents) access, and fills the
-    /// memory with a value. `granules` is the size.
+    /// memory with a value. `granules` is the size. The value is arbitrary: different values show which memory a later
+    /// check reads.
     pub fn map_filled(&self, granules: usize, value: u32) -> TestResult<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
@@ -240,7 +242,7 @@ impl Context {
         Ok((at, handle))
     }
 
-    /// Fills memory with a value. The GPU that owns the memory writes it.
+    /// Fills memory with a value, by the GPU that owns the memory.
     pub fn fill(&self, at: Address, granules: usize, value: u32) -> TestResult {
         self.filled_with.borrow_mut().push(value);
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
@@ -256,7 +258,7 @@ impl Context {
         offset_by(at, granules * self.granule)
     }
 
-    /// Checks that a call is rejected with this HIP error and changes nothing.
+    /// Checks that a call is rejected with the error `expected` and changes nothing. Returns the library's error.
     pub fn expect_error<T: fmt::Debug>(
         &self,
         expected: HipError,
@@ -300,8 +302,8 @@ impl Context {
         self.expected_errors.borrow().clone()
     }
 
-    /// Checks that a call is [rejected](Self::expect_error) with `hipErrorInvalidValue` because of this
-    /// argument.
+    /// Checks that a call is [rejected](Self::expect_error) with `hipErrorInvalidValue`, and that the error names
+    /// `argument`.
     pub fn expect_invalid_argument<T: fmt::Debug>(
         &self,
         argument: Argument,
@@ -312,7 +314,8 @@ impl Context {
         Ok(())
     }
 
-    /// Releases the case's resources and checks that none remains. Calls `on_failure` if either fails.
+    /// Releases the case's resources, and checks that no resource remains. Calls `on_failure` if a release or the check
+    /// fails.
     pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> TestResult {
         let vmm = self.vmm.clone();
         self.release_all().inspect_err(|_| on_failure(&vmm))
@@ -339,7 +342,7 @@ impl Context {
         ensure!(remaining == 0, "left behind: {usage:?}");
         ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
         let quarantine = vmm.quarantined_ranges();
-        ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
+        ensure!(quarantine.is_empty(), "{}", describe_quarantined(&quarantine));
         Ok(())
     }
 }

@@ -28,7 +28,7 @@ pub enum ExpectedOutcome {
     /// `fail`: the case fails. The failure does not count, and the report names the case if it passes.
     #[default]
     Fail,
-    /// `flake(3)`: the case runs up to this number of times, until it passes.
+    /// `flake(3)`: the case runs again while it fails, at most this number of times in all.
     Flake(NonZeroU32),
     /// `skip`: the case is not run.
     Skip,
@@ -58,7 +58,7 @@ impl<'a> Expectation<'a> {
         self.0.filter(|known| known.outcome == ExpectedOutcome::Fail)
     }
 
-    /// Runs a case: once by default, never for `skip`, and up to the given number of times for `flake`.
+    /// Runs a case once, not at all for `skip`, or up to the given number of times for `flake`.
     pub fn attempt<E>(
         self,
         mut run: impl FnMut() -> Result<CaseResult, E>,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn flaky_case_runs_until_it_passes() {
+    fn outcome_limits_how_often_a_case_runs() {
         use Status::{Fail, Pass, Skip};
         for (outcome, results, status, runs) in [
             ("fail", &[Fail][..], Fail, 1),

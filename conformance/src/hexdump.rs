@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-/// The number of bytes in a word. Descriptions count different words instead of bytes: tests fill memory with 32-bit
-/// numbers, and different numbers often have some equal bytes.
+/// The number of bytes in a word. Descriptions count differing words instead of bytes: tests fill memory with 32-bit
+/// numbers, and two different numbers often have some equal bytes.
 const WORD_BYTES: usize = 4;
 const LINE_BYTES: usize = 16;
-/// The maximum number of different lines in a description.
+/// The maximum number of differing lines in a description.
 const MAX_LINES: usize = 3;
 
-/// Describes how the bytes differ: the first difference, then lines of the expected bytes, the found
-/// bytes and their XOR. Returns `None` if they are equal.
+/// Describes how the found bytes differ from the expected bytes: the first difference, then lines of the expected
+/// bytes, the found bytes and their XOR. Returns `None` if there is no difference.
 pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected.len() != found.len() {
         return Some(format!("{} bytes instead of {}", found.len(), expected.len()));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_memory_counts_as_half() {
+    fn half_filled_memory_differs_in_half_of_words() {
         // Three of four bytes of the number are zero, as in memory that was not written.
         let expected = 0xc100_u32.to_le_bytes().repeat(32);
         let mut found = expected.clone();

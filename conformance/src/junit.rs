@@ -39,7 +39,7 @@ const PROCESS: &str = "process";
 
 /// Formats a report with one test, whose error is the reason why the runtime did not start.
 pub(crate) fn not_started(report: &NotStarted) -> String {
-    let name = crate::contain::STARTS.name;
+    let name = crate::contain::RUNTIME_STARTS.name;
     let mut suite = suite_with_error("runtime", name, report.summary(), &report.reason);
     for test in &mut suite.test_cases {
         test.set_system_out(format!("none of {} cases was run", report.selected));
@@ -69,7 +69,7 @@ fn suite_with_error(suite: &str, test: &str, message: &str, description: &str) -
 }
 
 fn to_text(document: &quick_junit::Report) -> String {
-    // Writing to memory does not fail. If it did, the output would be the error, not a part of the report.
+    // Writing to memory does not fail. If writing failed, this function would return the error instead of the report.
     let text = document.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     });

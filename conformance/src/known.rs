@@ -1,5 +1,5 @@
-//! Known failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
-//! and a public source.
+//! Known failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a
+//! reason and a public source.
 
 use crate::describe::{Description, Driver};
 use crate::expectation::{Expectation, ExpectedOutcome};
@@ -95,7 +95,7 @@ pub(crate) fn kernel_release() -> String {
     release.trim().to_owned()
 }
 
-/// A list of known failures, read from TOML. `[[expect]]` is the same as `[[known]]`.
+/// A list of known failures, read from TOML. An entry begins with `[[known]]` or `[[expect]]`, which mean the same.
 ///
 /// ```
 /// # let text = r#"

@@ -149,7 +149,8 @@ impl<W: Write> Ktap<W> {
         self.out.flush()
     }
 
-    /// Ends the group that has begun, if any, and writes its result: failed if one of its tests has failed.
+    /// Ends the group that has begun, if any, and writes the result of the group: failed if a test of the group has
+    /// failed.
     ///
     /// # Errors
     /// Returns the error of writing.

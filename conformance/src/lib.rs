@@ -6,7 +6,7 @@
 //! * [`DifferentialTest`](operations::DifferentialTest) runs random [operations] and compares the library
 //!   with a reference [model].
 //!
-//! All of these also run on hardware, with the agents of the machine.
+//! Cases, replay and random operations also run on hardware, with the agents of the machine.
 //!
 //! ```
 //! use hsa_vmm_conformance::{Options, run};
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! For each case, [`run`] opens a new [`Vmm`](hsa_vmm::Vmm). [`Context`] provides memory and checks that a
-//! rejected call changes nothing. Afterwards, [`run`] releases the case's resources and checks that none
-//! remains.
+//! rejected call changes nothing. After each case, [`run`] releases the case's resources and checks that no
+//! resource remains.
 
 // Modules that call the runtime directly allow unsafe code.
 #![deny(unsafe_code)]

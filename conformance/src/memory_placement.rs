@@ -1,4 +1,4 @@
-//! Reads where the kernel keeps this process's GPU memory, from `/proc/self/fdinfo`
+//! Reads from `/proc/self/fdinfo` whether the kernel keeps this process's GPU memory in VRAM or in system memory
 //! ([DRM usage statistics](https://docs.kernel.org/gpu/drm-usage-stats.html)).
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub(crate) struct Placement {
 }
 
 /// Returns the placement of this process's buffers on a GPU, as the descriptors of the GPU's render node report it.
-/// `pci` is the GPU's address, such as `0000:05:00.0`. Returns `None` if the driver does not report it.
+/// `pci` is the GPU's address, such as `0000:05:00.0`. Returns `None` if the driver does not report the placement.
 pub(crate) fn of_gpu(pci: &str) -> Option<Placement> {
     let entries = fs::read_dir("/proc/self/fdinfo").ok()?;
     // Several descriptors can belong to one client of the driver. Count each client once.
@@ -31,7 +31,8 @@ pub(crate) fn of_gpu(pci: &str) -> Option<Placement> {
     clients.into_values().reduce(add)
 }
 
-/// Returns the client's number and placement.
+/// Parses the `fdinfo` of a descriptor. Returns the number of the driver's client and the client's placement; `None` if
+/// the descriptor does not belong to the GPU.
 fn parse(text: &str, pci: &str) -> Option<(String, Placement)> {
     let values: BTreeMap<_, _> = text.lines().filter_map(|line| line.split_once(':')).collect();
     let value = |key| values.get(key).map(|value| value.trim());
@@ -39,7 +40,7 @@ fn parse(text: &str, pci: &str) -> Option<(String, Placement)> {
         return None;
     }
     let bytes = |region: &str| {
-        // `drm-memory-` is the older name.
+        // Older kernels write `drm-memory-` instead of `drm-resident-`.
         let keys = ["drm-resident-", "drm-memory-"].map(|start| format!("{start}{region}"));
         let text = keys.iter().find_map(|key| values.get(key.as_str()))?.trim();
         let (number, unit) = text.split_once(' ').unwrap_or((text, ""));

@@ -22,7 +22,7 @@ pub struct NotStarted {
     pub reason: String,
     /// The requests to the driver that failed during the start; empty if none failed or if this is unknown.
     pub output: Vec<String>,
-    /// The number of selected cases. None of them was run.
+    /// The number of selected cases, which were not run.
     pub selected: usize,
     /// How the report was made.
     pub provenance: Provenance,

@@ -6,14 +6,14 @@ use std::fmt;
 
 /// A page-table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct PageTableEntry {
     /// The offset into the memory.
     pub offset: u64,
     pub readable: bool,
     pub writable: bool,
 }
 
-impl fmt::Display for Page {
+impl fmt::Display for PageTableEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let access = match (self.readable, self.writable) {
             (false, false) => "no access",
@@ -29,12 +29,12 @@ impl fmt::Display for Page {
 pub(crate) enum PageTable<'a> {
     /// The simulation and the GPU's index.
     Simulated(&'a Simulation, usize),
-    /// The entries of the file: start, size, and first page.
-    Listed(Vec<(u64, u64, Page)>),
+    /// The ranges in the file: start, size, and the entry of the first byte.
+    Listed(Vec<(u64, u64, PageTableEntry)>),
 }
 
 impl<'a> PageTable<'a> {
-    /// Reads the page table of a GPU by index. Returns `None` if it cannot be read.
+    /// Reads the page table of the GPU with this index. Returns `None` if the page table cannot be read.
     pub fn read(runtime: &'a Runtime, gpu: usize) -> Option<Self> {
         if let Some(simulation) = runtime.simulation() {
             return Some(Self::Simulated(simulation, gpu));
@@ -42,7 +42,7 @@ impl<'a> PageTable<'a> {
         const FIRST_RENDER_NODE: usize = 128;
         let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST_RENDER_NODE + gpu);
         let text = std::fs::read_to_string(path).ok()?;
-        // AMD's kernel driver writes this file in another format, without permissions.
+        // Ignore a file of AMD's kernel driver, which has another format, without permissions.
         text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::parse(&text))
     }
 
@@ -53,27 +53,27 @@ impl<'a> PageTable<'a> {
             let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
             let permissions = words.last()?;
             let (readable, writable) = (permissions.starts_with('r'), permissions.contains('w'));
-            let page = Page { offset: number(after("offset")?)?, readable, writable };
-            Some((number(words.first()?)?, number(after("size")?)?, page))
+            let entry = PageTableEntry { offset: number(after("offset")?)?, readable, writable };
+            Some((number(words.first()?)?, number(after("size")?)?, entry))
         };
         Self::Listed(text.lines().filter(|line| line.starts_with("  ")).filter_map(entry).collect())
     }
 
     /// Returns the entry of an address; `None` if the address is not mapped.
-    pub fn page(&self, address: usize) -> Option<Page> {
+    pub fn entry(&self, address: usize) -> Option<PageTableEntry> {
         match self {
             Self::Simulated(simulation, gpu) => {
                 let page = simulation.page(*gpu, address)?;
                 let (readable, writable) = (page.readable, page.writable);
-                Some(Page { offset: page.offset, readable, writable })
+                Some(PageTableEntry { offset: page.offset, readable, writable })
             }
             Self::Listed(entries) => {
                 let address = address as u64;
-                let contains = |(start, size, _): &&(u64, u64, Page)| {
+                let contains = |(start, size, _): &&(u64, u64, PageTableEntry)| {
                     (*start..start + size).contains(&address)
                 };
-                let (start, _, page) = entries.iter().find(contains)?;
-                Some(Page { offset: page.offset + (address - start), ..*page })
+                let (start, _, entry) = entries.iter().find(contains)?;
+                Some(PageTableEntry { offset: entry.offset + (address - start), ..*entry })
             }
         }
     }
@@ -90,10 +90,10 @@ mod tests {
             0x00007fca91893000 size 0x1000 memory of the process offset 0x7fca91893000 r--\n\
             buffers 1, descriptors 2\n";
         let table = PageTable::parse(text);
-        let page = |offset, writable| Some(Page { offset, readable: true, writable });
-        assert_eq!(table.page(0x7fca_9096_0000), page(0x1000, true));
-        assert_eq!(table.page(0x7fca_9096_7fff), page(0x8fff, true));
-        assert_eq!(table.page(0x7fca_9096_8000), None);
-        assert_eq!(table.page(0x7fca_9189_3000), page(0x7fca_9189_3000, false));
+        let entry = |offset, writable| Some(PageTableEntry { offset, readable: true, writable });
+        assert_eq!(table.entry(0x7fca_9096_0000), entry(0x1000, true));
+        assert_eq!(table.entry(0x7fca_9096_7fff), entry(0x8fff, true));
+        assert_eq!(table.entry(0x7fca_9096_8000), None);
+        assert_eq!(table.entry(0x7fca_9189_3000), entry(0x7fca_9189_3000, false));
     }
 }

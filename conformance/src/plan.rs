@@ -53,13 +53,13 @@ impl Shard {
 pub(crate) struct Plan {
     /// The cases, in the order of [`cases`].
     pub selected: Vec<&'static Case>,
-    /// Indexes into `selected`, round after round. Cases that an earlier run has finished are left out.
+    /// The runs of cases, round after round, as indexes into `selected`. Omits cases that an earlier run has finished.
     pub steps: Vec<usize>,
 }
 
 impl Plan {
     pub fn new(options: &Options) -> Self {
-        let selected = options.selected();
+        let selected = options.selected_cases();
         let finished: BTreeSet<_> = options.finished.iter().map(|it| it.name.as_str()).collect();
         let unfinished: Vec<_> =
             (0..selected.len()).filter(|&index| !finished.contains(selected[index].name)).collect();
@@ -78,7 +78,7 @@ impl Plan {
 impl Options {
     /// Returns the selected cases, in the order of [`cases`].
     #[must_use]
-    pub fn selected(&self) -> Vec<&'static Case> {
+    pub fn selected_cases(&self) -> Vec<&'static Case> {
         let is_selected = |case: &&Case| {
             self.filters.is_empty() || self.filters.iter().any(|filter| matches(filter, case.name))
         };
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn several_filters_are_combined() {
+    fn any_matching_filter_selects_a_case() {
         let names: Vec<_> = plan(1, None).selected.iter().map(|case| case.name).collect();
         assert!(names.contains(&"map.flags.refused") && names.contains(&"release.handle.zero"));
         assert!(!names.contains(&"release.handle.twice"));
@@ -122,13 +122,14 @@ mod tests {
     fn shards_contain_every_case_once() {
         let part = |number| {
             let shard = Some(format!("{number}/3").parse().unwrap());
-            Options { shard, ..Options::default() }.selected()
+            Options { shard, ..Options::default() }.selected_cases()
         };
         let mut names: Vec<_> = (1..=3).flat_map(part).map(|case| case.name).collect();
         let sizes: Vec<_> = (1..=3).map(|number| part(number).len()).collect();
         assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
         names.sort_unstable();
-        let mut all: Vec<_> = Options::default().selected().iter().map(|case| case.name).collect();
+        let mut all: Vec<_> =
+            Options::default().selected_cases().iter().map(|case| case.name).collect();
         all.sort_unstable();
         assert_eq!(names, all);
         for bad in ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/3/5"] {
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn finished_cases_are_not_run_again() {
         let all = Options::default();
-        let first = all.selected()[0];
+        let first = all.selected_cases()[0];
         let finished = vec![crate::CaseReport::new(first.name, first.source, crate::Status::Pass)];
         let rest = Plan::new(&Options { finished, ..Options::default() });
         assert_eq!(rest.steps, (1..rest.selected.len()).collect::<Vec<_>>());

@@ -1,13 +1,13 @@
-//! Reads the permissions and files of this process's address ranges from `/proc/self/maps`.
+//! Reads `/proc/self/maps`: the permissions and the mapped files of this process's address ranges.
 
 use std::ops::Range;
 
 /// An address range and its permissions, such as `rw-s`.
 pub(crate) type Line = (Range<usize>, String);
 
-/// Returns the lines that intersect a range, clipped to the range. Returns `None` if the file cannot be
-/// read.
-pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
+/// Returns the address ranges that intersect `range`, clipped to `range`, with their permissions. Returns `None` if the
+/// file cannot be read.
+pub(crate) fn lines_within(range: &Range<usize>) -> Option<Vec<Line>> {
     let text = std::fs::read_to_string("/proc/self/maps").ok()?;
     Some(clip(&text, range))
 }

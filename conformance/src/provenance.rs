@@ -101,9 +101,9 @@ impl fmt::Display for PlannedFault {
 }
 
 impl Provenance {
-    /// Returns a list of the planned faults as text, or `None` without planned faults.
+    /// Returns the list of planned faults as text; `None` if no faults are planned.
     #[must_use]
-    pub fn planned(&self) -> Option<String> {
+    pub fn planned_faults_text(&self) -> Option<String> {
         let faults: Vec<_> = self.planned_faults.iter().map(PlannedFault::to_string).collect();
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
@@ -126,7 +126,7 @@ impl Provenance {
         properties
     }
 
-    /// Returns the version of the interface of `/dev/kfd`, or the reason why it is unknown. Returns `None` on the
+    /// Returns the version of the interface of `/dev/kfd`, or why the version is unknown. Returns `None` on the
     /// simulation, which has no driver.
     #[must_use]
     pub fn kfd_version_text(&self) -> Option<String> {
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn planned_faults_are_listed_with_their_target() {
         let mut provenance = Provenance::default();
-        assert_eq!(provenance.planned(), None);
+        assert_eq!(provenance.planned_faults_text(), None);
         let fault = |by, rule: &str, happened| PlannedFault { by, rule: rule.into(), happened };
         provenance.planned_faults = vec![
             fault(FaultTarget::Driver, "GEM_VA=EIO", Some(true)),
@@ -161,7 +161,7 @@ mod tests {
         ];
         let expected = "planned faults: GEM_VA=EIO (emulated driver); \
                         hsa_init#9=lost (simulated runtime), which never happened";
-        assert_eq!(provenance.planned().as_deref(), Some(expected));
+        assert_eq!(provenance.planned_faults_text().as_deref(), Some(expected));
         assert_eq!(provenance.missing_faults().count(), 1);
     }
 

@@ -10,13 +10,13 @@ use hsa_vmm::{Address, Runtime};
 #[derive(Debug)]
 pub(crate) struct RawCalls {
     pub core: Core,
-    // The library, so that its functions stay loaded.
+    // The HSA library. Its functions stay loaded while this value exists.
     _library: Option<Library>,
 }
 
 impl RawCalls {
-    /// Finds the functions of the runtime that the library uses.
-    pub fn on(runtime: &Runtime) -> Result<Self, String> {
+    /// Finds the functions of a runtime.
+    pub fn of_runtime(runtime: &Runtime) -> Result<Self, String> {
         match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => Ok(Self { core: simulation.table().core, _library: None }),
             (None, Some(path)) => {
@@ -35,7 +35,7 @@ impl RawCalls {
     /// The `4 * count` bytes from `address` on are pool memory of this process, and nothing else uses them.
     pub unsafe fn fill(&self, address: Address, value: u32, count: usize) -> Result<(), String> {
         let fill = require_function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
-        let status = logged("hsa_amd_memory_fill", || {
+        let status = log_call("hsa_amd_memory_fill", || {
             // SAFETY: the caller guarantees this function's requirements.
             unsafe { fill(without_provenance_mut(address.get()), value, count) }
         });
@@ -45,12 +45,12 @@ impl RawCalls {
     /// Stops the runtime: calls `hsa_shut_down` until the runtime is no longer initialised.
     ///
     /// # Safety
-    /// No other thread uses the runtime, and nothing uses it afterwards.
+    /// No other thread uses the runtime, and nothing uses the runtime afterwards.
     pub unsafe fn stop(&self) -> Result<(), String> {
         let shut_down = self.core.hsa_shut_down;
         for stops in 0..MAX_STOPS {
             // SAFETY: the caller guarantees this function's requirements.
-            match logged("hsa_shut_down", || unsafe { shut_down() }) {
+            match log_call("hsa_shut_down", || unsafe { shut_down() }) {
                 HSA_STATUS_SUCCESS => {}
                 HSA_STATUS_ERROR_NOT_INITIALIZED if stops > 0 => return Ok(()),
                 status => return check_status("hsa_shut_down", status),
@@ -63,9 +63,9 @@ impl RawCalls {
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
-/// Makes a call and logs it like the library's own calls. The parent process can then name the last call of a worker
-/// that crashed or hung.
-fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
+/// Makes a call, and logs it in the form of the library's own log. The parent process can then name the last call of a
+/// worker that crashed or hung.
+fn log_call(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);
     let status = call();
     tracing::trace!(target: "hsa_vmm::native", call = name, status = %format_args!("{status:#x}"));
@@ -82,7 +82,7 @@ pub(crate) fn require_function<F>(function: Option<F>, name: &str) -> Result<F, 
     function.ok_or_else(|| format!("the runtime has no {name}"))
 }
 
-/// Returns an error unless `status` is success. `call` is the function's name.
+/// Returns an error if `status` is not success. `call` is the function's name.
 pub(crate) fn check_status(call: &str, status: hsa_status_t) -> Result<(), String> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),

@@ -21,8 +21,8 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. If the case passed, a note that it is a known failure or had to be
-    /// repeated; otherwise empty.
+    /// The failure, or why the case was skipped. A note if a known failure passed, or if a case passed only after it
+    /// was repeated. Otherwise empty.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
@@ -38,7 +38,7 @@ pub struct CaseReport {
     /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
-    /// The log of runtime, driver and kernel during a failed case. Of a long log, only the end is kept.
+    /// The log of runtime, driver and kernel during a failed case; only the end of a long log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The HIP errors of rejected calls, in order. Each of these errors was expected. Not serialised.
@@ -160,7 +160,8 @@ pub struct Report {
     pub runtime: RuntimeDescription,
     /// The runtime's agents.
     pub agents: Vec<AgentDescription>,
-    /// The selected cases. A failed start or stop of the runtime (`runtime.library.*`) precedes them.
+    /// The selected cases. If the runtime did not start again or did not stop, the failed case `runtime.library.starts`
+    /// or `runtime.library.stops` comes first.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
     /// The number of cases by status.
@@ -180,7 +181,7 @@ pub enum ReadError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is larger than a report can be. It may be a device file without an end.
+    /// The file is larger than a report can be, for example a device file without an end.
     #[error("{} is larger than {} MiB: not a report", path.display(), limit >> 20)]
     TooLarge {
         /// The file.
@@ -248,7 +249,8 @@ impl Report {
         self.run.as_ref()?.provenance.as_ref()
     }
 
-    /// Returns `the run was interrupted: 12 of 384 cases have a result`; `None` if it was not interrupted.
+    /// Returns a text such as `the run was interrupted: 12 of 384 cases have a result`; `None` if the run was not
+    /// interrupted.
     #[must_use]
     pub fn interruption(&self) -> Option<String> {
         self.run.as_ref().filter(|run| run.interrupted)?;
@@ -257,8 +259,8 @@ impl Report {
         Some(format!("the run was interrupted: {} of {all} cases have a result", all - untried))
     }
 
-    /// Formats the report as JUnit XML with one suite per area. An interrupted run has one more test, `process`, with an
-    /// error.
+    /// Formats the report as JUnit XML with one suite per area. An interrupted run has one more test, `process`, with
+    /// an error.
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)

@@ -28,7 +28,7 @@ struct CaseResults {
     failed: usize,
     skipped: usize,
     duration_us: u64,
-    /// The first failure; without failures, the last result.
+    /// The result that the report shows: the first failure, or the last result if no run failed.
     shown: Option<CaseResult>,
 }
 

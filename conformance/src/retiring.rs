@@ -1,4 +1,4 @@
-//! A retire queue and its signals, for cases.
+//! A retire queue, which unmaps memory when signals fire, and its signals, for cases.
 
 use crate::{Context, NotPassed, TestResult};
 use hsa_vmm::buffer::PagedBuffer;
@@ -59,7 +59,7 @@ impl RetireFixture {
     pub fn new(context: &Context, capacity: usize) -> TestResult<Self> {
         let functions = SignalFunctions::of(context.runtime())?;
         let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
-        let mut new = Self { queue: Some(queue), functions, signals: Vec::new() };
+        let mut fixture = Self { queue: Some(queue), functions, signals: Vec::new() };
         let missing = NotPassed::Skipped("the runtime has no signals".to_owned());
         let create = functions.create.ok_or(missing)?;
         for _ in 0..2 {
@@ -69,9 +69,9 @@ impl RetireFixture {
             if status != HSA_STATUS_SUCCESS {
                 return Err(NotPassed::Failed(format!("hsa_signal_create returned {status:#x}")));
             }
-            new.signals.push(signal);
+            fixture.signals.push(signal);
         }
-        Ok(new)
+        Ok(fixture)
     }
 
     fn queue(&self) -> TestResult<&RetireQueue> {
@@ -82,13 +82,13 @@ impl RetireFixture {
         self.signals.iter().take(count).map(|&it| (it, SignalCondition::AtMost(0))).collect()
     }
 
-    /// Submits a range that waits for the first `count` signals.
+    /// Submits a range, which is unmapped after the first `count` signals have fired.
     pub fn submit(&self, at: Address, size: usize, count: usize) -> TestResult<Result<(), Error>> {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the range.
         Ok(unsafe { self.queue()?.submit_range(at, size, &self.conditions(count)) })
     }
 
-    /// Submits pages that wait for the first signal.
+    /// Submits pages, which are unmapped after the first signal has fired.
     pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> TestResult {
         // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the pages.
         Ok(unsafe { buffer.retire(pages, self.queue()?, &self.conditions(1)) }?)

@@ -19,13 +19,13 @@ pub struct Options {
     /// Selects cases: each filter is a part of the name, or a pattern with `*` for the whole name. All
     /// cases if empty.
     pub filters: Vec<String>,
-    /// How often all cases run; 0 counts as 1.
+    /// The number of rounds: each round runs all selected cases once. 0 counts as 1.
     pub repeat: usize,
     /// The seed of a random order, which differs in each round; `None` for the order of `cases()`.
     pub shuffle: Option<u64>,
     /// The number of failed cases after which the run stops; `None` for no limit.
     pub max_failures: Option<NonZeroUsize>,
-    /// The part of the cases to run; `None` for all.
+    /// The part of the selected cases to run; `None` for all of them.
     pub shard: Option<Shard>,
     /// The reports of cases that an earlier, interrupted run has finished. These cases are not run again.
     pub finished: Vec<CaseReport>,
@@ -35,7 +35,7 @@ pub struct Options {
     pub profile: HipProfile,
     /// Whether the library controls GPUs' page tables.
     pub page_tables: bool,
-    /// The quirks to work around in addition to those of the runtime's version.
+    /// The quirks to work around in addition to the known quirks of the runtime's version.
     pub quirks: Quirks,
     /// Whether to check for leaked file descriptors. Requires that no other thread of this process
     /// opens or closes descriptors.
@@ -78,14 +78,14 @@ pub struct Progress<'a> {
     pub case: &'a CaseReport,
 }
 
-/// The detail of cases that were not run because too many others failed.
+/// The detail of cases that were not run because too many other cases failed.
 pub(crate) const STOPPED_AFTER_FAILURES: &str =
     "not tried: the run stopped after other cases failed";
 
 /// The detail of cases that were not run because the run was interrupted.
 pub(crate) const INTERRUPTED: &str = "not tried: the run was interrupted";
 
-/// Runs the selected cases one after another in this process. Calls `on_case` after each.
+/// Runs the selected cases one after another in this process. Calls `on_case` after each case.
 ///
 /// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker
 /// processes.

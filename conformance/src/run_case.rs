@@ -112,9 +112,9 @@ impl CaseResult {
 pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseResult {
     let began = Instant::now();
     let picture = RefCell::new(None);
-    let verdict = catch_panic(|| run_body(runtime, options, case.body, &picture));
+    let result = catch_panic(|| run_body(runtime, options, case.body, &picture));
     let mut expected_errors = Vec::new();
-    let (status, detail) = match verdict {
+    let (status, detail) = match result {
         Ok(errors) => {
             expected_errors = errors;
             (Status::Pass, String::new())
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use hsa_vmm::simulation::Config;
 
-    fn failing(run: fn(&Context) -> TestResult) -> CaseResult {
+    fn run_failing(run: fn(&Context) -> TestResult) -> CaseResult {
         let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
         let options = Options { count_descriptors: false, ..Options::default() };
         let result = run_case(&runtime, &options, &Case::new("map.test.fails", "", "", run));
@@ -209,14 +209,14 @@ mod tests {
 
     #[test]
     fn panic_is_a_failure() {
-        let result = failing(|_| panic!("went {}", "wrong"));
+        let result = run_failing(|_| panic!("went {}", "wrong"));
         assert_eq!(result.detail, "panicked: went wrong");
         assert_eq!(result.address_space, None, "an empty state has no drawing");
     }
 
     #[test]
     fn change_by_rejected_call_is_a_failure() {
-        let result = failing(|context| {
+        let result = run_failing(|context| {
             context
                 .expect_error(HipError::InvalidValue, || {
                     let size = context.granule();
@@ -240,7 +240,7 @@ mod tests {
                 panic!("for the drawing")
             },
         ] {
-            let picture = failing(run).address_space.unwrap();
+            let picture = run_failing(run).address_space.unwrap();
             assert!(picture.starts_with("<svg") && picture.contains("8 KiB"), "{picture}");
         }
     }

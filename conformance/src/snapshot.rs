@@ -1,6 +1,6 @@
 //! The state that a rejected operation must not change.
 
-use crate::case::quarantined;
+use crate::case::describe_quarantined;
 use crate::{descriptors, hexdump};
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
@@ -54,7 +54,7 @@ impl Snapshot {
             return Some(text);
         }
         if self.quarantine != later.quarantine {
-            return Some(quarantined(&later.quarantine));
+            return Some(describe_quarantined(&later.quarantine));
         }
         if self.descriptors != later.descriptors {
             let [before, after] =

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIB: usize = 1 << 20;
 
-/// Lets one test of this file run at a time, because some tests measure the memory of this process.
+/// Makes the tests of this file run one at a time, because some tests measure the memory of this process.
 fn lock_tests() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +76,7 @@ fn reader_bounds_blank_lines() {
 #[test]
 fn reader_bounds_memory_of_many_elements() {
     let _lock = lock_tests();
-    // A line of the maximum length. Its array elements use more memory for each byte of text than other JSON.
+    // The line has the maximum length. Short array elements use more memory for each byte of text than other JSON.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
     let length = 8 * MIB - head.len() - tail.len() - 16;

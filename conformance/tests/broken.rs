@@ -1,9 +1,10 @@
-//! Checks that the cases detect every function that fails.
+//! Checks that at least one case fails if a function of the runtime fails.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::{Options, Status, run};
 
+/// `HSA_STATUS_ERROR`. The names of the following constants lack the prefix `HSA_STATUS_ERROR_`.
 const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
@@ -55,7 +56,8 @@ fn cases_detect_single_failure() {
         ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
-        // The first calls may come from a case that only drops its objects. Dropping reports no error.
+        // Let a later call fail. The first calls may come from a case that only drops its objects, and dropping reports
+        // no error.
         let calls: &[_] = if hsa_rocr::test::is_long() { &[7, 12] } else { &[7] };
         for &call in calls {
             let failed = failed_cases(FaultPlan::none().fail(function, call, status));

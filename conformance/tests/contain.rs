@@ -9,8 +9,9 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Returns the command of a worker. The worker runs the shell command `start` first, and `stop` when the parent asks it
-/// to stop. It runs `zero` for cases with `zero` in their names, and reports all other cases as passed.
+/// Returns the command of a worker. The worker runs the shell command `start` first, and `stop` when the parent
+/// requests a stop. For each case with `zero` in its name, the worker runs the shell command `zero`. The worker reports
+/// all other cases as passed.
 fn worker_command(start: &str, zero: &str, stop: &str) -> Command {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
@@ -92,7 +93,7 @@ fn invalid_reply_fails_the_case() {
         }
         assert!(report.summary.passed > 5, "{zero}: only {} cases passed", report.summary.passed);
     };
-    // Run the checks at the same time, because most of them wait for a time limit.
+    // Run the checks at the same time, because most checks wait for a time limit.
     std::thread::scope(|scope| {
         for (zero, expected) in replies {
             scope.spawn(move || check(zero, expected));

@@ -1,5 +1,5 @@
-//! Runs all cases with the usual limit of file descriptors, and checks that no descriptor is left open. This is the only test
-//! in its process, so that no other thread opens descriptors.
+//! Runs all cases with the usual limit of file descriptors, and checks that no descriptor is left open. This file has
+//! only one test, so that no other thread of the process opens descriptors.
 
 use hsa_sim::{Config, Generation};
 use hsa_vmm::{AllocationProperties, Error, Runtime, Vmm};

@@ -44,7 +44,7 @@ fn diff_of_equal_reports_is_empty() {
     let all = report.cases.len();
     let diff = Diff::of(&report, &report);
     assert!(!diff.differs());
-    assert_eq!(diff.worse().count(), 0);
+    assert_eq!(diff.new_failures().count(), 0);
     let sentences = [
         "Runtime and agents are the same.".to_owned(),
         format!("All {all} cases have the same result."),
@@ -188,7 +188,10 @@ fn diff_classifies_all_pairs_of_statuses() {
         for to in statuses {
             let (a, b) = (with_result(from, "a reason"), with_result(to, "a reason"));
             let diff = Diff::of(&a, &b);
-            assert_eq!(diff.worse().count() == 1, from != Status::Fail && to == Status::Fail);
+            assert_eq!(
+                diff.new_failures().count() == 1,
+                from != Status::Fail && to == Status::Fail
+            );
             if from == to {
                 assert!(!diff.differs(), "{from}");
                 continue;
@@ -217,13 +220,13 @@ fn diff_ignores_numbers_in_details() {
     let a = fails("0x7f00 holds 17 instead of 42");
     assert!(!Diff::of(&a, &fails("0x7fab holds 3 instead of 42")).differs());
     let diff = Diff::of(&a, &fails("hung: did not end within 30 s"));
-    assert_eq!(diff.cases[0].kind, CaseChangeKind::Otherwise);
-    assert_eq!(diff.worse().count(), 0, "the case also fails in A");
+    assert_eq!(diff.cases[0].kind, CaseChangeKind::ReasonDiffers);
+    assert_eq!(diff.new_failures().count(), 0, "the case also fails in A");
     assert!(diff.sentences()[1].starts_with("1 case has the same status for another reason: "));
 }
 
 #[test]
-fn diff_reports_cases_of_one_report() {
+fn diff_reports_cases_only_in_one_report() {
     let complete = report();
     let mut shortened = complete.clone();
     let removed = shortened.cases.remove(0).name;
@@ -241,7 +244,7 @@ fn diff_reports_cases_of_one_report() {
     let failing = with_result(Status::Fail, "no");
     let diff = Diff::of(&shortened, &failing);
     assert_eq!(diff.sentences()[1], format!("1 case is only in B: {removed} (fails)."));
-    assert_eq!(diff.worse().count(), 1);
+    assert_eq!(diff.new_failures().count(), 1);
 }
 
 #[test]
@@ -260,13 +263,13 @@ fn diff_without_cases_compares_runtimes() {
 }
 
 #[test]
-fn diff_counts_only_new_failures_as_worse() {
+fn new_failures_excludes_repaired_cases() {
     let passing = report();
     let broken = conform(Config::mi300x(2).with_faults(FaultPlan::none().always(EXPORT, 0x1000)));
     let diff = Diff::of(&passing, &broken);
     let failed = broken.summary.failed;
     assert!(failed > 7 && passing.summary.failed == 0);
-    assert_eq!(diff.worse().count(), failed);
+    assert_eq!(diff.new_failures().count(), failed);
     let sentences = diff.sentences();
     assert!(
         sentences[1].starts_with(&format!("{failed} cases fail in B and not in A: ")),
@@ -275,7 +278,7 @@ fn diff_counts_only_new_failures_as_worse() {
     // The sentence does not name all cases.
     assert!(sentences[1].ends_with(&format!(" and {} more.", failed - 6)), "{sentences:?}");
     let repaired = Diff::of(&broken, &passing);
-    assert_eq!(repaired.worse().count(), 0);
+    assert_eq!(repaired.new_failures().count(), 0);
     assert!(
         repaired.sentences()[1].starts_with(&format!("{failed} cases pass in B and not in A: "))
     );

@@ -1,8 +1,8 @@
-//! Tests of the table of 72 edge cases (`edges`). Each row has the test that covers the edge case, and the result in
-//! each profile of HIP.
+//! Tests the table of 72 edge cases (`edges`). Most rows name the conformance cases that cover the edge case, with the
+//! expected result in each profile of HIP. The other rows name another test.
 //!
-//! Rows name conformance cases, and the sources of the cases cite rows. The tests compare names and citations,
-//! and run the cases on all machines and releases that the rows need.
+//! The source of a conformance case cites the rows that the case covers. The tests check that names and citations
+//! agree, and run the cases on all machines and releases that the rows need.
 
 mod edges;
 mod peer;
@@ -28,7 +28,7 @@ fn cited_rows(source: &str) -> BTreeSet<u32> {
 }
 
 #[test]
-fn table_has_unique_rows() {
+fn rows_are_numbered_from_1_to_72() {
     let numbers: Vec<_> = ROWS.iter().map(|row| row.number).collect();
     assert_eq!(numbers, (1..=72).collect::<Vec<_>>());
 }
@@ -67,7 +67,7 @@ fn rows_name_the_cases_that_cite_them() {
 }
 
 #[test]
-fn rows_without_case_are_listed() {
+fn only_three_rows_have_no_case() {
     let rows_with_cases = rows_with_cases();
     let others: Vec<_> = (1..=72).filter(|number| !rows_with_cases.contains(number)).collect();
     // The library's types lack the values of two rows, and one row needs a fork; see docs/conformance.md.
@@ -96,8 +96,8 @@ fn named_tests_exist() {
 }
 
 /// Runs all cases. Checks that no case of any row fails, and that each case returns the error in its row.
-/// Returns the rows with at least one passed case. `own_process` is true if no other test runs in this process, as on
-/// AMD's runtime.
+/// Returns the rows with at least one passed case. On AMD's runtime, no other test runs in this process, and
+/// `own_process` must be true.
 fn check_rows(
     runtime: &Runtime,
     profile: HipProfile,

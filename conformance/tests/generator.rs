@@ -7,7 +7,7 @@ use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::BTreeMap;
 
-/// How often each operation succeeded and was rejected.
+/// For each operation, how often it succeeded, and how often it was rejected.
 type Counts = BTreeMap<String, (u32, u32)>;
 
 #[test]

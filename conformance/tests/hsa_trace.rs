@@ -2,7 +2,7 @@
 
 use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
 use hsa_vmm_conformance::hsa_trace::steps::{
-    Action, AddressRef, AgentRef, Memory, PoolRef, Skipped, plan,
+    Action, AddressRef, AgentRef, MemoryRef, PoolRef, Skipped, plan,
 };
 use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use hsa_vmm_conformance::trace::Reader;
@@ -133,12 +133,13 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
     let start = AddressRef::Block { block: 0, offset: 0 };
-    assert_eq!(actions[2], Ok(Action::Release { memory: Memory::Numbered(0) }));
-    let memory = Memory::Numbered(1);
+    assert_eq!(actions[2], Ok(Action::Release { memory: MemoryRef::Numbered(0) }));
+    let memory = MemoryRef::Numbered(1);
     assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
     let inside = AddressRef::Block { block: 0, offset: 0x800 };
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
-    // The descriptor comes from another process. The import, the mapping of the imported memory and its unmap are skipped.
+    // The imported descriptor comes from another process. Therefore, the import, the mapping of the imported memory and
+    // the unmap of this mapping are skipped.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
     assert_eq!(actions[9], Err(Skipped::MovesData));
     assert_eq!(plan.steps[9].line, 11);

@@ -1,5 +1,5 @@
-//! Generates `docs/calls.md` and checks it. The page describes HIP's calls; its sources are the library's
-//! documentation, the library's table of errors, and the conformance cases.
+//! Generates and checks the page `docs/calls.md`, which describes HIP's calls. The sources of the page are the
+//! library's documentation, the library's table of errors, and the conformance cases.
 
 mod peer;
 
@@ -25,7 +25,7 @@ const ERRORS: &str = "
 
 `Error::hip(profile)` returns the error that HIP's documents define for the library's error in that profile. The
 profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
-another profile. Where both columns are the same, HIP's releases agree.
+another profile. In a row with the same error in both columns, HIP 6 and HIP 7 agree.
 
 | what went wrong | HIP 6 | HIP 7 |
 |---|---|---|
@@ -35,8 +35,9 @@ const REJECTIONS: &str = "
 ## Tested errors
 
 The table lists the conformance cases in which a call is rejected, with the error that each profile requires. The
-library returned these errors. Some cases also contain calls that succeed; the expected behaviour can describe these,
-and the error belongs to the rejected call. `hsa-vmm conform --list` names the source of each case.
+library returned these errors in a run on the simulation. A case can also contain calls that succeed, and its expected
+behaviour can describe these calls. The error is always that of the rejected call. `hsa-vmm conform --list` names the
+source of each case.
 
 | case | expected behaviour | HIP 6 | HIP 7 |
 |---|---|---|---|
@@ -104,7 +105,7 @@ fn error_rows() -> Vec<String> {
     rows.map(|row| format!("| {row}")).collect()
 }
 
-/// Returns the name of each case, and the different errors that its calls returned.
+/// Returns the name of each case, and the different errors that the case's calls returned.
 fn rejections(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_generation(Generation::B))
         .expect("the simulation starts");

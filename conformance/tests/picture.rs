@@ -28,7 +28,7 @@ fn map_granules(machine: &Machine, granules: usize, mapped: &[usize]) -> (Addres
     (base, mapped.iter().map(map_granule).collect())
 }
 
-fn grant_both(machine: &Machine, base: Address, size: usize) {
+fn grant_both_gpus(machine: &Machine, base: Address, size: usize) {
     let grants = [machine.gpu(0), machine.gpu(1)].map(|gpu| access(gpu, Access::ReadWrite));
     machine.vmm.set_access(base, size, &grants).unwrap();
 }
@@ -80,12 +80,12 @@ fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
 fn widths_are_proportional_to_sizes() {
     let machine = machine();
     let (base, _) = map_granules(&machine, 8, &[2, 3]);
-    grant_both(&machine, base.checked_add(2 * GRANULE).unwrap(), GRANULE);
+    grant_both_gpus(&machine, base.checked_add(2 * GRANULE).unwrap(), GRANULE);
     let (rectangles, _) = parse_picture(&machine.vmm.report());
     let (mapped, holes) = (of_class(&rectangles, "gpu2"), of_class(&rectangles, "hole"));
     let width = |&(left, right): &(f64, f64)| right - left;
     assert_eq!((mapped.len(), holes.len()), (2, 2), "{rectangles:?}");
-    // The parts are in order of addresses and adjacent.
+    // The parts are adjacent, in the order of addresses.
     let edges = [holes[0].1 - mapped[0].0, mapped[0].1 - mapped[1].0, mapped[1].1 - holes[1].0];
     assert!(edges.iter().all(|gap| gap.abs() < 0.2), "{rectangles:?}");
     assert!((width(&holes[1]) / width(&holes[0]) - 2.0).abs() < 0.05, "{holes:?}");
@@ -183,13 +183,13 @@ fn empty_report_has_a_text() {
 
 #[test]
 fn quarantined_reservation_is_marked() {
-    // Revoking access unmaps the memory, and mapping it again fails.
+    // Revoking access unmaps the memory. The planned faults then make each mapping fail.
     let mut config = Config::mi300x(2);
     config.faults = machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
     let (base, _) = map_granules(&machine, 1, &[0]);
-    grant_both(&machine, base, GRANULE);
+    grant_both_gpus(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // The legend has one such rectangle; the other rectangle marks the reservation.
+    // One rectangle of this class is in the legend, and the other rectangle marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

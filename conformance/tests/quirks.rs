@@ -1,5 +1,5 @@
-//! Checks that workarounds do not change results on runtimes that do not need them. Also tests the quirks
-//! that only AMD's runtime has.
+//! Checks that workarounds do not change results on runtimes that do not need the workarounds. Also tests quirks that
+//! only AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Generation};
@@ -22,8 +22,8 @@ fn all_quirks() -> Quirks {
     all_quirks
 }
 
-/// Checks that no case fails, and that every case has the same result with all workarounds and with those for the
-/// runtime's version.
+/// Runs all cases twice: with all workarounds, and with only the workarounds for the runtime's version. Checks that no
+/// case fails, and that each case has the same result in the two runs.
 fn check_workarounds(runtime: &Runtime, setting: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };
@@ -69,8 +69,8 @@ const SIZE: usize = 2 << 20;
 
 /// Opens a `Vmm`, and maps memory at the start of a reservation.
 fn open_and_map(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // SAFETY: the tests show the effect of a missing workaround. If the effect is undefined behaviour, only a child process
-    // is affected.
+    // SAFETY: the tests show the effect of a missing workaround. If the effect is undefined behaviour, only a child
+    // process is affected.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();

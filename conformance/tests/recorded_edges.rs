@@ -50,7 +50,10 @@ fn differences_have_reason_and_call() {
 }
 
 /// Makes every call. Returns the unexpected results: name, result, expected result.
-fn unexpected(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String, String)> {
+fn unexpected_results(
+    runtime: &Runtime,
+    generation: Generation,
+) -> Vec<(&'static str, String, String)> {
     let recorded_verdicts = recorded_verdicts();
     let mut unexpected = Vec::new();
     for &(name, call) in calls() {
@@ -77,7 +80,7 @@ fn simulation_matches_the_record() {
         // The granule of the recorded GPUs.
         let config = Config::mi300x(2).with_generation(generation).with_granule(2 << 20);
         let runtime = Runtime::simulated(config).unwrap();
-        assert_eq!(unexpected(&runtime, generation), [], "generation {generation}");
+        assert_eq!(unexpected_results(&runtime, generation), [], "generation {generation}");
     }
 }
 
@@ -91,6 +94,11 @@ fn amds_runtime_matches_the_record() {
             if setup.release() == Release::R7_2_4 { Generation::B } else { Generation::A };
         // The granule of AMD's runtime is a page; the recorded granule is 2 MiB.
         let granularity = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
-        assert_eq!(unexpected(&runtime, generation), [granularity], "AMD's {}", setup.release());
+        assert_eq!(
+            unexpected_results(&runtime, generation),
+            [granularity],
+            "AMD's {}",
+            setup.release()
+        );
     });
 }

@@ -24,10 +24,10 @@ fn check_totals(report: &ReplayReport) {
     assert_eq!(report.operations, report.agreed + excused + report.divergent, "{report:?}");
 }
 
-/// Two operations differ: `set_access` to a range with a hole, which the recorded driver accepted. The
-/// following 4 and 7 operations of their traces are not compared.
+/// Two operations differ: each calls `set_access` on a range with a hole, and the recorded driver accepted the call.
+/// The operations that follow in the two traces, 4 and 7, are not compared.
 #[test]
-fn replay_agrees_with_all_traces() {
+fn replay_differs_only_in_two_operations() {
     for (granule, rules) in [
         (2 << 20, &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199)][..]),
         (
@@ -113,7 +113,7 @@ fn check_divergence(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayRe
     let first = report.first.clone().unwrap();
     assert_eq!((first.trace, first.index), (index, position), "{first}");
     assert!(!first.why.is_empty() && first.to_string().contains(&first.why));
-    // The rest of the trace is not performed, but the other traces are.
+    // The later operations of this trace are not performed; the other traces are complete.
     assert_eq!((report.divergent, report.not_compared), (1, 79 - position as u64));
     assert_eq!(report.operations + report.not_compared, 40 * 80);
     report
@@ -169,7 +169,7 @@ fn replay_finds_changed_handle() {
 }
 
 #[test]
-fn rules_excuse_only_their_divergence() {
+fn rules_excuse_only_declared_differences() {
     // The rule about holes does not excuse an unmap that splits a mapping.
     let trace_of = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;

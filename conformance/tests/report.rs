@@ -293,8 +293,8 @@ fn report_names_quirks() {
     );
 }
 
-/// An element of Jenkins's schema for JUnit's XML, junit-10.xsd: its children, its required attributes, and its
-/// other attributes.
+/// An element of Jenkins's schema for JUnit's XML, junit-10.xsd: the children, the required attributes, and the other
+/// attributes.
 type Element = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 fn element(name: &str) -> Option<Element> {

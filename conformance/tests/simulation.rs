@@ -24,8 +24,8 @@ fn enforcement_cases_pass_with_every_kind_of_update() {
         let variable = format!("{}={config}", peer::CONFIG);
         let this = std::env::current_exe().unwrap();
         let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
-        // The program of the peer command is /proc/self/exe. In the process of `env`, this is `env` itself, so the
-        // program's path replaces it.
+        // The first word of the peer command is /proc/self/exe, which would be `env` in the process of `env`. Replace
+        // this word by the path of the test binary.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
         let filters = vec!["access.enforced.*".to_owned()];
         let options = Options {

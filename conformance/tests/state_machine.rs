@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Simulated<const GENERATION: usize> {
     machine: Machine,
-    /// The minor version of AMD's extension. Some behaviour of the simulation depends on it.
+    /// The minor version of AMD's extension, on which some behaviour of the simulation depends.
     extension: u32,
     granule: u64,
     dmabuf_cpu_mapping: bool,
@@ -119,7 +119,7 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
     }
 }
 
-/// The number of sequences for each generation. They take a few seconds without optimisation.
+/// The number of sequences for each generation. These sequences take a few seconds without optimisation.
 const CASES: u32 = 64;
 
 #[test]

@@ -11,8 +11,7 @@ use sequences::Setup;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// The setup of a sequence on AMD's runtime. All sequences of a process use one runtime, because a process can load only
-/// one.
+/// The setup of a sequence on AMD's runtime. A process can load only one runtime, which all its sequences use.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Amd {
     /// Whether the library changes GPUs' page tables.
@@ -41,11 +40,11 @@ impl Setup for Amd {
     }
 }
 
-/// The number of sequences for each release. They take a few seconds.
+/// The number of sequences for each release. These sequences take a few seconds.
 const CASES: u32 = 24;
 
 /// Compares library and model, with settings of the emulated driver.
-fn check(test: &str, driver: &str, settings: Option<&str>) {
+fn compare_on_each_release(test: &str, driver: &str, settings: Option<&str>) {
     let emulation = Emulation::with_gpus(2);
     let needs_barrier = settings.is_some();
     let emulation = match settings {
@@ -63,19 +62,20 @@ fn check(test: &str, driver: &str, settings: Option<&str>) {
 
 #[test]
 fn library_matches_model() {
-    check("library_matches_model", "", None);
+    compare_on_each_release("library_matches_model", "", None);
 }
 
 /// The CPU writes the entries. The TLB is flushed only when the library waits.
 #[test]
 fn library_matches_model_with_page_tables_in_cpu_mode() {
     let name = "library_matches_model_with_page_tables_in_cpu_mode";
-    check(name, "_cpu_mode", Some("tlb=on,split_bug=on"));
+    compare_on_each_release(name, "_cpu_mode", Some("tlb=on,split_bug=on"));
 }
 
-/// SDMA jobs write the entries with a delay of ten minutes. Only the library's wait makes the entries take effect earlier.
+/// SDMA jobs write the entries with a delay of ten minutes. Only the library's wait makes the entries take effect
+/// earlier.
 #[test]
 fn library_matches_model_with_page_tables_in_sdma_mode() {
     let name = "library_matches_model_with_page_tables_in_sdma_mode";
-    check(name, "_sdma_mode", Some("pte_delay=600s,tlb=on,split_bug=on"));
+    compare_on_each_release(name, "_sdma_mode", Some("pte_delay=600s,tlb=on,split_bug=on"));
 }

@@ -11,7 +11,7 @@ fn read(bytes: &[u8]) -> Vec<Result<Trace, TraceError>> {
 }
 
 /// Returns the line number and the message of the error that ends reading.
-fn error(bytes: &[u8]) -> (u64, String) {
+fn last_error(bytes: &[u8]) -> (u64, String) {
     let error = read(bytes).pop().unwrap().unwrap_err();
     (error.line().unwrap(), error.to_string())
 }
@@ -83,7 +83,7 @@ fn error_names_line_of_invalid_trace() {
         (&LINE.replace(",\"result\":\"SUCCESS\"", ""), "missing field `result`"),
         (&format!("{LINE} {LINE}"), "trailing characters"),
     ] {
-        let (line, message) = error(format!("{LINE}\n\n{LINE}\n{invalid}\n{LINE}").as_bytes());
+        let (line, message) = last_error(format!("{LINE}\n\n{LINE}\n{invalid}\n{LINE}").as_bytes());
         assert_eq!(line, 4, "{message}");
         assert!(
             message.starts_with("line 4: ") && message.contains(expected),
@@ -102,16 +102,16 @@ fn reader_stops_after_an_error() {
 #[test]
 fn error_names_line_of_damaged_file() {
     let complete = gzip(&format!("{LINE}\n").repeat(50));
-    let (line, message) = error(&complete[..complete.len() / 2]);
+    let (line, message) = last_error(&complete[..complete.len() / 2]);
     assert!((1..=50).contains(&line) && message.contains("cannot be read"), "{message}");
     let mut damaged = complete.clone();
     let last = damaged.len() - 6;
     damaged[last] ^= 0xff;
-    let (_, message) = error(&damaged);
+    let (_, message) = last_error(&damaged);
     assert!(message.contains("cannot be read"), "{message}");
-    let (line, message) = error(&[0x1f, 0x8b]);
+    let (line, message) = last_error(&[0x1f, 0x8b]);
     assert_eq!(line, 1, "{message}");
-    let (line, message) = error(b"\xff\xfe\n");
+    let (line, message) = last_error(b"\xff\xfe\n");
     assert_eq!(line, 1);
     assert!(message.contains("UTF-8"), "{message}");
 }

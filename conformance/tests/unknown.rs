@@ -37,8 +37,8 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// probes.
 fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk. A runtime can have the quirk even if
-    // the probe does not find it.
+    // The list of probes contains the probe for `peer_after_owner_fails` only if the probe has found this quirk. A
+    // runtime can have this quirk even if the probe does not find the quirk.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected =
         probed.filter(|it| it.name != "peer_after_owner_fails" || expected_quirks.has(it));
@@ -69,7 +69,7 @@ fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
 }
 
 #[test]
-fn hidden_versions_pass() {
+fn cases_pass_with_hidden_version() {
     for generation in Generation::ALL {
         let config = Config::mi300x(2).with_generation(generation).with_false_build("");
         let (runtime, report) = conform(config);
@@ -79,7 +79,7 @@ fn hidden_versions_pass() {
 }
 
 #[test]
-fn false_versions_pass() {
+fn cases_pass_with_false_version() {
     // The extension of ROCm 6.4 with the build of ROCm 10, and the reverse.
     for (extension, build) in [(7, "1.21.0-0-a1b2c3"), (22, "1.15.0-local-build-unknown")] {
         for generation in Generation::ALL {
@@ -93,7 +93,7 @@ fn false_versions_pass() {
 }
 
 #[test]
-fn old_release_under_another_name_passes() {
+fn cases_pass_on_renamed_old_release() {
     // ROCm 6.1, and ROCm 6.0, which reports no extension.
     for text in ["era=a,extension=4", "extension=none"] {
         let config: Config = text.parse().unwrap();

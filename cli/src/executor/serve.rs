@@ -6,11 +6,11 @@ use crate::arguments::CommonOptions;
 use crate::choice::SelectedRuntime;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
-use hsa_vmm_conformance::worker::{Messages, begin};
+use hsa_vmm_conformance::worker::{Messages, connect_to_parent};
 
 /// Performs the parent's tasks and sends the results.
 pub fn serve(common: &CommonOptions) -> anyhow::Result<Exit> {
-    let (mut tasks, messages) = begin()?;
+    let (mut tasks, messages) = connect_to_parent()?;
     let selected = common.runtime.select()?;
     messages.send(&Message::Ready(selected.to_string()))?;
     while let Some(task) = tasks.receive()? {

@@ -45,14 +45,14 @@ pub struct Arguments {
 pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     let (a, b) = (Report::read(&args.a)?, Report::read(&args.b)?);
     let diff = Diff::of(&a, &b);
-    let worse = diff.worse().count();
+    let new_failures = diff.new_failures().count();
     args.output.write(|out| match args.format {
         Format::Table => print_table(out, &diff, [(&args.a, &a), (&args.b, &b)]),
         Format::Json => {
             out.keep_utf8();
             let value = serde_json::json!({
                 "differs": diff.differs(),
-                "worse": worse,
+                "worse": new_failures,
                 "words": diff.sentences(),
                 "times": diff.timings.sentences(),
                 "diff": diff,
@@ -61,7 +61,7 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
             Ok(writeln!(out)?)
         }
     })?;
-    let failed = worse > 0 || (args.exit_code && diff.differs());
+    let failed = new_failures > 0 || (args.exit_code && diff.differs());
     Ok(if failed { Exit::Failure } else { Exit::Success })
 }
 

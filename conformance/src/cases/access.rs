@@ -138,7 +138,7 @@ fn last_entry_applies(context: &Context) -> TestResult {
 }
 
 fn other_agents_keep_access(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(1, 0x3535_3535)?;
     context.set_access(at, 1, &[context.host()], Access::Read)?;
     let gpu = context.vmm().get_access(context.gpu(), at)?;
@@ -217,7 +217,7 @@ fn access_is_none_at_first(context: &Context) -> TestResult {
 }
 
 fn get_returns_cpu_access(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(2, 0x3a3a_3a3a)?;
     let last = offset_by(at, 2 * context.granule() - 1);
     for access in ALL_ACCESS {

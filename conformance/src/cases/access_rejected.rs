@@ -36,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
         "access.set.agent_of_another_runtime",
         "HIP: hipMemSetAccess",
         "an agent of another runtime is rejected",
+        // The upper 32 bits of an identifier are the runtime's number.
         |c| rejects_agent(c, AgentId::from_bits(c.gpu().to_bits() ^ 1 << 62)),
     ),
     Case::new(
@@ -151,7 +152,7 @@ fn rejects_set_access(
 }
 
 /// Maps two granules at the start of a reservation of four, and checks that `set_access` rejects a range.
-/// `start` is an offset in the reservation, in bytes.
+/// `start` is an offset in the reservation, in bytes. If `argument` is given, the error must name this argument.
 fn rejects_range(
     context: &Context,
     start: usize,
@@ -219,7 +220,7 @@ fn rejects_gpu_without_peer_access(context: &Context) -> TestResult {
 }
 
 fn rejects_cpu_without_large_bar(context: &Context) -> TestResult {
-    if context.cpu_has_access(context.gpu()) {
+    if context.cpu_can_access(context.gpu()) {
         return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
     let (at, _) = context.map_filled(1, 0x6e6e_6e6e)?;

@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
         "access.gpu.needs_both_sides",
         "HIP: hipMemSetAccess",
         "a copy by a GPU without access to source or destination is rejected",
-        gpu_needs_access_to_both_sides,
+        gpu_needs_access_to_source_and_target,
     ),
     Case::new(
         "access.gpu.read_only",
@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
         "access.gpus.peer_before_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
         "the owner can be granted access after a peer",
-        owner_after_peer,
+        grants_owner_after_peer,
     ),
     Case::new(
         "access.gpus.over_memory_of_several",
@@ -106,7 +106,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn cpu_reads_and_writes(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, handle) = context.map_filled(2, 0)?;
     let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
     context.vmm().write(at, &pattern)?;
@@ -127,7 +127,7 @@ fn cpu_reads_and_writes(context: &Context) -> TestResult {
 }
 
 fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(1, 0x4141_4141)?;
     context.set_access(at, 1, &[context.host()], Access::Read)?;
     context.check_contents(at, 1, 0x4141_4141)?;
@@ -137,7 +137,7 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
 }
 
 fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(1, 0x4343_4343)?;
     context.set_access(at, 1, &[context.host()], Access::None)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
@@ -147,11 +147,11 @@ fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
 }
 
 fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {
         context.set_access(at, 2, &[context.host()], Access::None)?;
-        // If the range had lost addresses, a new reservation could get them.
+        // If the range had lost addresses, a new reservation could get these addresses.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),
@@ -164,7 +164,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
 }
 
 fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
     let mapping = context.granule_at(at, 1);
@@ -172,6 +172,7 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
     context.set_access(mapping, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(mapping, 1, 0x4e4e_4e4e)?;
     let last = offset_by(mapping, context.granule() - 4);
+    // The second range begins four bytes before the mapping, because `offset_by` wraps around.
     for start in [last, offset_by(mapping, usize::MAX - 3)] {
         context.expect_invalid_argument(Argument::Address, || {
             context.vmm().read(start, &mut [0; 8])
@@ -183,7 +184,7 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> TestResult {
 }
 
 fn cpu_crosses_adjacent_mappings(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(2)?;
     for index in 0..2 {
         let handle = context.create(1)?;
@@ -211,7 +212,7 @@ fn gpu_copies(context: &Context) -> TestResult {
     context.check_contents(source, 2, 0x4545_4545)
 }
 
-fn gpu_needs_access_to_both_sides(context: &Context) -> TestResult {
+fn gpu_needs_access_to_source_and_target(context: &Context) -> TestResult {
     let (granted, _) = context.map_filled(1, 0x4747_4747)?;
     let not_granted = context.reserve(1)?;
     let handle = context.create(1)?;
@@ -270,7 +271,7 @@ fn gpu_fill_rejects_partial_words(context: &Context) -> TestResult {
     context.check_contents(at, 1, 0x5252_5252)
 }
 
-fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
+fn gpus_see_same_memory(context: &Context, peer_in_second_call: bool) -> TestResult {
     let other = context.other_gpu()?;
     let owner = context.gpu();
     let at = context.reserve(2)?;
@@ -278,7 +279,7 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    if owner_first {
+    if peer_in_second_call {
         context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 2, 0x4a4a_4a4a)?;
         context.set_access(at, 2, &[other], Access::ReadWrite)?;
@@ -298,7 +299,7 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> TestResult {
     Ok(())
 }
 
-fn owner_after_peer(context: &Context) -> TestResult {
+fn grants_owner_after_peer(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
@@ -322,7 +323,7 @@ fn grants_memory_of_several_gpus(context: &Context) -> TestResult {
     for gpu in [owner, other] {
         context.vmm().copy(gpu, context.granule_at(at, 1), at, context.granule())?;
     }
-    if context.cpu_has_access(owner) && context.cpu_has_access(other) {
+    if context.cpu_can_access(owner) && context.cpu_can_access(other) {
         context.set_access(at, 2, &[context.host()], Access::Read)?;
         context.check_contents(at, 2, 0x4d4d_4d4d)?;
     }

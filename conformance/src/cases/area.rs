@@ -75,16 +75,22 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// Returns an area of the first GPU with memory for handles.
+/// Returns an area of the first GPU that handles can be created on.
 pub(super) fn create_area(context: &Context, flags: AreaFlags) -> TestResult<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
-/// Allocates memory of an area. Skips the case if GPUs lack peer access.
-pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> TestResult<AreaMemory<'a>> {
-    let options = MmapOptions::new();
-    let options =
-        if area.flags().maps_existing_memory() { options.with_host_memory(host) } else { options };
+/// Allocates memory of an area. If the area's flags require existing memory, maps `existing` instead. Skips the case if
+/// the runtime does not support the flags, for example because GPUs lack peer access.
+pub(super) fn mmap<'a>(
+    area: &Area,
+    size: usize,
+    existing: &'a mut [u8],
+) -> TestResult<AreaMemory<'a>> {
+    let options = match area.flags().maps_existing_memory() {
+        true => MmapOptions::new().with_host_memory(existing),
+        false => MmapOptions::new(),
+    };
     match area.mmap(size, options) {
         Err(error) if matches!(error.kind(), ErrorKind::NotSupported(_)) => {
             Err(NotPassed::Skipped(error.to_string()))
@@ -93,7 +99,7 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> TestResu
     }
 }
 
-/// Writes bytes and checks that they are read back: 8 KiB at each end, or the whole memory if it is smaller.
+/// Writes up to 8 KiB to each end of the memory, and checks that `read` returns the written bytes.
 fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> TestResult {
     let size = memory.size();
     let part = size.min(8192);
@@ -181,7 +187,7 @@ fn unified_has_one_address(context: &Context) -> TestResult {
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
     for flags in other_flags.into_iter().chain([host_and_mapped]) {
         let memory = mmap(&create_area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
-        let is_on_device = context.cpu_has_access(context.gpu());
+        let is_on_device = context.cpu_can_access(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };
         ensure_eq!(memory.backing(), backing, "the backing with {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");

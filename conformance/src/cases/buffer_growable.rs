@@ -100,7 +100,7 @@ fn grows_in_place(context: &Context) -> TestResult {
 }
 
 fn size_is_exact(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let mut buffer = create_growable(context, 2)?;
     let granule = context.granule();
     for (size, mapped) in
@@ -155,7 +155,7 @@ fn new_memory_keeps_grants(context: &Context) -> TestResult {
 }
 
 fn new_memory_keeps_revocation(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let mut buffer = create_growable(context, 2)?;
     buffer.grow(context.granule())?;
     buffer.fill(0, 0xc400, context.granule())?;
@@ -227,7 +227,7 @@ fn rejects_access_beyond_end(context: &Context) -> TestResult {
 }
 
 fn rejects_zero_capacity(context: &Context) -> TestResult {
-    // HIP 6 returns out of memory for every invalid reservation.
+    // HIP 6 returns out of memory if the size of a reservation is invalid.
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
@@ -268,7 +268,7 @@ fn is_address_taken(error: &Error) -> bool {
 }
 
 fn behaves_like_vector(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let mut values = GrowableVec::<u64>::new(create_growable(context, 2)?);
     let count = context.granule() as u64 / 8 + 3;
     values.extend(&(0..count).collect::<Vec<_>>())?;

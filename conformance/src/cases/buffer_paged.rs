@@ -203,7 +203,7 @@ fn rejects_access_to_unmapped_pages(context: &Context) -> TestResult {
 }
 
 fn unmapped_pages_read_as_zeros(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let buffer = create_paged(context, 5, true)?;
     let check_zeros = |pages: &[usize]| {
         for &page in pages {
@@ -388,7 +388,7 @@ fn releases_shared_pages(context: &Context) -> TestResult {
 }
 
 fn shared_pages_have_own_access(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (first, second) = (create_paged(context, 2, false)?, create_paged(context, 2, false)?);
     first.map(0..1)?;
     fill_page(context, &first, 0, 0xdb10)?;

@@ -66,12 +66,12 @@ fn create_pausable(context: &Context, granules: usize, value: u32) -> TestResult
     Ok(buffer)
 }
 
-/// The skip reason after which [`retry_if_lost`] runs a case again.
+/// If a case is skipped for this reason, [`retry_if_lost`] runs the case again.
 const LOST: &str = "another thread of this process reserved the addresses in each attempt";
 
-/// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
-/// which a runtime may release together with the memory. In a process without other threads, lost
-/// addresses are a failure.
+/// Pauses a buffer. A runtime may release the buffer's addresses together with the memory. If another thread then
+/// reserves the addresses, skips the case with [`LOST`]. In a run that detects leaked descriptors, no other thread
+/// makes runtime calls, so the case fails if the addresses are lost.
 fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> TestResult {
     match buffer.pause(mode) {
         Err(error)
@@ -84,10 +84,10 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> Tes
     }
 }
 
-/// Runs a case up to 50 times, until no other thread has reserved the buffer's addresses.
+/// Runs a case. While the case is skipped with [`LOST`], runs the case again, up to 50 times in all.
 fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
-    (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
+    (0..50).map(|_| case(context)).find(|result| *result != lost).unwrap_or(lost.clone())
 }
 
 fn resumes_with_contents(context: &Context) -> TestResult {
@@ -205,7 +205,7 @@ fn rejects_second_pause_and_resume(context: &Context) -> TestResult {
 }
 
 fn accepts_any_size(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;

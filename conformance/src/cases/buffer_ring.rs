@@ -1,4 +1,4 @@
-//! Ring buffers: memory mapped at several consecutive addresses, so that its beginning follows its end.
+//! Ring buffers: the same memory is mapped several times side by side, so that its beginning follows its end.
 
 use crate::Context;
 use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq};
@@ -66,7 +66,7 @@ fn pattern(size: usize) -> Vec<u8> {
 }
 
 fn writes_continue_at_start(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     for times in [2, 3] {
         let ring = create_ring(context, times)?;
         let pattern = pattern(ring.size());
@@ -88,14 +88,14 @@ fn writes_continue_at_start(context: &Context) -> TestResult {
 }
 
 fn gpus_copy_past_end(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let ring = create_ring(context, 2)?;
     let pattern = pattern(ring.size());
     let start = (ring.size() / 2 + 64) as u64;
     ring.write(start, &pattern)?;
     for &gpu in context.gpus() {
         let can_access = context.runtime().agent(gpu).is_some_and(|a| a.can_access(context.gpu()));
-        if !can_access || !context.cpu_has_access(gpu) {
+        if !can_access || !context.cpu_can_access(gpu) {
             continue;
         }
         ring.grant(&[gpu], Access::ReadWrite)?;
@@ -131,7 +131,7 @@ fn uses_one_handle(context: &Context) -> TestResult {
 }
 
 fn positions_wrap_around(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let ring = create_ring(context, 2)?;
     let size = ring.size() as u64;
     for (position, equivalent) in [(0, 3 * size), (7, 7 + 1000 * size), (u64::MAX % size, u64::MAX)]
@@ -171,7 +171,7 @@ fn rejects_invalid_rings(context: &Context) -> TestResult {
 }
 
 fn cpu_with_read_access_cannot_write(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let ring = create_ring(context, 2)?;
     context.vmm().fill(ring.address(), 0xc800, ring.size())?;
     ring.grant(&[context.host()], Access::Read)?;

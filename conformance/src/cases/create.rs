@@ -134,7 +134,7 @@ fn handles_are_distinct(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// A number of handles above the usual limit of open descriptors.
+/// A number of handles above 1024, the usual limit of open descriptors.
 const HANDLES: usize = 1100;
 
 fn creates_many_handles(context: &Context) -> TestResult {
@@ -219,6 +219,7 @@ fn rejects_invented_agent(context: &Context) -> TestResult {
 }
 
 fn rejects_foreign_agent(context: &Context) -> TestResult {
+    // The upper 32 bits of an identifier are the runtime's number.
     rejects_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
 }
 

@@ -99,7 +99,7 @@ enum User {
     Importer,
 }
 
-/// Skips the case unless GPUs' permissions are enforced.
+/// Skips the case if the library does not enforce GPUs' permissions.
 fn require_enforcement(context: &Context) -> TestResult {
     if context.vmm().enforcement(context.gpu()) == Some(Enforcement::Enforced) {
         return Ok(());
@@ -145,7 +145,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> TestResult 
             Some(process) => process,
             none => none.insert(context.start_peer_with_variable("HSA_ENABLE_SDMA", engine)?),
         };
-        let outcome = process.access(&access)?;
+        let outcome = process.access_by_gpu(&access)?;
         let verb = if writes { "writes" } else { "reads" };
         check_result(outcome, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
         if !permitted {
@@ -166,7 +166,7 @@ fn check_removed(context: &Context, removal: Removal) -> TestResult {
         let access = GpuAccess { gpu: 0, granted, removed_by: Some(removal), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
         check_result(
-            context.start_peer()?.access(&access)?,
+            context.start_peer()?.access_by_gpu(&access)?,
             false,
             &format!("GPU 0 {verb} after {removal:?}"),
         )?;
@@ -177,7 +177,7 @@ fn check_removed(context: &Context, removal: Removal) -> TestResult {
 /// The number of parts of a handle. Each part is one granule, filled with the part's number.
 const PARTS: usize = 4;
 
-/// Maps every range of parts, and then single parts in another order, one of them twice.
+/// Maps every range of parts. Then maps single parts side by side in another order, and one part twice.
 fn maps_every_offset(context: &Context) -> TestResult {
     require_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());

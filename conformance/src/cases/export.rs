@@ -146,7 +146,7 @@ fn fails_without_descriptors(context: &Context) -> TestResult {
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
-    // Lower the limit: it can be a million descriptors, and opening 20,000 files takes half a minute on a busy machine.
+    // Lower the limit, which can be a million descriptors: opening 20,000 files takes half a minute on a busy machine.
     let limit = DescriptorLimit::lower()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -163,16 +163,15 @@ fn fails_without_descriptors(context: &Context) -> TestResult {
     export(context, handle).map(|_| ())
 }
 
-/// A limit of open descriptors just above the lowest free number. Restores the previous limit when
-/// dropped.
+/// Lowers the limit of open descriptors to just above the lowest free number. Restores the previous limit when dropped.
 struct DescriptorLimit {
     previous: Rlimit,
 }
 
 impl DescriptorLimit {
     fn lower() -> Result<Self, NotPassed> {
-        // The lowest free number, but at least 8. With a lower limit, the standard library returns another
-        // error when it duplicates a descriptor.
+        // Use the lowest free number, but at least 8. With a lower limit, the standard library returns another error
+        // when the library under test duplicates a descriptor.
         let next = File::open("/dev/null")?.as_raw_fd().unsigned_abs().max(8);
         let previous = getrlimit(Resource::Nofile);
         let limit = Rlimit { current: Some(u64::from(next) + 2), ..previous };

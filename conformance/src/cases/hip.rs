@@ -31,25 +31,25 @@ pub(super) const CASES: &[Case] = &[
         "hip.profile.bad_reservation",
         "hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
         "an invalid reservation returns out of memory in HIP 6, invalid value in HIP 7",
-        invalid_reservation,
+        reservation_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.bad_device",
         "hip-tests: hipMemCreate_Negative (6.x and develop); reference 6.2 #13",
         "an invalid device returns invalid value in HIP 6, invalid device in HIP 7",
-        invalid_device,
+        device_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.free_while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
         "freeing a mapped reservation returns unknown in HIP 6, invalid value in HIP 7",
-        free_while_mapped,
+        free_error_depends_on_profile,
     ),
     Case::new(
         "hip.profile.granularity",
         "HIP: hipMemGetAllocationGranularity",
         "the recommended granularity is the minimum in HIP 6",
-        recommended_granularity,
+        granularity_depends_on_profile,
     ),
     Case::new(
         "hip.use.grows_in_place",
@@ -119,18 +119,18 @@ fn check_both_profiles(
     Ok(())
 }
 
-fn invalid_reservation(context: &Context) -> TestResult {
+fn reservation_error_depends_on_profile(context: &Context) -> TestResult {
     let invalid_call = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
     check_both_profiles(context, invalid_call, [HipError::OutOfMemory, HipError::InvalidValue])
 }
 
-fn invalid_device(context: &Context) -> TestResult {
+fn device_error_depends_on_profile(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.invented_agent());
     let invalid_call = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
     check_both_profiles(context, invalid_call, [HipError::InvalidValue, HipError::InvalidDevice])
 }
 
-fn free_while_mapped(context: &Context) -> TestResult {
+fn free_error_depends_on_profile(context: &Context) -> TestResult {
     let size = context.granule();
     let invalid_call = |vmm: &Vmm| {
         let at = vmm.address_reserve(size, 0, None)?;
@@ -141,7 +141,7 @@ fn free_while_mapped(context: &Context) -> TestResult {
     check_both_profiles(context, invalid_call, [HipError::Unknown, HipError::InvalidValue])
 }
 
-fn recommended_granularity(context: &Context) -> TestResult {
+fn granularity_depends_on_profile(context: &Context) -> TestResult {
     let properties = AllocationProperties::on(context.gpu());
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let Some(pool) = pool else { return Ok(()) };
@@ -215,7 +215,7 @@ fn shares_range_between_gpus(context: &Context) -> TestResult {
         context.set_access(granule, 1, &[gpu], Access::ReadWrite)?;
         context.fill(granule, 1, 0xb4b4_b4b4)?;
     }
-    if !gpus.iter().all(|&gpu| context.cpu_has_access(gpu)) {
+    if !gpus.iter().all(|&gpu| context.cpu_can_access(gpu)) {
         return Ok(());
     }
     context.set_access(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
@@ -236,7 +236,7 @@ fn copies_between_gpus(context: &Context) -> TestResult {
     context.set_access(source, 1, &agents(first), Access::ReadWrite)?;
     context.set_access(destination, 1, &agents(other), Access::ReadWrite)?;
     context.vmm().copy(first, destination, source, size)?;
-    if context.cpu_has_access(other) {
+    if context.cpu_can_access(other) {
         context.check_contents(destination, 1, 0xb5b5_b5b5)?;
     }
     context.fill(destination, 1, 0xb6b6_b6b6)?;
@@ -247,7 +247,7 @@ fn copies_between_gpus(context: &Context) -> TestResult {
 fn runs_in_many_threads(context: &Context) -> TestResult {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     let default_agents = context.default_agents();
-    let cpu_has_access_to_gpu = context.cpu_has_access(gpu);
+    let cpu_can_access_gpu = context.cpu_can_access(gpu);
     let run_thread = |thread: u8| -> TestResult {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
@@ -260,7 +260,7 @@ fn runs_in_many_threads(context: &Context) -> TestResult {
             vmm.set_access(at, size, &list)?;
             let value = thread * 16 + round;
             vmm.fill(at, u32::from_le_bytes([value; 4]), size)?;
-            if cpu_has_access_to_gpu {
+            if cpu_can_access_gpu {
                 let mut found = vec![0; size];
                 vmm.read(at, &mut found)?;
                 ensure!(

@@ -22,73 +22,73 @@ pub(super) const CASES: &[Case] = &[
         "hip.codes.address_reserve",
         "HIP: hipMemAddressReserve; hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
         "an invalid reservation returns 2 in HIP 6 and 1 in HIP 7; invalid flags return 1 in both",
-        reserve_codes,
+        returns_reserve_codes,
     ),
     Case::new(
         "hip.codes.address_free",
         "HIP: hipMemAddressFree; hip-tests: hipMemAddressFree_negative; reference 6.2 #10",
         "an invalid range returns 1; freeing a mapped reservation returns 999 in HIP 6 and 1 in HIP 7",
-        free_codes,
+        returns_free_codes,
     ),
     Case::new(
         "hip.codes.create",
         "HIP: hipMemCreate; hip-tests: hipMemCreate_Negative (6.x and develop)",
         "an invalid device returns 1 in HIP 6 and 101 in HIP 7; a CPU returns 801, a size that is too large 2, and other errors 1",
-        create_codes,
+        returns_create_codes,
     ),
     Case::new(
         "hip.codes.release_and_retain",
         "HIP: hipMemRelease, hipMemRetainAllocationHandle",
         "invalid handles and addresses return 1",
-        release_and_retain_codes,
+        returns_release_and_retain_codes,
     ),
     Case::new(
         "hip.codes.map",
         "HIP: hipMemMap; hip-tests: hipMemMap_negative",
         "every invalid argument returns 1",
-        map_codes,
+        returns_map_codes,
     ),
     Case::new(
         "hip.codes.unmap",
         "HIP: hipMemUnmap; hip-tests: hipMemUnmap_negative",
         "every invalid argument returns 1",
-        unmap_codes,
+        returns_unmap_codes,
     ),
     Case::new(
         "hip.codes.set_and_get_access",
         "HIP: hipMemSetAccess, hipMemGetAccess; hip-tests: hipMemSetAccess_negative",
         "every invalid argument returns 1, including a device that does not exist",
-        access_codes,
+        returns_access_codes,
     ),
     Case::new(
         "hip.codes.granularity_and_properties",
         "HIP: hipMemGetAllocationGranularity, hipMemGetAllocationPropertiesFromHandle",
         "every invalid argument returns 1, and a CPU returns 801",
-        granularity_and_properties_codes,
+        returns_granularity_and_properties_codes,
     ),
     Case::new(
         "hip.codes.export_and_import",
         "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
         "an invalid export or import returns 1, and an unsupported handle type returns 801",
-        export_and_import_codes,
+        returns_export_and_import_codes,
     ),
     Case::new(
         "hip.codes.map_array",
         "HIP: hipMemMapArrayAsync",
         "sparse arrays return 801, and an empty list returns 1",
-        map_array_codes,
+        returns_map_array_codes,
     ),
     Case::of_runtime(
         "hip.codes.runtime_fails",
         "HIP: hip_vm.cpp, which returns these codes when the runtime fails",
         "a failure of the runtime returns 2 for reserve and create, 1 for access and sharing, otherwise 999",
-        runtime_failure_codes,
+        returns_runtime_failure_codes,
     ),
     Case::of_runtime(
         "hip.codes.nothing_left",
         "HIP: hipErrorOutOfMemory, hipErrorOperatingSystem, hipErrorNotSupported, hipErrorNotInitialized",
         "lack of memory returns 2, lack of descriptors 304, an unsupported feature 801, and a call after a fork 3",
-        other_failure_codes,
+        returns_other_failure_codes,
     ),
 ];
 
@@ -112,7 +112,7 @@ fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> TestResu
 /// `hipErrorInvalidValue` in both profiles.
 const INVALID_VALUE: [i32; 2] = [1, 1];
 
-fn reserve_codes(context: &Context) -> TestResult {
+fn returns_reserve_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     check_codes(
         context,
@@ -131,7 +131,7 @@ fn reserve_codes(context: &Context) -> TestResult {
     )
 }
 
-fn free_codes(context: &Context) -> TestResult {
+fn returns_free_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let reserved_by_other_vmm = context.reserve(1)?;
     check_codes(
@@ -168,7 +168,7 @@ fn map_one_granule(context: &Context, vmm: &Vmm) -> TestResult<(Address, Handle)
     Ok((at, handle))
 }
 
-fn create_codes(context: &Context) -> TestResult {
+fn returns_create_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let properties = AllocationProperties::on;
     let create = |vmm: &Vmm, size, agent| vmm.create(size, &properties(agent)).map(|_| ());
@@ -190,7 +190,7 @@ fn create_codes(context: &Context) -> TestResult {
     )
 }
 
-fn release_and_retain_codes(context: &Context) -> TestResult {
+fn returns_release_and_retain_codes(context: &Context) -> TestResult {
     let (at, handle_of_other_vmm) = context.map_filled(1, 0)?;
     let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), handle_of_other_vmm];
     for handle in handles {
@@ -209,7 +209,7 @@ fn release_and_retain_codes(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn map_codes(context: &Context) -> TestResult {
+fn returns_map_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.open_vmm(profile)?;
@@ -241,7 +241,7 @@ fn map_codes(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn unmap_codes(context: &Context) -> TestResult {
+fn returns_unmap_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
         let vmm = context.open_vmm(profile)?;
@@ -261,7 +261,7 @@ fn unmap_codes(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn access_codes(context: &Context) -> TestResult {
+fn returns_access_codes(context: &Context) -> TestResult {
     let granule = context.granule();
     let list = |agent: AgentId| [AccessDescriptor { agent, access: Access::ReadWrite }];
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
@@ -292,7 +292,7 @@ fn access_codes(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn granularity_and_properties_codes(context: &Context) -> TestResult {
+fn returns_granularity_and_properties_codes(context: &Context) -> TestResult {
     let query_granularity = |vmm: &Vmm, agent| {
         let properties = AllocationProperties::on(agent);
         vmm.allocation_granularity(&properties, Granularity::Minimum).map(|_| ())
@@ -311,7 +311,7 @@ fn granularity_and_properties_codes(context: &Context) -> TestResult {
     )
 }
 
-fn export_and_import_codes(context: &Context) -> TestResult {
+fn returns_export_and_import_codes(context: &Context) -> TestResult {
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let file = std::fs::File::open("/dev/null")?;
     let export =
@@ -335,7 +335,7 @@ fn export_and_import_codes(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn map_array_codes(context: &Context) -> TestResult {
+fn returns_map_array_codes(context: &Context) -> TestResult {
     check_codes(
         context,
         &[
@@ -353,7 +353,7 @@ fn check_code(error: Error, expected: i32) -> TestResult {
     Ok(())
 }
 
-fn runtime_failure_codes(_: &Runtime) -> TestResult {
+fn returns_runtime_failure_codes(_: &Runtime) -> TestResult {
     for (operation, expected) in [
         (Operation::AddressReserve, 2),
         (Operation::Create, 2),
@@ -375,7 +375,7 @@ fn runtime_failure_codes(_: &Runtime) -> TestResult {
     Ok(())
 }
 
-fn other_failure_codes(_: &Runtime) -> TestResult {
+fn returns_other_failure_codes(_: &Runtime) -> TestResult {
     // `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
     let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";

@@ -1,7 +1,7 @@
 //! `hipMemImportFromShareableHandle`.
 
 use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
-use crate::case::{Case, TestResult, ensure, ensure_bytes, ensure_eq, quarantined};
+use crate::case::{Case, TestResult, describe_quarantined, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -191,7 +191,7 @@ fn imports_into_another_vmm(context: &Context) -> TestResult {
         .map(|agent| hsa_vmm::AccessDescriptor { agent, access: Access::ReadWrite })
         .collect();
     other.set_access(imported_at, size, &list)?;
-    if context.cpu_has_access(context.gpu()) {
+    if context.cpu_can_access(context.gpu()) {
         let mut found = [0; 4];
         other.read(imported_at, &mut found)?;
         ensure_bytes!(found, [0xac; 4], "the value in the other Vmm");
@@ -200,7 +200,7 @@ fn imports_into_another_vmm(context: &Context) -> TestResult {
     other.release(imported)?;
     other.address_free(imported_at, size)?;
     let quarantine = other.quarantined_ranges();
-    ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
+    ensure!(quarantine.is_empty(), "{}", describe_quarantined(&quarantine));
     Ok(())
 }
 
@@ -245,8 +245,8 @@ fn grants_peer_after_owner(context: &Context) -> TestResult {
     context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking, because the
-/// library rejects an unsealed file before it calls the runtime.
+/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking: the library
+/// would reject an unsealed file without calling the runtime.
 fn create_plain_file(context: &Context) -> TestResult<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);

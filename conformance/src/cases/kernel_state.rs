@@ -3,7 +3,7 @@
 use crate::case::{Case, TestResult, ensure, ensure_eq};
 use crate::kernel_configuration::{KernelConfiguration, MOVE_NOTIFY, P2PDMA};
 use crate::memory_placement::Placement;
-use crate::page_table::{Page, PageTable};
+use crate::page_table::{PageTable, PageTableEntry};
 use crate::{Context, NotPassed, memory_placement, process_maps};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::simulation::GpuPermissions;
@@ -54,7 +54,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The size of the test allocations, in bytes. Drivers round the available memory to multiples of a smaller size.
+/// The size of the test allocations, in bytes. Drivers report available memory in multiples of a smaller size, so an
+/// allocation always changes the reported size.
 const ALLOCATION_SIZE: usize = 8 << 20;
 const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
@@ -126,7 +127,7 @@ fn addresses_are_freed(context: &Context) -> TestResult {
         let at = context.vmm().address_reserve(size, 0, None)?;
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
-        let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
+        let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
         // Another thread may have mapped memory in the range meanwhile, but not half of the range.
         if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
             return Ok(());
@@ -143,7 +144,7 @@ fn maps_unreadable() -> NotPassed {
 }
 
 fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let at = context.reserve(4)?;
     // The first and last granule keep their access while the middle changes.
     let (changed, last) = (context.granule_at(at, 1), context.granule_at(at, 3));
@@ -165,7 +166,7 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
                 Access::ReadWrite => "rw-",
             };
             let range = start.get()..start.get() + count * context.granule();
-            let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
+            let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
             let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
             ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
             for (part, permissions) in lines {
@@ -179,7 +180,7 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// Returns a GPU's page table. Skips the case if it cannot be read.
+/// Returns a GPU's page table. Skips the case if the page table cannot be read.
 fn read_page_table(context: &Context, gpu: AgentId) -> TestResult<PageTable<'_>> {
     let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), index);
@@ -192,20 +193,20 @@ fn page_entries(
     gpu: AgentId,
     at: Address,
     count: usize,
-) -> TestResult<Vec<(usize, Option<Page>)>> {
+) -> TestResult<Vec<(usize, Option<PageTableEntry>)>> {
     let table = read_page_table(context, gpu)?;
     let granule = context.granule();
     let offsets = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
-    Ok(offsets.map(|offset| (offset, table.page(at.get() + offset))).collect())
+    Ok(offsets.map(|offset| (offset, table.entry(at.get() + offset))).collect())
 }
 
 /// Fails if the GPU's page table has an entry at an offset of the mapping after an operation.
-fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> TestResult {
-    match page {
+fn expect_no_entry(entry: Option<PageTableEntry>, offset: usize, operation: &str) -> TestResult {
+    match entry {
         None => Ok(()),
-        Some(page) => Err(NotPassed::Failed(format!(
+        Some(entry) => Err(NotPassed::Failed(format!(
             "the GPU's page table has an entry (GEM_VA) at offset {offset:#x} after {operation}, where none was \
-             expected: {page} of the memory"
+             expected: {entry} of the memory"
         ))),
     }
 }
@@ -215,34 +216,34 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
     let gpu = context.gpu();
-    for (offset, page) in page_entries(context, gpu, at, 3)? {
-        expect_no_entry(page, offset, "map")?;
+    for (offset, entry) in page_entries(context, gpu, at, 3)? {
+        expect_no_entry(entry, offset, "map")?;
     }
     let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
     let enforced = gpu_permissions == Some(GpuPermissions::Enforced)
         || context.vmm().enforcement(gpu) == Some(Enforcement::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
         context.set_access(at, 3, &[gpu], access)?;
-        for (offset, page) in page_entries(context, gpu, at, 3)? {
-            let Some(page) = page else {
+        for (offset, entry) in page_entries(context, gpu, at, 3)? {
+            let Some(entry) = entry else {
                 let reason = format!(
                     "no page-table entry at offset {offset:#x}, although {access:?} was granted"
                 );
                 return Err(NotPassed::Failed(reason));
             };
             ensure_eq!(
-                page.offset,
+                entry.offset,
                 offset as u64,
                 "the entry's offset in the memory, at offset {offset:#x} of the mapping"
             );
-            ensure!(page.readable, "{access:?} was granted, but the page is not readable");
+            ensure!(entry.readable, "{access:?} was granted, but the page is not readable");
             let must_be_writable = access == Access::ReadWrite;
             ensure!(
-                page.writable || !must_be_writable,
+                entry.writable || !must_be_writable,
                 "{access:?} was granted, but the page is not writable"
             );
             ensure!(
-                !page.writable || must_be_writable || !enforced,
+                !entry.writable || must_be_writable || !enforced,
                 "{access:?} was granted, but the page is writable"
             );
         }
@@ -250,7 +251,8 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// Returns where the kernel keeps this process's memory of a GPU. Skips the case if the driver does not report it.
+/// Returns how many bytes of this process's memory of a GPU the kernel keeps in VRAM and in system memory. Skips the
+/// case if the driver does not report the placement.
 fn placement(context: &Context, gpu: AgentId) -> TestResult<Placement> {
     let pci = context.runtime().agent(gpu).and_then(|agent| agent.pci);
     pci.and_then(|pci| memory_placement::of_gpu(&pci.to_string())).ok_or_else(|| {
@@ -303,18 +305,18 @@ fn page_table_is_cleared(context: &Context) -> TestResult {
     );
     context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
     // Where the library controls page tables, the entry stays, without permissions.
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        let page = page.filter(|page| page.readable || page.writable);
-        expect_no_entry(page, offset, "revoke")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        let entry = entry.filter(|entry| entry.readable || entry.writable);
+        expect_no_entry(entry, offset, "revoke")?;
     }
     context.set_access(at, 2, &[gpu], Access::ReadWrite)?;
     context.vmm().unmap(at, 2 * context.granule())?;
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        expect_no_entry(page, offset, "unmap")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        expect_no_entry(entry, offset, "unmap")?;
     }
     context.map(at, 2, handle)?;
-    for (offset, page) in page_entries(context, gpu, at, 2)? {
-        expect_no_entry(page, offset, "map, without access")?;
+    for (offset, entry) in page_entries(context, gpu, at, 2)? {
+        expect_no_entry(entry, offset, "map, without access")?;
     }
     Ok(())
 }

@@ -112,6 +112,7 @@ pub(super) const CASES: &[Case] = &[
         "map.handle.invented",
         "recorded: cuda_h200_edges risky_1 (CUDA crashes)",
         "an invented handle is rejected",
+        // A valid handle with one changed bit is invalid.
         |c| rejects_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 22)),
     ),
     Case::new(

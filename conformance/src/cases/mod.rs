@@ -1,6 +1,6 @@
 //! The cases, one file for each subject.
 //!
-//! A source has one of these forms, or several, separated by semicolons:
+//! The source of a case consists of one or more of these forms, separated by semicolons:
 //!
 //! * `HIP: FUNCTION` is HIP's documentation of a function.
 //! * `hip-tests: TEST` is a test of hip-tests.

@@ -104,7 +104,7 @@ fn fills_part(context: &Context) -> TestResult {
 
 fn runtime_fills_range(context: &Context) -> TestResult {
     const PAGE: usize = 4096;
-    let raw = RawCalls::on(context.runtime()).map_err(NotPassed::Failed)?;
+    let raw = RawCalls::of_runtime(context.runtime()).map_err(NotPassed::Failed)?;
     for &gpu in context.gpus() {
         let memory = PoolMemory::allocate(context.runtime(), gpu, 6 * PAGE)?;
         memory.write(0, &[0x11; 6 * PAGE])?;

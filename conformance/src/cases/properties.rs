@@ -35,6 +35,7 @@ pub(super) const CASES: &[Case] = &[
         "properties.handle.invented",
         "recorded: cuda_h200_edges risky_0 (CUDA crashes)",
         "an invented handle is rejected",
+        // A valid handle with one changed bit is invalid.
         |c| rejects_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 21)),
     ),
     Case::new(

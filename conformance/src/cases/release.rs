@@ -83,6 +83,7 @@ fn rejects_handle_zero(context: &Context) -> TestResult {
 
 fn rejects_invented_handles(context: &Context) -> TestResult {
     let bits = context.create(1)?.to_bits();
+    // A valid handle with one changed bit is invalid.
     for bits in [bits ^ 1 << 20, bits ^ 1 << 40, 0xdead_beef, u64::MAX] {
         let handle = Handle::from_bits(bits);
         context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;

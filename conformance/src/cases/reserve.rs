@@ -155,7 +155,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Returns the error of an invalid reservation. In HIP 6, this is always out of memory.
+/// Returns the error of a reservation with an invalid size, alignment or address: out of memory in HIP 6, invalid value
+/// in HIP 7.
 fn invalid_reservation_error(context: &Context) -> HipError {
     match context.profile() {
         HipProfile::Hip6 => HipError::OutOfMemory,
@@ -191,6 +192,7 @@ fn rejects_size(context: &Context, size: usize) -> TestResult {
 }
 
 fn rejects_huge_size(context: &Context) -> TestResult {
+    // No machine has this much address space.
     let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
     context.expect_error(HipError::OutOfMemory, reserve).map(|_| ())
 }
@@ -259,7 +261,7 @@ fn ignores_taken_hint(context: &Context) -> TestResult {
 
 fn aligns_despite_hint(context: &Context) -> TestResult {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
-    // The hint is at addresses that were just freed, and that are therefore most likely free.
+    // Use an address of a range that was just freed as the hint: the address is most likely still free.
     let freed = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(freed, 3 * alignment)?;
     let hint = offset_by(freed, granule);

@@ -1,4 +1,4 @@
-//! Retire queues, which unmap memory when signals fire. HIP has no such call.
+//! Retire queues, which unmap memory when signals fire. HIP has no retire queues.
 
 use crate::Context;
 use crate::case::{Case, TestResult, ensure, ensure_eq};

@@ -57,7 +57,7 @@ fn revoked_gpu_has_no_access(context: &Context) -> TestResult {
 }
 
 fn other_agents_keep_access(context: &Context) -> TestResult {
-    context.require_cpu()?;
+    context.require_cpu_access()?;
     let (at, handle) = context.map_filled(1, 0x8383_8383)?;
     context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
     let access = context.vmm().get_access(context.host(), at)?;

@@ -30,25 +30,25 @@ pub(super) const CASES: &[Case] = &[
         "unmap.access.goes",
         "reference 6.2 #34",
         "memory can be unmapped without revoking access first; after mapping again, access is none",
-        clears_access,
+        unmap_clears_access,
     ),
     Case::new(
         "unmap.memory.stays_with_its_handle",
         "invariant 15 (src/vmm/ledger/check.rs)",
         "the contents stay while the handle has a reference",
-        keeps_contents,
+        unmap_keeps_contents,
     ),
     Case::new(
         "unmap.memory.alias_stays",
         "HIP: hipMemUnmap",
         "unmapping one of two mappings of a handle does not change the other mapping",
-        keeps_alias,
+        unmap_keeps_alias,
     ),
     Case::new(
         "unmap.addresses.stay_reserved",
         "reference 6.2 #63: ROCr leaves a hole",
         "unmapped addresses are not used by other reservations",
-        keeps_addresses_reserved,
+        unmap_keeps_addresses_reserved,
     ),
     Case::new(
         "unmap.again_and_again.leaves_nothing",
@@ -176,7 +176,7 @@ fn unmaps_some_mappings(context: &Context) -> TestResult {
     Ok(())
 }
 
-fn clears_access(context: &Context) -> TestResult {
+fn unmap_clears_access(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x9393_9393)?;
     context.vmm().unmap(at, context.granule())?;
     context.map(at, 1, handle)?;
@@ -187,7 +187,7 @@ fn clears_access(context: &Context) -> TestResult {
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))
 }
 
-fn keeps_contents(context: &Context) -> TestResult {
+fn unmap_keeps_contents(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(2, 0x9494_9494)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     let elsewhere = context.reserve(2)?;
@@ -196,7 +196,7 @@ fn keeps_contents(context: &Context) -> TestResult {
     context.check_contents(elsewhere, 2, 0x9494_9494)
 }
 
-fn keeps_alias(context: &Context) -> TestResult {
+fn unmap_keeps_alias(context: &Context) -> TestResult {
     let (at, handle) = context.map_filled(1, 0x9595_9595)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
@@ -207,7 +207,7 @@ fn keeps_alias(context: &Context) -> TestResult {
     context.check_contents(alias, 1, 0x9696_9696)
 }
 
-fn keeps_addresses_reserved(context: &Context) -> TestResult {
+fn unmap_keeps_addresses_reserved(context: &Context) -> TestResult {
     let (at, _) = context.map_filled(4, 0x9797_9797)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {

@@ -1,4 +1,5 @@
-//! Native functions that hang repeatedly. After several hangs, the time limit is reduced.
+//! Native functions that hang repeatedly. After several hangs in a function, a shorter time limit applies to the
+//! function.
 
 use crate::run_case::Lost;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ pub(super) const REDUCED_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Hangs(BTreeMap<String, usize>);
 
 impl Hangs {
-    /// Counts a hang. Returns the function if this hang reaches the threshold.
+    /// Counts a hang; ignores a crash. Returns the function if this hang reaches the threshold.
     pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
         if !lost.is_hang() {
             return None;
@@ -27,12 +28,12 @@ impl Hangs {
     }
 
     /// Returns whether any function is known to hang.
-    pub fn any_known(&self) -> bool {
+    pub fn has_known_function(&self) -> bool {
         self.0.values().any(|times| *times >= THRESHOLD)
     }
 
-    /// Returns whether the last native call is still running and its function is known to hang.
-    pub fn is_known(&self, last_call: Option<&str>) -> bool {
+    /// Returns whether the last native call is still running, in a function that is known to hang.
+    pub fn is_known_to_hang(&self, last_call: Option<&str>) -> bool {
         let times = last_call.and_then(running_function).and_then(|function| self.0.get(function));
         times.is_some_and(|times| *times >= THRESHOLD)
     }
@@ -67,12 +68,12 @@ mod tests {
         ] {
             assert_eq!(hangs.count(&below_threshold), None);
         }
-        assert!(!hangs.any_known() && !hangs.is_known(Some("in map")));
+        assert!(!hangs.has_known_function() && !hangs.is_known_to_hang(Some("in map")));
         assert_eq!(hangs.count(&hung("in map")), Some("map"));
         assert_eq!(hangs.count(&hung("in map")), None, "reported once");
-        assert!(hangs.any_known() && hangs.is_known(Some("in map")));
+        assert!(hangs.has_known_function() && hangs.is_known_to_hang(Some("in map")));
         for last_call in [None, Some("in unmap"), Some("after map (HSA_STATUS_SUCCESS)")] {
-            assert!(!hangs.is_known(last_call), "{last_call:?}");
+            assert!(!hangs.is_known_to_hang(last_call), "{last_call:?}");
         }
     }
 }

@@ -8,8 +8,8 @@
 //!   └─────────────┘│       result        └────────────────────┘
 //! ```
 //!
-//! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
-//! runs many cases. After a crash or hang, the parent starts a new worker.
+//! [`run()`] starts a [worker](crate::worker), which calls [`serve`]. The worker usually runs the same program as the
+//! parent. A worker runs many cases. After a crash or hang, the parent starts a new worker.
 
 mod hangs;
 mod protocol;
@@ -21,16 +21,16 @@ pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 
-/// The case that a report contains, as failed, if the runtime does not start again after a crash or hang.
-pub(crate) const STARTS: Case = Case::of_runtime(
+/// A report contains this case, as failed, if the runtime does not start again after a crash or hang.
+pub(crate) const RUNTIME_STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
     "the runtime starts again in another process after a crash or hang",
     skip_in_process,
 );
 
-/// The case that a report contains, as failed, if the runtime does not stop.
-const STOPS: Case = Case::of_runtime(
+/// A report contains this case, as failed, if the runtime does not stop.
+const RUNTIME_STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",
     "the runtime stops, and its process ends",
@@ -38,7 +38,7 @@ const STOPS: Case = Case::of_runtime(
 );
 
 /// The cases that only a run with workers can report.
-pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
+pub(crate) const CASES: [&Case; 2] = [&RUNTIME_STARTS, &RUNTIME_STOPS];
 
 /// Skips a case that only a run with workers can report.
 fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::TestResult {

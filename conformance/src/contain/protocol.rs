@@ -28,8 +28,9 @@ pub enum Reply {
         /// True if no runtime was found or started, false if an argument is invalid.
         no_runtime: bool,
     },
+    /// The case has ended, with this result.
     Ended(CaseResult),
-    /// The quirks that were probed for. `Stopped` follows.
+    /// The quirks that the worker has probed for. The reply `Stopped` follows.
     Probed(Vec<ProbeDescription>),
     /// The runtime has stopped.
     Stopped,

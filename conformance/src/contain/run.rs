@@ -2,7 +2,7 @@
 
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
-use super::{STARTS, STOPS};
+use super::{RUNTIME_STARTS, RUNTIME_STOPS};
 use crate::describe::{Description, Driver, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 /// The worker's command and time limit, the source of kernel logs, and the flag that ends the run.
 pub struct Containment<'a> {
-    /// A command whose process calls [`serve`](super::serve). Its output is captured
-    /// ([`Event::Output`]).
+    /// Returns the command of a new worker. The worker must call [`serve`](super::serve). The parent process captures
+    /// the worker's output ([`Event::Output`]).
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
     /// The time limit of each case, of the runtime's start, and of its stop. After three cases have hung in a
     /// native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when set to true. The case that is running then is not counted.
+    /// Ends the run when set to true. The report does not contain the case that is running at that time.
     pub stop: &'a AtomicBool,
 }
 
@@ -90,7 +90,7 @@ pub enum NotRun {
     /// The worker cannot be started.
     #[error("cannot start the worker process")]
     System(#[from] io::Error),
-    /// No runtime was found, or it does not start.
+    /// No runtime was found, or the runtime does not start.
     #[error("{0}")]
     NoRuntime(String),
     /// The worker has rejected an argument.
@@ -104,10 +104,11 @@ pub enum NotRun {
     LostAtStart(Lost),
 }
 
-/// The number of consecutive failed starts after which the run ends.
+/// The run ends after this number of consecutive starts has failed.
 const MAX_FAILED_STARTS: usize = 3;
 
-/// The number of consecutive cases that hang after which the run ends. Cases that are skipped are not counted.
+/// The run ends after this number of consecutive hangs of cases. A skipped case between two hangs does not change the
+/// count.
 const MAX_CONSECUTIVE_HANGS: usize = 8;
 
 /// The maximum number of lines of a case's output in a report. The last lines are kept.
@@ -119,9 +120,9 @@ const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
 ///
-/// A worker that crashes or hangs is replaced, and the case is reported as failed
-/// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start again, the
-/// report contains the failed case `runtime.library.stops` or `runtime.library.starts`. The run ends after eight
+/// If a worker crashes or hangs, the case counts as failed ([`CaseReport::lost`](crate::CaseReport::lost)), and a new
+/// worker is started. If the runtime does not stop, the report contains the failed case `runtime.library.stops`. If the
+/// runtime does not start again, the report contains the failed case `runtime.library.starts`. The run ends after eight
 /// consecutive cases have failed because they hung ([`Event::StoppedByHangs`]).
 ///
 /// # Errors
@@ -157,7 +158,11 @@ pub fn run(
         let result = match result {
             Ok(result) => result,
             Err((attempts, error)) => {
-                results.add_unplanned(&STARTS, failed_starts(attempts, &error), &runtime);
+                results.add_unplanned(
+                    &RUNTIME_STARTS,
+                    failed_start_result(attempts, &error),
+                    &runtime,
+                );
                 untried_reason = NO_LONGER_STARTS;
                 break;
             }
@@ -192,7 +197,7 @@ pub fn run(
             Err(lost) => {
                 let output = last_lines(printed.lines());
                 results.add_unplanned(
-                    &STOPS,
+                    &RUNTIME_STOPS,
                     CaseResult { output, ..lost_result(lost, began) },
                     &runtime,
                 );
@@ -224,7 +229,7 @@ impl Supervisor<'_> {
         worker.send(&Request::Run(case.name.to_owned()));
         let mut result = match receive_result(&self.hangs, worker, time_limit) {
             Ok(Reply::Ended(result)) => result,
-            Ok(reply) => unexpected(&reply),
+            Ok(reply) => unexpected_result(&reply),
             Err(lost) => lost_result(lost, began),
         };
         let printed = worker.new_output();
@@ -247,7 +252,8 @@ impl Supervisor<'_> {
     }
 }
 
-/// Starts a worker. Also returns a note that describes the runtime for display, and the description for reports.
+/// Starts a worker. Returns the worker, a note about the runtime for display, and the runtime's description for
+/// reports.
 fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
@@ -263,7 +269,7 @@ fn start_worker(
         Ok(Reply::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Reply::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
         Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::InvalidArgument(error)),
-        Ok(reply) => Err(NotRun::UnexpectedReply(unexpected(&reply).detail)),
+        Ok(reply) => Err(NotRun::UnexpectedReply(unexpected_result(&reply).detail)),
         Err(lost) => Err(NotRun::LostAtStart(lost)),
     }
 }
@@ -326,11 +332,11 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 /// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to
 /// hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
-    if !hangs.any_known() || limit <= REDUCED_LIMIT {
+    if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);
     }
     match worker.receive(REDUCED_LIMIT) {
-        Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
+        Received::Timeout if !hangs.is_known_to_hang(worker.last_call().as_deref()) => {
             let received = worker.receive(limit.saturating_sub(REDUCED_LIMIT));
             reply_or_lost(worker, received, limit)
         }
@@ -338,7 +344,7 @@ fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result
     }
 }
 
-/// Waits for a reply. Fails with the cause if the worker was lost.
+/// Waits for a reply. Fails with the cause if the worker crashes, hangs or sends an invalid reply.
 fn receive_reply(worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     let received = worker.receive(limit);
     reply_or_lost(worker, received, limit)
@@ -366,10 +372,10 @@ fn lost_result(lost: Lost, began: Instant) -> CaseResult {
 }
 
 /// Returns the result of `runtime.library.starts` after failed starts.
-fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
+fn failed_start_result(attempts: usize, error: &NotRun) -> CaseResult {
     let mut result = match error {
         NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
-        other => unexpected(other),
+        other => unexpected_result(other),
     };
     result.detail =
         format!("after a crash or hang, {attempts} starts in a row failed; the last: {error}");
@@ -377,7 +383,7 @@ fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
 }
 
 /// Returns the result for an unexpected reply or error.
-fn unexpected(value: &impl fmt::Debug) -> CaseResult {
+fn unexpected_result(value: &impl fmt::Debug) -> CaseResult {
     let how = Ended::InvalidMessage(format!("{value:?}"));
     CaseResult::lost(Lost { how, last_call: None }, 0)
 }

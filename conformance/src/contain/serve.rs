@@ -3,7 +3,7 @@
 use super::protocol::{Reply, Request};
 use crate::describe::{describe_for, probes};
 use crate::run_case::run_case;
-use crate::worker::{NotAWorker, begin};
+use crate::worker::{NotAWorker, connect_to_parent};
 use crate::{Options, cases};
 use hsa_vmm::Runtime;
 use std::io;
@@ -20,7 +20,8 @@ pub struct NotOpened {
 /// Opens the runtime and runs cases for the parent process, until the parent asks the worker to stop
 /// or exits.
 ///
-/// `open` returns the runtime and a description for display. Only the options about single cases are used.
+/// `open` returns the runtime and a description for display. The worker ignores options that select or order cases: the
+/// parent requests each case by its name.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
@@ -28,7 +29,7 @@ pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,
 ) -> Result<(), NotAWorker> {
-    let (mut requests, replies) = begin()?;
+    let (mut requests, replies) = connect_to_parent()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
             let description = describe_for(&runtime, options);

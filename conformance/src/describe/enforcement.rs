@@ -1,5 +1,5 @@
-//! How a report stores the field `enforcement` (whether an agent's permissions are enforced). Its value `recorded` is
-//! written to files as `remembered`, so that all versions can read each other's reports.
+//! Serializes the field `enforcement` of a report, which says whether an agent's permissions are enforced. Files
+//! contain `remembered` for the value `recorded`, so that earlier and later versions can read each other's reports.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

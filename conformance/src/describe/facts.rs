@@ -33,7 +33,7 @@ fn yes_or_no(flag: bool) -> &'static str {
     if flag { "yes" } else { "no" }
 }
 
-/// Formats a size in bytes in the largest unit that makes it a whole number: `2 MiB`, `192 GiB`.
+/// Formats a size in bytes as a whole number of the largest possible unit: `2 MiB`, `192 GiB`.
 #[must_use]
 pub fn format_size(bytes: usize) -> String {
     let mut value = bytes;
@@ -77,7 +77,7 @@ impl RuntimeDescription {
         loaded.filter(|library| Some(&library.path) != self.path.as_ref()).collect()
     }
 
-    /// Returns the runtime's properties. Missing functions and quirks have lists of their own.
+    /// Returns the runtime's properties, without missing functions and quirks, which are separate lists.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
         let virtual_memory =
@@ -123,7 +123,7 @@ impl RuntimeDescription {
     }
 }
 
-/// Returns a text for each probe whose result is not the expected one.
+/// Returns a text for each probe whose result differs from the expected result.
 pub fn differing_probes<'a>(probes: impl Iterator<Item = &'a ProbeDescription>) -> Vec<String> {
     let differing = probes.filter(|probe| probe.found != probe.expected);
     let text = |probe: &ProbeDescription| {

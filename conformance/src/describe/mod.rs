@@ -25,7 +25,7 @@ pub struct Description {
 
 /// A runtime's properties, and the workarounds of `hsa_vmm` for the runtime.
 ///
-/// A property is `None` if the version that wrote the report did not record it.
+/// A property is `None` if the version of `hsa-vmm` that wrote the report did not record the property.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.
@@ -217,8 +217,8 @@ pub fn describe(runtime: &Runtime) -> Description {
     describe_with(runtime, Quirks::of_runtime(runtime.info()))
 }
 
-/// Describes a runtime and its agents. Probes for quirks, and tests whether GPUs' page tables can be controlled;
-/// both allocate up to two granules of each GPU's memory.
+/// Describes a runtime and its agents. Probes for quirks, and tests whether the library can control GPUs' page tables.
+/// The probes and the test allocate up to two granules of each GPU's memory.
 #[must_use]
 pub fn describe_probed(runtime: &Runtime) -> Description {
     let options = VmmOptions::new().with_probing(Probing::Always).with_page_tables(true);
@@ -229,8 +229,8 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
     description
 }
 
-/// Describes a runtime and its agents for a report of cases. With [`Options::page_tables`], opens a `Vmm` to find out
-/// which GPUs' page tables the library can control.
+/// Describes a runtime and its agents for a report of cases. If [`Options::page_tables`] is set, opens a `Vmm` to find
+/// out which GPUs' page tables the library can control.
 pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description {
     let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
     let mut description = describe_with(runtime, quirks);
@@ -341,7 +341,7 @@ fn describe_library(library: LoadedLibrary) -> LibraryDescription {
 }
 
 /// Returns the driver; `None` if none is found. The emulated driver is a library in this process, which emulates
-/// nothing if `HSA_KFD` is `real`; amdkfd is in the kernel's list of devices.
+/// nothing if `HSA_KFD` is `real`. If amdkfd is loaded, the kernel's list of devices contains the device `kfd`.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

@@ -12,7 +12,7 @@ pub(super) const AGENT: &str = "agent";
 pub struct AgentChange {
     /// The labels of the agents, such as `GPU 0`.
     pub agents: Vec<String>,
-    /// The difference. Its name is `agent` if the agent is in one report only.
+    /// The difference. If the agent is in one report only, the name of the difference is `agent`.
     #[serde(flatten)]
     pub change: Change,
 }
@@ -20,12 +20,13 @@ pub struct AgentChange {
 /// The properties of an agent, its pools and its links.
 struct AgentFacts {
     label: String,
+    /// The properties of the agent itself.
     own: Vec<Fact>,
     /// The name and properties of each pool and link.
     parts: Vec<(String, Vec<Fact>)>,
 }
 
-/// Returns the differences of the agents, in the order of report A.
+/// Returns the differences of the agents, in the order of report A. Agents that only report B has come last.
 pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<AgentChange> {
     let (a, b) = (facts_of(a), facts_of(b));
     let mut differences: Vec<AgentChange> = Vec::new();
@@ -60,7 +61,7 @@ fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
         });
         let mut names: Vec<String> = Vec::new();
         let numbered = |(name, facts): (String, Vec<Fact>)| {
-            // Pools with the same name are matched by order.
+            // Number pools with the same name, so that the comparison matches them by their order.
             let earlier = names.iter().filter(|other| **other == name).count();
             names.push(name.clone());
             (if earlier == 0 { name } else { format!("{name} ({})", earlier + 1) }, facts)
@@ -92,7 +93,8 @@ fn compare_agent(a: &AgentFacts, b: &AgentFacts) -> Vec<Change> {
     changed
 }
 
-/// Returns the change for an agent, pool or link in one report only. The value is its first property.
+/// Returns the change for an agent, pool or link that only one report has. The change's value is the first property of
+/// the agent, pool or link.
 fn one_sided(what: &str, a: Option<&[Fact]>, b: Option<&[Fact]>) -> Change {
     let first = |facts: Option<&[Fact]>| {
         facts.map(|facts| facts.first().and_then(|fact| fact.value.clone()).unwrap_or_default())

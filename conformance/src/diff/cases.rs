@@ -16,20 +16,21 @@ pub struct CaseChange {
     pub b: Option<ReportedResult>,
 }
 
-/// How the result in B differs from that in A.
+/// How the result in B differs from the result in A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaseChangeKind {
-    /// The case fails in B only.
+    /// The case fails in B, and has another status in A.
     FailsNow,
-    /// The case passes in B only.
+    /// The case passes in B, and has another status in A.
     PassesNow,
-    /// The case is skipped in B only.
+    /// The case is skipped in B, and has another status in A.
     SkippedNow,
-    /// The case is a known failure in B only.
+    /// The case is a known failure in B, and has another status in A.
     KnownNow,
-    /// The status is the same, the reason differs.
-    Otherwise,
+    /// The status is the same, but the reason differs.
+    #[serde(rename = "otherwise")]
+    ReasonDiffers,
     /// The case is in A only.
     OnlyA,
     /// The case is in B only.
@@ -48,7 +49,7 @@ pub struct ReportedResult {
 impl CaseChange {
     /// Returns whether the case fails in B and not in A.
     #[must_use]
-    pub fn is_worse(&self) -> bool {
+    pub fn is_new_failure(&self) -> bool {
         let fails =
             |it: &Option<ReportedResult>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
         fails(&self.b) && !fails(&self.a)
@@ -88,7 +89,7 @@ fn compare_case(a: &CaseReport, b: &CaseReport) -> Option<CaseChangeKind> {
         (false, Status::Known) => Some(CaseChangeKind::KnownNow),
         (true, Status::Pass) => None,
         (true, _) if without_numbers(&a.detail) == without_numbers(&b.detail) => None,
-        (true, _) => Some(CaseChangeKind::Otherwise),
+        (true, _) => Some(CaseChangeKind::ReasonDiffers),
     }
 }
 

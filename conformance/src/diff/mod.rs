@@ -1,7 +1,7 @@
 //! Compares two reports, of different runtimes, versions or machines.
 //!
 //! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
-//! durations of cases. [`sentences`](Diff::sentences) formats them as text.
+//! durations of cases. [`sentences`](Diff::sentences) formats the differences as text.
 
 mod agents;
 mod cases;
@@ -63,7 +63,7 @@ pub struct OneSided<T> {
 }
 
 impl<T: Clone> OneSided<T> {
-    /// Compares lists by name. Returns empty lists if one of the reports lacks the list.
+    /// Compares two lists by the names of their items. Returns empty lists if a report lacks its list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
         let without = |list: &[T], removed: &[T]| {
@@ -117,12 +117,12 @@ impl Diff {
     }
 
     /// Returns the cases that fail in B and not in A.
-    pub fn worse(&self) -> impl Iterator<Item = &CaseChange> {
-        self.cases.iter().filter(|case| case.is_worse())
+    pub fn new_failures(&self) -> impl Iterator<Item = &CaseChange> {
+        self.cases.iter().filter(|case| case.is_new_failure())
     }
 }
 
-/// Returns the properties that both reports have, with different values.
+/// Returns the properties that both reports have and whose values differ.
 fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
     let pairs = a.iter().filter_map(|a| {
         let b = b.iter().find(|b| b.name == a.name)?;
@@ -138,7 +138,7 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
         .collect()
 }
 
-/// Returns the properties of a run. Omits filters and repetitions, because the cases show them.
+/// Returns the properties of a run. Omits filters and repetitions: the lists of cases show their effect.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
     let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("profile", &run.profile)];
@@ -149,7 +149,8 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
         facts.extend(provenance.kfd_version_text().map(|it| Fact::new("/dev/kfd version", it)));
-        let planned = provenance.planned().unwrap_or_else(|| "no planned faults".to_owned());
+        let planned =
+            provenance.planned_faults_text().unwrap_or_else(|| "no planned faults".to_owned());
         facts.push(Fact::new("faults", planned));
     }
     facts

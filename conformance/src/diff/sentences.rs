@@ -60,7 +60,7 @@ impl Diff {
                 CaseChangeKind::KnownNow => {
                     ("case fails in B, a known failure", "cases fail in B, known failures")
                 }
-                CaseChangeKind::Otherwise => (
+                CaseChangeKind::ReasonDiffers => (
                     "case has the same status for another reason",
                     "cases have the same status for other reasons",
                 ),
@@ -88,7 +88,7 @@ fn case_text(case: &CaseChange) -> String {
         CaseChangeKind::SkippedNow | CaseChangeKind::KnownNow if !reason.is_empty() => {
             format!("{} ({reason})", case.name)
         }
-        CaseChangeKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
+        CaseChangeKind::OnlyB if case.is_new_failure() => format!("{} (fails)", case.name),
         _ => case.name.clone(),
     }
 }
@@ -150,7 +150,7 @@ fn timing_sentence(timing: &Timing) -> String {
     format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
 }
 
-/// Joins up to [`MAX_NAMES`] names with a separator, and adds the number of the others.
+/// Joins the first [`MAX_NAMES`] names with a separator, and adds the number of further names.
 fn join_names(names: &[String], separator: &str) -> String {
     let shown =
         names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(separator);

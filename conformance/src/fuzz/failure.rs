@@ -33,7 +33,7 @@ pub enum FailureKind {
 pub enum FailurePoint {
     /// Before the first operation, when the library was opened and first used.
     Start,
-    /// In an operation, counted from 0, or in the comparison after it.
+    /// In the operation with this index, or in the comparison after the operation.
     Operation(usize),
     /// After the last operation, while everything was released.
     End,
@@ -42,8 +42,8 @@ pub enum FailurePoint {
 }
 
 impl Failure {
-    /// Returns whether both failures are of the same kind. Differences must also have the same
-    /// description up to the first number or list.
+    /// Returns whether two failures have the same kind. Two differences must also have the same description up to the
+    /// first number or list.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind

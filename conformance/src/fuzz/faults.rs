@@ -3,8 +3,8 @@
 use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
-/// The calls whose failure the library rolls back. `hsa_signal_destroy` and `hsa_amd_memory_unlock` are not
-/// listed, because the test would report their failure as a leak.
+/// The runtime's functions that a plan lets fail. The library rolls back after each failure. `hsa_signal_destroy` and
+/// `hsa_amd_memory_unlock` are not listed, because the test would report their failure as a leak.
 const FUNCTIONS: [&str; 14] = [
     "hsa_amd_vmem_address_reserve",
     "hsa_amd_vmem_address_reserve_align",
@@ -22,10 +22,12 @@ const FUNCTIONS: [&str; 14] = [
     "hsa_signal_create",
 ];
 
-/// `HSA_STATUS_ERROR`: generic, invalid argument, invalid allocation, out of resources, not initialized.
+/// `HSA_STATUS_ERROR`, and `HSA_STATUS_ERROR_INVALID_ARGUMENT`, `…_INVALID_ALLOCATION`, `…_OUT_OF_RESOURCES` and
+/// `…_NOT_INITIALIZED`.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 
-/// Generates a plan of one to four failing calls. Most sequences are long enough to make these calls.
+/// Generates a plan of one to four failing calls. Each is the n-th call of a function, with n from 1 to 12: most
+/// sequences are long enough to make these calls.
 pub(super) fn generate(choices: &mut Choices) -> FaultPlan {
     (0..1 + choices.below(4)).fold(FaultPlan::none(), |plan, _| {
         let function = choices.one_of(FUNCTIONS);

@@ -37,7 +37,7 @@ impl Generator {
     /// Generates the sequence with this number.
     #[must_use]
     pub fn sequence(&self, number: u64) -> Sequence {
-        // Give consecutive numbers very different seeds.
+        // Give consecutive numbers very different seeds. The factor is 2^64 divided by the golden ratio.
         let offset = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let random = &mut Rng::with_seed(self.seed.wrapping_add(offset));
         let length = random.usize(1..=self.max_operations.max(1));
@@ -56,14 +56,14 @@ impl Generator {
     }
 }
 
-/// The number of bytes before the bytes of the operations. The first byte decides whether calls
-/// fail; the others determine the machine and the faults.
+/// The number of bytes before the bytes of the operations. The first byte decides whether calls fail. The following
+/// bytes determine the simulated machine, then the faults.
 const HEAD_BYTES: usize = 1 + MACHINE_BYTES + FAULT_BYTES;
 const MACHINE_BYTES: usize = 8;
 const FAULT_BYTES: usize = 16;
 
 impl Sequence {
-    /// Generates a sequence from bytes of a fuzzer. Missing bytes count as 0.
+    /// Generates a sequence from random bytes, for example of a fuzzer. Missing bytes count as 0.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let (head, operations) = bytes.split_at(HEAD_BYTES.min(bytes.len()));

@@ -2,7 +2,7 @@
 
 use crate::operations::choices::Choices;
 
-/// The ROCm generations with their extension versions, from ROCm 6.0 to 10.1.
+/// The ROCm generations from ROCm 6.0 to 10.1, each with the minor versions (`1.N`) of AMD's extension in its releases.
 const GENERATIONS: [(char, &[u32]); 4] =
     [('a', &[7, 4, 6, 9, 11]), ('b', &[15, 12]), ('c', &[20, 16]), ('d', &[22, 21])];
 

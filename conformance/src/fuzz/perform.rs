@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Counts {
     /// All performed operations.
     pub operations: u64,
-    /// The operations that library and model rejected, or that failed because of a planned fault.
+    /// The operations that both library and model rejected, or that failed because of a planned fault.
     #[serde(rename = "refused")]
     pub rejected: u64,
 }

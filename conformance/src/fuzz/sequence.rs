@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 pub struct Sequence {
     /// The seed of the generator.
     pub seed: u64,
-    /// The number of the sequence. Together with the seed, it identifies the sequence.
+    /// The number of the sequence. Seed and number identify the sequence.
     pub number: u64,
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The fault plan of the simulation, which counts calls from the first operation on. The library must tolerate the
-    /// planned faults.
+    /// The fault plan of the simulation. The plan counts runtime calls from the first operation on. The library must
+    /// tolerate the planned faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// A fault plan also counts the runtime calls of comparisons. To make the same calls fail again, keep this value.
+    /// A fault plan also counts the runtime calls of comparisons. With another value, other calls would fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
     /// The failure of the sequence when it was saved.
@@ -80,7 +80,7 @@ impl Sequence {
     /// Checks that the machine and the fault plan can be parsed.
     ///
     /// # Errors
-    /// [`SequenceError`] if one of them is invalid.
+    /// [`SequenceError`] if the machine or the fault plan is invalid.
     pub fn check(&self) -> Result<(), SequenceError> {
         self.config()?;
         self.fault_plan()?;

@@ -4,8 +4,8 @@ use super::Sequence;
 use super::simpler::simpler_forms;
 use std::time::Instant;
 
-/// Shrinks a failing sequence: removes operations, faults and options of the machine, then simplifies
-/// arguments. Keeps a change if `still_fails` returns `true`. Stops at `deadline` at the latest.
+/// Shrinks a failing sequence: removes operations, faults and options of the machine, then simplifies arguments. Keeps
+/// a change if `still_fails` returns `true` for the changed sequence. Tries no change after `deadline`.
 pub fn shrink(
     sequence: Sequence,
     deadline: Instant,

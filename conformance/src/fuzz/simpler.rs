@@ -13,7 +13,7 @@ pub(super) fn simpler_forms(operation: &Operation) -> Vec<Operation> {
     forms.filter_map(|form| serde_json::from_value(form).ok()).collect()
 }
 
-/// Returns the simplest value of an argument; `None` if the argument has none.
+/// Returns the simplest value of an argument; `None` for arguments without a simplest value.
 fn simplest_value(name: &str) -> Option<Value> {
     Some(match name {
         "alignment" | "hint" | "start" | "end" => json!("none"),
@@ -76,7 +76,7 @@ fn simpler_values(name: &str, value: &Value) -> Vec<Value> {
 fn is_same_variant(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => left.keys().eq(right.keys()),
-        // A number is not a variant.
+        // A number has no variants: `simpler_values` makes it smaller.
         (_, Value::Number(_)) => true,
         _ => left == right,
     }

@@ -83,14 +83,14 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     let mut state = State::new(&recording.header);
     for (index, record) in recording.calls.iter().enumerate() {
         if is_library_probe(&state, &recording.calls, index) {
-            // If the runtime rejects this grant, the mapping must not be reported as never granted.
+            // Count the mapping as granted even if the runtime rejects the grant.
             if let Call::SetAccess { address, .. } = record.call
                 && let Some(mapping) = state.mappings.get_mut(&address)
             {
                 mapping.was_granted = true;
             }
         } else {
-            check(&state, record, &recording.header, &mut findings);
+            check_call(&state, record, &recording.header, &mut findings);
         }
         for ungranted in state.apply(record) {
             findings.add(Mistake::NoAccess, ungranted, NEVER_GRANTED.to_owned());
@@ -151,7 +151,12 @@ impl<'a> Findings<'a> {
 }
 
 /// Checks a call in the state before the call.
-fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &mut Findings<'a>) {
+fn check_call<'a>(
+    state: &State<'_>,
+    record: &'a Record,
+    header: &Header,
+    findings: &mut Findings<'a>,
+) {
     let mut add = |mistake, message| findings.add(mistake, record, message);
     match record.call {
         Call::SetAccess { address, size, ref access, .. } => {
@@ -194,8 +199,8 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
             {
                 let message = format!(
                     "the range {} is a part of the reservation {}",
-                    range(address, size),
-                    range(start, length)
+                    format_range(address, size),
+                    format_range(start, length)
                 );
                 add(Mistake::RangeCut, message);
             }
@@ -207,21 +212,21 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
         }
         Call::Release { handle } => check_not_released(state, handle, &mut add),
         Call::Copy { destination, source, size } => {
-            check_contents(state, destination, size, &mut add);
-            check_contents(state, source, size, &mut add);
+            check_accessed_memory(state, destination, size, &mut add);
+            check_accessed_memory(state, source, size, &mut add);
         }
         Call::Fill { address, count, .. } => {
-            check_contents(state, address, count.saturating_mul(4), &mut add);
+            check_accessed_memory(state, address, count.saturating_mul(4), &mut add);
         }
         _ => {}
     }
 }
 
-/// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
-/// (`hsa_vmm::vmm::Probing`). The probe deliberately grants access to the owner first.
+/// Returns whether a call belongs to the probe of `hsa_vmm` (`hsa_vmm::vmm::Probing`). `hsa_vmm` probes the runtime
+/// when a `Vmm` is opened. The probe deliberately grants access to the owner first.
 ///
-/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It queries a GPU's access to the
-/// first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
+/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. The probe then queries a GPU's
+/// access to the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
 fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
@@ -240,11 +245,11 @@ fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
         && state.reservation(first) == Some((first, size.saturating_mul(2)))
 }
 
-fn range(address: u64, size: u64) -> String {
+fn format_range(address: u64, size: u64) -> String {
     format!("{address:#x}..{:#x}", address.saturating_add(size))
 }
 
-/// Reports a range that was unmapped, unless a mapping overlaps it.
+/// Reports the use of a range that was unmapped. Reports nothing if a mapping overlaps the range.
 fn check_not_unmapped(
     state: &State<'_>,
     address: u64,
@@ -261,8 +266,8 @@ fn check_not_unmapped(
     }
 }
 
-/// Reports the memory of a copy or a fill if the memory was unmapped, or if no agent has access.
-fn check_contents(
+/// Reports memory that a call copies or fills if the memory was unmapped, or if no agent has access.
+fn check_accessed_memory(
     state: &State<'_>,
     address: u64,
     size: u64,
@@ -295,15 +300,15 @@ fn check_whole_mappings(
     if let Some(mapping) = cut {
         let message = format!(
             "the range {} splits the mapping {} of line {}",
-            range(address, size),
-            range(mapping.start, mapping.size),
+            format_range(address, size),
+            format_range(mapping.start, mapping.size),
             mapping.created_by.line
         );
         add(Mistake::RangeCut, message);
     }
 }
 
-/// Reports a handle without references.
+/// Reports the use of a handle without references.
 fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `t` is the time of the call since the beginning of the recording, and `ns` its duration, both in nanoseconds.
-//! Addresses and handles are those of the recorded process, as text. Results are absent if the call failed. The line
+//! Addresses and handles are values of the recorded process, as text. Results are absent if the call failed. The line
 //! `end` is missing if the program crashed or was killed. If call stacks were requested, a line with `"pending":true`
 //! and the `stack` is written when the call begins. Calls of several threads are in the order in which they returned.
 //!

@@ -1,6 +1,6 @@
 //! Writes recorded calls as a C program.
 
-use super::steps::{Action, AddressRef, AgentRef, Memory, Plan, PoolRef};
+use super::steps::{Action, AddressRef, AgentRef, MemoryRef, Plan, PoolRef};
 use super::{AgentKind, Recording};
 use hsa_vmm::hsa_sys::{C_HEADER, Core, Vmem};
 use std::fmt::Write;
@@ -16,8 +16,8 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     let names = Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
     let functions = names.map(|name| format!("extern __typeof__(*({name}_fn)0) {name};\n"));
     let declarations = C_HEADER.to_owned() + "\n" + &functions.collect::<String>();
-    // A name with `*/` would end the comment; Unicode's direction marks would display the
-    // code after the name in another order.
+    // The name is in a comment. A name with `*/` would end the comment. After Unicode's direction marks, editors would
+    // display the code in another order.
     let is_direction_mark = |it: char| matches!(it, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let program = recording.header.program.chars();
     let name: String = program.filter(|&it| !it.is_control() && !is_direction_mark(it)).collect();
@@ -27,7 +27,7 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
         .replacen("[BLOCKS]", &format!("[{}]", plan.block_count.max(1)), 1)
         .replacen("[MEMORIES]", &format!("[{}]", plan.handle_count.max(1)), 1)
         .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptor_count.max(1)), 1)
-        // The last replacement, so that no other replaces a part of the recorded name.
+        // Insert the recorded name last, so that the other replacements do not change a part of the name.
         .replacen("PROGRAM", &name.replace("*/", "* /"), 1);
     let parts = plan.steps.chunks(CALLS_PER_FUNCTION);
     let count = parts.len();
@@ -72,10 +72,10 @@ fn address_expression(address: AddressRef) -> String {
     }
 }
 
-fn memory_expression(memory: Memory) -> String {
+fn memory_expression(memory: MemoryRef) -> String {
     match memory {
-        Memory::Numbered(number) => format!("memory[{number}]"),
-        Memory::Fixed(handle) => format!("invalid_memory({handle:#x})"),
+        MemoryRef::Numbered(number) => format!("memory[{number}]"),
+        MemoryRef::Fixed(handle) => format!("invalid_memory({handle:#x})"),
     }
 }
 

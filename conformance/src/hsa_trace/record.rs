@@ -45,7 +45,7 @@ pub enum AgentKind {
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct Agent {
-    /// The handle.
+    /// The runtime's handle of the agent.
     #[serde(with = "hex")]
     pub agent: u64,
     /// The kind.
@@ -60,7 +60,7 @@ pub struct Agent {
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct Pool {
-    /// The handle.
+    /// The runtime's handle of the pool.
     #[serde(with = "hex")]
     pub pool: u64,
 }
@@ -87,7 +87,7 @@ pub struct Record {
     /// The thread ID.
     #[serde(default)]
     pub tid: u32,
-    /// The frames of the call stack, the innermost first: `FILE+0xOFFSET FUNCTION`. Empty unless requested.
+    /// The frames of the call stack, the innermost first: `FILE+0xOFFSET FUNCTION`. Empty if stacks were not recorded.
     #[serde(default)]
     pub stack: Vec<String>,
 }
@@ -376,7 +376,7 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// The same errors as [`open`](Self::open) returns.
     pub fn read(mut lines: Reader<'_>) -> Result<Self, TraceError> {
         let header = lines.next_line(Header::parse).unwrap_or_else(|| {
             let error = serde::de::Error::custom("the file is empty");
@@ -403,7 +403,7 @@ impl Recording {
         Ok(Self { header, calls, complete })
     }
 
-    /// Returns whether a file is a recording, by its first line.
+    /// Returns whether the first line of a file is the header of a recording.
     #[must_use]
     pub fn is_recording(path: &Path) -> bool {
         let lines = Reader::open(path);
@@ -480,7 +480,7 @@ mod tests {
         let recording = read(&text).unwrap();
         let lines: Vec<_> = recording.calls.iter().map(|it| (it.line, it.pending)).collect();
         assert_eq!(lines, [(3, false), (2, true)]);
-        // The call that returns gets the stack of its beginning.
+        // After the call has returned, its record has the stack of the line that was written when the call began.
         let recording = read(&(text + &FREE.replace(":3}", ":4}") + "\n")).unwrap();
         let lines: Vec<_> =
             recording.calls.iter().map(|it| (it.line, it.pending, it.stack.len())).collect();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected() {
+    fn recording_rejects_other_files() {
         for text in ["", "{}\n", "{\"format\":\"x\",\"version\":1,\"pid\":1,\"agents\":[]}\n"] {
             assert_eq!(read(text).unwrap_err().line(), Some(1), "{text}");
         }

@@ -1,13 +1,13 @@
 //! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
 //!
-//! Each address, handle or descriptor that a call returns gets a number. A runtime reuses values, so an argument stands
-//! for the newest result with the same value.
+//! Each address, handle or descriptor that a call returns gets a number. If several calls have returned the same value,
+//! a later argument with this value stands for the newest of these results: a runtime reuses values.
 
 use super::{AgentKind, Call, Header, Record, Recording};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// A recording that can be repeated.
+/// The calls of a recording, in a form that another process can repeat.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Plan {
@@ -39,19 +39,19 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// Memory or an IPC handle of another process.
+    /// The call uses memory or an IPC handle of another process.
     #[error("uses memory of another process")]
     OtherProcess,
-    /// An export of pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or the release of the dma-buf.
+    /// The call exports pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or closes the dma-buf.
     #[error("exports pool memory as a dma-buf, or closes the dma-buf")]
     Dmabuf,
     /// The program crashed in the call, or ended before the call returned.
     #[error("has not returned")]
     NotReturned,
-    /// A copy or a fill: recordings do not contain the contents of memory.
+    /// The call copies or fills memory. Recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
     MovesData,
-    /// An address that no recorded call has returned.
+    /// The call uses an address that no recorded call has returned.
     #[error("uses an address that no recorded call has returned")]
     UnknownAddress,
 }
@@ -68,7 +68,7 @@ pub enum AddressRef {
 
 /// A handle of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemoryRef {
     /// The handle with this number.
     Numbered(usize),
     /// The recorded value, which no call has returned.
@@ -79,10 +79,10 @@ pub enum Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum AgentRef {
-    /// The agent with this number among those of its kind.
+    /// The agent with this number among the agents of its kind.
     Numbered { kind: AgentKind, number: usize },
-    /// A value that was no agent when it was recorded. Replaced with null, because AMD's runtime reads memory at any
-    /// other value, which the author of a trace could choose.
+    /// A recorded value that was no agent. The repeated call passes null instead: AMD's runtime reads memory at any
+    /// other value, and the author of a recording could choose the value.
     Invalid,
 }
 
@@ -90,9 +90,9 @@ pub enum AgentRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum PoolRef {
-    /// The pool with this number among those of an agent.
+    /// The pool with this number among the pools of an agent.
     Numbered { agent: AgentRef, number: usize },
-    /// A value that was no pool when it was recorded; replaced with null, as for [`AgentRef::Invalid`].
+    /// A recorded value that was no pool. The repeated call passes null instead, as for [`AgentRef::Invalid`].
     Invalid,
 }
 
@@ -104,15 +104,15 @@ pub enum Action {
     Reserve { block: Option<usize>, size: u64, hint: u64, alignment: Option<u64>, flags: u64 },
     Free { at: AddressRef, size: u64 },
     Create { memory: Option<usize>, pool: PoolRef, size: u64, kind: u32, flags: u64 },
-    Release { memory: Memory },
-    Map { at: AddressRef, size: u64, offset: u64, memory: Memory, flags: u64 },
+    Release { memory: MemoryRef },
+    Map { at: AddressRef, size: u64, offset: u64, memory: MemoryRef, flags: u64 },
     Unmap { at: AddressRef, size: u64 },
     SetAccess { at: AddressRef, size: u64, access: Vec<(AgentRef, u32)> },
     GetAccess { at: AddressRef, agent: AgentRef, permissions: Option<u32> },
-    Export { descriptor: Option<usize>, memory: Memory, flags: u64 },
+    Export { descriptor: Option<usize>, memory: MemoryRef, flags: u64 },
     Import { memory: Option<usize>, descriptor: usize },
     Retain { memory: Option<usize>, at: AddressRef },
-    Properties { memory: Memory },
+    Properties { memory: MemoryRef },
     Allocate { block: Option<usize>, pool: PoolRef, size: u64, flags: u32 },
     FreeMemory { at: AddressRef },
     AllowAccess { at: AddressRef, agents: Vec<AgentRef> },
@@ -228,11 +228,14 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn memory(&self, handle: u64) -> Result<Memory, Skipped> {
+    fn memory(&self, handle: u64) -> Result<MemoryRef, Skipped> {
         if self.other_process_handles.contains(&handle) {
             return Err(Skipped::OtherProcess);
         }
-        Ok(self.memory_of.get(&handle).map_or(Memory::Fixed(handle), |&at| Memory::Numbered(at)))
+        Ok(self
+            .memory_of
+            .get(&handle)
+            .map_or(MemoryRef::Fixed(handle), |&at| MemoryRef::Numbered(at)))
     }
 
     fn new_block(&mut self, address: Option<u64>, size: u64) -> Option<usize> {

@@ -11,7 +11,7 @@ pub(super) struct Bar<'a> {
     pub name: &'a str,
     /// The duration in milliseconds.
     pub time: String,
-    /// The duration as a percentage of the longest.
+    /// The duration as a percentage of the longest duration.
     pub share: f64,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Bar<'_>> {
     to_bars(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
 }
 
-/// Converts durations to milliseconds and percentages of the longest. Keeps the order.
+/// Converts durations in microseconds to bars, in the same order.
 pub(super) fn to_bars<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Bar<'a>> {
     let times: Vec<_> = times.collect();
     let longest = times.iter().map(|(_, time)| *time).max().unwrap_or_default().max(1);
@@ -41,7 +41,7 @@ fn not_skipped(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
     cases.iter().filter(|case| case.status != Status::Skip)
 }
 
-/// Formats a duration in milliseconds: with two decimals below 1 ms, one below 100 ms, and none above.
+/// Formats a duration in milliseconds: two decimals below 1 ms, one decimal below 100 ms, no decimals from 100 ms on.
 pub(super) fn format_milliseconds(microseconds: u64) -> String {
     match microseconds {
         0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),

@@ -1,12 +1,14 @@
-//! The contents of memory, as far as they are known.
+//! The contents of memory, of which some bytes can be unknown.
 
 use std::ops::Range;
 
-/// Bytes, some of which are unknown: not written yet, or written by a copy that overlaps itself.
+/// Bytes of memory. A byte is unknown if it was not written yet, or was written by a copy whose source and destination
+/// overlap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// [`KNOWN`] or [`UNKNOWN`] for each byte. Unoptimised tests fill bytes faster than bits.
+    /// [`KNOWN`] or [`UNKNOWN`] for each byte. A list of bits would be smaller, but unoptimised tests fill bytes
+    /// faster.
     known: Vec<u8>,
 }
 
@@ -61,7 +63,8 @@ impl Contents {
         self.known.extend_from_slice(&other.known[part]);
     }
 
-    /// Returns the first known byte that differs: its offset, its value and the value found.
+    /// Returns the first known byte that differs from the found byte: the offset, the expected value and the found
+    /// value.
     #[must_use]
     pub fn difference(&self, found: &[u8]) -> Option<(usize, u8, u8)> {
         if self.bytes == found {

@@ -1,10 +1,10 @@
-//! The properties of a machine that affect results.
+//! The properties of a machine and its runtime that affect the results of calls.
 
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::{Agent, AgentId, Vmm};
 
-/// The properties of a machine that affect results.
+/// The properties of a machine and its runtime that affect the results of calls.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The agents, in the runtime's order.
@@ -21,7 +21,7 @@ pub struct Machine {
     pub maps_dmabufs: bool,
 }
 
-/// The properties of an agent that affect results.
+/// The properties of an agent that affect the results of calls.
 #[derive(Clone, Debug)]
 pub struct AgentProperties {
     /// The identifier.
@@ -76,7 +76,7 @@ impl Machine {
         self.indexes(false)
     }
 
-    /// Returns the indexes of the CPUs if `cpus`, otherwise those of all other agents.
+    /// Returns the indexes of the CPUs (`cpus` is true) or of all other agents (`cpus` is false).
     fn indexes(&self, cpus: bool) -> impl Iterator<Item = usize> {
         let agents = self.agents.iter().enumerate();
         agents.filter(move |(_, agent)| agent.is_cpu == cpus).map(|(index, _)| index)

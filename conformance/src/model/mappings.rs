@@ -55,7 +55,8 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the starts of the mappings in a range. Fails unless the range consists of whole mappings.
+    /// Returns the starts of the mappings in a range. Fails if the range has a hole, splits a mapping, or extends past
+    /// one reservation.
     pub(super) fn whole_mappings(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
         let starts = range(address, size).and_then(|target| {
             let overlaps = |it: &&Mapping| intersection(&it.range(), &target).is_some();

@@ -1,9 +1,9 @@
 //! The reference model: virtual memory management as the documents define it, implemented as simply as
 //! possible.
 //!
-//! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. Each
-//! call is checked against all of its rules, and changes the state only if it breaks no rule. The model
-//! therefore knows *all* errors of a call; the library may return any of them.
+//! Reservations, handles and mappings are lists that the model searches linearly. Memory is a vector of bytes. The
+//! model checks each call against all of the call's rules. A call that breaks a rule does not change the state. The
+//! model therefore knows *all* errors of a call. The library may return any of these errors.
 //!
 //! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library except
 //! the types of its interface. The documents leave some results to the runtime, such as the address of a reservation.
@@ -58,8 +58,8 @@ pub struct Mapping {
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
     /// For each agent, whether access was granted after the memory was mapped and after the agent's last
-    /// [`revoke`](Model::revoke). If so, the page table of a GPU whose permissions are not enforced can contain the
-    /// memory even when the access is [`Access::None`].
+    /// [`revoke`](Model::revoke). If access was granted, the page table of a GPU whose permissions are not enforced can
+    /// contain the memory even when the access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 
@@ -111,7 +111,7 @@ impl Mapping {
     }
 }
 
-/// Returns the range unless it starts at null, is empty or exceeds the address space.
+/// Returns the range. Returns `None` if the range starts at null, is empty or exceeds the address space.
 fn range(address: usize, size: usize) -> Option<Range<usize>> {
     let end = address.checked_add(size)?;
     (address != 0 && size != 0).then_some(address..end)

@@ -89,7 +89,7 @@ impl Model {
         Ok(())
     }
 
-    /// Fills a range with a value. The owners of the memory write it.
+    /// Fills a range with a value. The GPUs that own the memory write the value.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -114,8 +114,8 @@ impl Model {
         }
     }
 
-    /// Returns the parts of a range, by mapping. Fails with `reason` unless the range is in one reservation
-    /// and completely mapped.
+    /// Returns the parts of a range, one for each mapping. Fails with `reason` if a part of the range is not mapped, or
+    /// if the range extends past one reservation.
     fn parts(&self, reason: Reason, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
         let Some(target) = range(address, size).filter(|target| self.is_in_one_reservation(target))
         else {
@@ -136,7 +136,8 @@ impl Model {
         if covered == size { Ok(parts) } else { Err(Rejection::of(reason)) }
     }
 
-    /// Returns whether the owner can write the memory, or if the owner is unknown, whether any GPU can.
+    /// Returns whether the owner of the memory has write access. If the owner is unknown, returns whether any GPU has
+    /// write access.
     fn can_be_filled(&self, part: &Part) -> bool {
         let can_write = |agent: usize| part.mapping.access[agent] == Access::ReadWrite;
         match part.state.properties.location {
@@ -155,7 +156,8 @@ fn contents(parts: &[Part]) -> Contents {
     all
 }
 
-/// Calls `store` for each part, with its memory, its offsets in the memory, and its offsets in the whole range.
+/// Calls `store` for each part. The arguments are the part's memory, the part's offsets in the memory, and the part's
+/// offsets in the whole range.
 fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {

@@ -76,7 +76,7 @@ pub(super) const DESCRIPTORS: Reason = invalid(&[Argument::Descriptors]);
 pub(super) const AGENT: Reason = invalid(&[Argument::Agent]);
 pub(super) const LOCATION: Reason = invalid(&[Argument::Location]);
 pub(super) const DEVICE: Reason = Reason::Argument(&[Argument::Location], HipError::InvalidDevice);
-/// An agent that cannot access an address.
+/// Missing access: the library may report the address or the agent.
 pub(super) const NOT_GRANTED: Reason = invalid(&[Argument::Address, Argument::Agent]);
 pub(super) const SOURCE: Reason = invalid(&[Argument::Source, Argument::Size]);
 pub(super) const DESTINATION: Reason = invalid(&[Argument::Destination, Argument::Size]);

@@ -16,6 +16,7 @@ impl<'a> Choices<'a> {
         self.bytes.next().copied().unwrap_or(0)
     }
 
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u8) -> u8 {
         ((u16::from(self.byte()) * u16::from(limit)) >> 8) as u8
     }

@@ -1,6 +1,6 @@
 //! Generates operations from bytes.
 //!
-//! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
+//! Most operations are valid, or invalid in one argument. A byte of 0 always selects the simplest value, so that
 //! smaller bytes generate simpler operations.
 
 use super::choices::Choices;
@@ -64,12 +64,13 @@ impl Operation {
     pub fn from_bytes(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let choices = &mut Choices::new(bytes);
         let kind = generate_kind(choices);
+        // Sometimes generate an operation on an object that does not exist.
         let keeps_kind = choices.percent(10);
         generate(if keeps_kind { kind } else { possible_kind(kind, object_counts) }, choices)
     }
 }
 
-/// The approximate numbers of objects that operations can name.
+/// The approximate numbers of objects that operations can select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Reservations.
@@ -104,7 +105,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns `kind`. If an object that it needs is missing, returns a kind that creates an object instead.
+/// Returns `kind`. If the operation needs an object that does not exist, returns the kind that creates the object.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
@@ -127,7 +128,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
             hint: hint(choices),
             flags: flags(choices),
         },
-        Kind::Free => Operation::Free { span: reservation(choices) },
+        Kind::Free => Operation::Free { span: reservation_span(choices) },
         Kind::Create => Operation::Create {
             size: amount(choices, 4),
             on: if choices.percent(5) {
@@ -143,7 +144,7 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
         Kind::Release => Operation::Release { handle: handle(choices) },
         Kind::Map => Operation::Map {
             handle: handle(choices),
-            span: gap(choices),
+            span: gap_span(choices),
             extent: extent(choices),
             offset: if choices.percent(12) { amount(choices, 2) } else { Amount::Granules(0) },
             flags: flags(choices),
@@ -171,11 +172,13 @@ fn generate(kind: Kind, choices: &mut Choices) -> Operation {
             Operation::Write { spot: spot(choices), size: choices.below(40), byte: choices.byte() }
         }
         Kind::Read => Operation::Read { spot: spot(choices), size: choices.below(40) },
-        Kind::Fill => Operation::Fill { span: writable(choices), value: choices.number() as u32 },
+        Kind::Fill => {
+            Operation::Fill { span: writable_span(choices), value: choices.number() as u32 }
+        }
         Kind::Copy => Operation::Copy {
             agent: agent(choices),
-            to: writable(choices),
-            from: writable(choices),
+            to: writable_span(choices),
+            from: writable_span(choices),
         },
         Kind::Shutdown => Operation::Shutdown,
     }
@@ -288,11 +291,11 @@ fn spot(choices: &mut Choices) -> Spot {
         14..19 => Edge::BeforeEnd(choices.below(64) + 1),
         _ => Edge::End,
     };
-    Spot { edge, span: writable(choices) }
+    Spot { edge, span: writable_span(choices) }
 }
 
 /// Generates a span: mostly mappings that an agent can write.
-fn writable(choices: &mut Choices) -> Span {
+fn writable_span(choices: &mut Choices) -> Span {
     if choices.percent(30) {
         return mapped_span(choices);
     }
@@ -311,7 +314,7 @@ fn mapped_span(choices: &mut Choices) -> Span {
 }
 
 /// Generates a span: mostly unmapped addresses of a reservation.
-fn gap(choices: &mut Choices) -> Span {
+fn gap_span(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..14 => Region::Gap(choices.byte(), 1 + choices.below(4)),
         // These granules may be mapped already.
@@ -322,7 +325,7 @@ fn gap(choices: &mut Choices) -> Span {
 }
 
 /// Generates a span: mostly a reservation.
-fn reservation(choices: &mut Choices) -> Span {
+fn reservation_span(choices: &mut Choices) -> Span {
     let region = match choices.below(10) {
         0..8 => Region::Reservation(choices.byte()),
         _ => any_region(choices),
@@ -344,7 +347,7 @@ fn any_region(choices: &mut Choices) -> Region {
     }
 }
 
-/// Returns a region as a span. Rarely moves one of its ends.
+/// Returns a region as a span. Rarely moves one end of the span.
 fn shifted(choices: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];

@@ -1,8 +1,8 @@
 //! Sequences of valid and invalid operations, run on the library and on the [model](crate::model).
 //!
-//! An [`Operation`] names objects by index: the second mapping, the first live handle, the newest freed
-//! reservation. Any operation is therefore defined in any state, and a sequence from which operations were
-//! removed can still be run. [`Operation::from_bytes`] generates an operation from bytes of a random generator, a
+//! An [`Operation`] selects objects by index: the second mapping, the first live handle, the newest freed
+//! reservation. Every operation is therefore defined in every state, and a sequence can still be run after some of its
+//! operations were removed. [`Operation::from_bytes`] generates an operation from bytes of a random generator, a
 //! fuzzer or a property test. [`DifferentialTest`] performs operations and reports the first difference.
 
 pub(crate) mod choices;

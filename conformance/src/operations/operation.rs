@@ -40,9 +40,9 @@ pub enum Operation {
     Write { spot: Spot, size: u8, byte: u8 },
     /// Reads `size` bytes with the CPU.
     Read { spot: Spot, size: u8 },
-    /// Has the GPU that owns the memory fill a span.
+    /// Fills a span. The GPU that owns the memory writes the value.
     Fill { span: Span, value: u32 },
-    /// Has an agent copy. The size is that of the smaller span.
+    /// Copies with an agent, as many bytes as the smaller span has.
     Copy { agent: AgentSelector, to: Span, from: Span },
     /// Drops the library with all of its objects, and opens it again.
     Shutdown,
@@ -77,13 +77,13 @@ pub enum Hint {
     Unaligned(u8),
 }
 
-/// How much of a handle is mapped.
+/// How much of a handle's memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// The whole handle from the offset on.
+    /// All memory of the handle from the offset on.
     Whole,
-    /// As much as the span.
+    /// As many bytes as the span has.
     Span,
     /// One granule more than the handle has from the offset on.
     TooMuch,
@@ -99,6 +99,6 @@ pub enum Descriptor {
     Null,
     /// A socket.
     Socket,
-    /// A regular file; `/dev/null` on runtimes that would accept a file as memory.
+    /// A regular file. On runtimes that would accept a file as memory, `/dev/null` instead.
     File,
 }

@@ -54,10 +54,10 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns whether neither end is moved.
+    /// Returns whether an end is moved.
     #[must_use]
-    pub fn is_not_shifted(&self) -> bool {
-        self.start == Shift::None && self.end == Shift::None
+    pub fn is_shifted(&self) -> bool {
+        self.start != Shift::None || self.end != Shift::None
     }
 }
 

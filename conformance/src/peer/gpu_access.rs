@@ -1,5 +1,5 @@
-//! Runs in the second process: makes a GPU read or write memory. If the GPU's page table forbids the access, a fault may
-//! end the process.
+//! Runs in the second process: makes a GPU read or write memory. If the GPU's page table forbids the access, a fault
+//! may end the process.
 
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// A GPU's access to a granule of the first GPU's memory, and the changes of permissions before it.
+/// A GPU's access to a granule of the first GPU's memory, and the changes of permissions before the access.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GpuAccess {
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU gets read
-    /// and write access and reads the memory once, so that its TLB has the entry.
+    /// The access that is granted to the GPU last, as a number for `Access::from_bits`. Earlier, the GPU is granted
+    /// read and write access, and reads the memory once, so that the GPU's TLB has the entry.
     pub granted: u32,
-    /// The call that then removes the access; `None` if it is kept.
+    /// The call that then removes the access; `None` if no call removes the access.
     pub removed_by: Option<Removal>,
-    /// Whether the GPU writes; otherwise, it reads.
+    /// Whether the GPU writes (true) or reads (false).
     pub writes: bool,
     /// The ticket for memory that another process offers; `None` for new memory.
     pub ticket: Option<String>,
@@ -53,13 +53,13 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
         return Err(Reply::Failed("there are fewer GPUs than in the first process".to_owned()));
     };
     let vmm = Vmm::open_with(runtime, VmmOptions::new().with_page_tables(true))?;
-    let raw = RawCopies::on(runtime).map_err(Reply::Failed)?;
+    let raw = RawCopies::of_runtime(runtime).map_err(Reply::Failed)?;
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 
     // Between the last change of access and the last raw copy, no host memory may be locked. Otherwise, the runtime
-    // would wait for all changes of page tables. The library's copies to and from host memory lock that memory, so they
-    // are made here, before the change.
+    // would wait for all changes of page tables. The library's copies to and from host memory lock host memory. Make
+    // these copies here, before the last change of access.
     let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);
     for mapping in [&target, &source] {
         mapping.grant(&agents, Access::ReadWrite)?;
@@ -82,8 +82,8 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let mapping = reservation.map(0, &memory)?;
     let address = mapping.address();
     let copy = |destination, source| {
-        // SAFETY: each range is a mapping of `size` bytes or the addresses of a former one, and no other thread uses
-        // it.
+        // SAFETY: each range is a mapping of `size` bytes, or the addresses of a former mapping of `size` bytes. No
+        // other thread uses the ranges.
         unsafe { raw.copy(gpu, destination, source, size) }.map_err(Reply::Failed)
     };
 
@@ -112,14 +112,14 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     Ok(Reply::Accessed(AccessResult::Completed))
 }
 
-/// Fails unless a mapping is filled with a number.
+/// Fails if a mapping is not filled with a number.
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
     mapping.copy_to_host(gpu.id(), &mut found, 0)?;
     expect_equal(&found, number, gpu)
 }
 
-/// Fails unless `found`, which a GPU has copied, contains only repetitions of `number`.
+/// Fails if `found`, which a GPU has copied, does not consist of repetitions of `number`.
 fn expect_equal(found: &[u8], number: u32, gpu: &Agent) -> Result<(), Reply> {
     match difference(&repeat_number(number, found.len()), found) {
         None => Ok(()),
@@ -168,8 +168,8 @@ fn revoke_under_load(
         }
         vmm.copy(other.id(), copied.address(), mapping.address(), size)?;
         if cpu.is_some() {
-            // When the CPU loads from memory, no host memory is locked, so the runtime does not wait for changes of page
-            // tables.
+            // When the CPU loads from memory, no host memory is locked, so the runtime does not wait for changes of
+            // page tables.
             let mut found = vec![0; size];
             copied.read(0, &mut found)?;
             expect_equal(&found, FILLED, other)?;

@@ -1,5 +1,5 @@
-//! A second process with the same runtime, for cases that need two processes. On request, it exports pool
-//! memory by IPC, frees that memory, has a GPU access memory, or stops its runtime.
+//! A second process with the same runtime, for cases that need two processes. On request, the second process exports
+//! pool memory by IPC, frees this memory, lets a GPU access memory, or stops its runtime.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -35,15 +35,15 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// A request to the peer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Allocate memory on the first GPU, write a text to its beginning, and export it.
+    /// Allocate memory on the first GPU, write a text to the beginning of the memory, and export the memory.
     Export { size: usize, text: String },
     /// Read the beginning of the memory.
     Read { count: usize },
     /// Free the memory.
     Free,
-    /// Have each GPU copy, and stop the runtime.
+    /// Copy with each GPU, and stop the runtime.
     Stop,
-    /// Have a GPU access memory of a new `Vmm` that controls page tables.
+    /// Let a GPU access memory of a new `Vmm` that controls page tables.
     Access(GpuAccess),
 }
 
@@ -61,7 +61,7 @@ enum Reply {
     Failed(String),
 }
 
-/// Returns a reply with the error that a GPU of this process has copied wrong data.
+/// Returns the reply that a GPU of this process has copied wrong data.
 fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
     Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }
@@ -84,7 +84,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts the program of a command line, with a variable in its environment. The program must call [`serve`].
-    /// `time_limit` applies to its start and to each of its replies.
+    /// `time_limit` applies to the start of the program and to each reply.
     pub fn start(
         command_line: &[OsString],
         variable: Option<(&str, &str)>,
@@ -104,9 +104,9 @@ impl Peer {
     /// Makes the peer export new memory that begins with a text.
     pub fn export(&mut self, size: usize, text: &str) -> TestResult<IpcHandle> {
         let reply = self.request(&Request::Export { size, text: text.to_owned() })?;
-        let Reply::Exported(bytes) = &reply else { return Err(unexpected(&reply)) };
+        let Reply::Exported(bytes) = &reply else { return Err(unexpected_reply(&reply)) };
         let bytes: &[u8; IpcHandle::SIZE] =
-            bytes.as_slice().try_into().map_err(|_| unexpected(&reply))?;
+            bytes.as_slice().try_into().map_err(|_| unexpected_reply(&reply))?;
         Ok(IpcHandle::from_bytes(bytes))
     }
 
@@ -114,7 +114,7 @@ impl Peer {
     pub fn read(&mut self, count: usize) -> TestResult<Vec<u8>> {
         match self.request(&Request::Read { count })? {
             Reply::Bytes(bytes) => Ok(bytes),
-            reply => Err(unexpected(&reply)),
+            reply => Err(unexpected_reply(&reply)),
         }
     }
 
@@ -123,12 +123,12 @@ impl Peer {
         self.request(&Request::Free).map(drop)
     }
 
-    /// Has each GPU copy in the peer, stops its runtime, and waits until the peer has exited.
+    /// Makes the peer copy with each GPU and stop its runtime. Waits until the peer has exited.
     pub fn stop(mut self) -> TestResult {
         log_begin("hsa_shut_down of the second process");
         let reply = self.request(&Request::Stop)?;
         if reply != Reply::Stopped {
-            return Err(unexpected(&reply));
+            return Err(unexpected_reply(&reply));
         }
         let why = match self.worker.receive::<Reply>(self.time_limit) {
             Received::Exited(End::Exited(0)) => return Ok(()),
@@ -138,15 +138,15 @@ impl Peer {
         Err(NotPassed::Failed(format!("the second process: {why}")))
     }
 
-    /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.
-    pub fn access(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
+    /// Lets a GPU of the peer access memory. After a fault, the peer serves no other request.
+    pub fn access_by_gpu(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),
-            reply => Err(unexpected(&reply)),
+            reply => Err(unexpected_reply(&reply)),
         }
     }
 
-    /// Kills the peer before it can release its resources.
+    /// Kills the peer, which cannot release its resources then.
     pub fn kill(mut self) {
         self.worker.kill();
     }
@@ -175,7 +175,7 @@ impl Peer {
     }
 }
 
-fn unexpected(reply: &Reply) -> NotPassed {
+fn unexpected_reply(reply: &Reply) -> NotPassed {
     NotPassed::Failed(format!("the second process: returned {reply:?}"))
 }
 

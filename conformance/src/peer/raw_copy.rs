@@ -26,7 +26,7 @@ pub(super) enum CopyResult {
     Faulted(u64),
 }
 
-/// The runtime's functions, after a handler of GPU faults was registered.
+/// The runtime's functions for copies. A handler of GPU faults is registered.
 #[derive(Debug)]
 pub(super) struct RawCopies {
     raw: RawCalls,
@@ -34,8 +34,8 @@ pub(super) struct RawCopies {
 
 /// Records the first fault. Returns success, so that the runtime does not abort the process.
 unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
-    // SAFETY: the runtime passes a valid event. The union's field `memory_fault` is read only if the event has this
-    // type.
+    // SAFETY: the runtime passes a valid event. The union's field `memory_fault` is read only if the event is a memory
+    // fault.
     unsafe {
         if (*event).event_type == HSA_AMD_GPU_MEMORY_FAULT_EVENT {
             let _ = FAULT.set((*event).__bindgen_anon_1.memory_fault.virtual_address);
@@ -45,14 +45,14 @@ unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void)
 }
 
 impl RawCopies {
-    /// Finds the functions of the runtime that the library uses, and registers a handler of GPU faults.
-    pub fn on(runtime: &Runtime) -> Result<Self, String> {
-        let raw = RawCalls::on(runtime)?;
+    /// Finds the functions of a runtime, and registers a handler of GPU faults.
+    pub fn of_runtime(runtime: &Runtime) -> Result<Self, String> {
+        let raw = RawCalls::of_runtime(runtime)?;
         let register = require_function(
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",
         )?;
-        // SAFETY: `record_fault` reads only the event that the runtime passes. It ignores the data pointer, which is
+        // SAFETY: `record_fault` reads only the event that the runtime passes, and ignores the data pointer, which is
         // null.
         check_status("hsa_amd_register_system_event_handler", unsafe {
             register(Some(record_fault), null_mut())
@@ -60,11 +60,11 @@ impl RawCopies {
         Ok(Self { raw })
     }
 
-    /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
+    /// Copies memory with a GPU, and waits for the end of the copy or for a fault.
     ///
     /// # Safety
-    /// Both ranges of `size` bytes belong to mappings or former mappings of this process. The GPU need not have access
-    /// to them. Nothing else uses them.
+    /// Each of the two ranges of `size` bytes belongs to a mapping or a former mapping of this process. The GPU need
+    /// not have access to the ranges. Nothing else uses the ranges.
     pub unsafe fn copy(
         &self,
         gpu: &Agent,
@@ -86,7 +86,7 @@ impl RawCopies {
         let status = unsafe { begin(destination, agent, source, agent, size, 0, null(), signal) };
         check_status("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
-        // The signal is never destroyed: after a fault, the runtime may still use it.
+        // Do not destroy the signal: after a fault, the runtime may still use the signal.
         loop {
             if let Some(address) = FAULT.get() {
                 return Ok(CopyResult::Faulted(*address));

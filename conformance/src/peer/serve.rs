@@ -1,18 +1,18 @@
 //! The peer process: executes the requests of its parent.
 
 use super::{Reply, Request, gpu_access, stop};
-use crate::worker::{NotAWorker, begin};
+use crate::worker::{NotAWorker, connect_to_parent};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
-/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent asks it to stop the
-/// runtime, sends no more requests, or exits.
+/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)). Returns when the parent has requested
+/// to stop the runtime, sends no more requests, or has exited.
 ///
-/// `open` returns the runtime, or the reason for its failure.
+/// `open` returns the runtime, or the reason why the runtime did not start.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
 pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
-    let (mut requests, replies) = begin()?;
+    let (mut requests, replies) = connect_to_parent()?;
     let runtime = match open() {
         Ok(runtime) => runtime,
         Err(why) => return Ok(replies.send(&Reply::Failed(why))?),

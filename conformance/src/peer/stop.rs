@@ -1,4 +1,4 @@
-//! Stops the runtime of the peer at the request of a case. Without such a request, the peer is killed.
+//! Stops the runtime of the peer at the request of a case. A case that makes no such request kills the peer.
 
 #![expect(unsafe_code, reason = "stops the runtime without the library")]
 
@@ -10,9 +10,9 @@ use hsa_vmm::{PoolMemory, Runtime};
 /// The size of the memory that each GPU copies.
 const SIZE: usize = 64 << 10;
 
-/// Has each GPU copy, so that the runtime has queues and events, and stops the runtime.
+/// Copies with each GPU, so that the runtime has queues and events, and stops the runtime.
 pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
-    let raw = RawCalls::on(&runtime).map_err(Reply::Failed)?;
+    let raw = RawCalls::of_runtime(&runtime).map_err(Reply::Failed)?;
     for gpu in runtime.gpus() {
         let source = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;
         let destination = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;

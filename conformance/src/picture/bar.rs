@@ -13,7 +13,7 @@ pub(super) const LANE: f64 = 7.0;
 const SHORTENED_WIDTH: f64 = 84.0;
 /// The minimum width of a part that is not shortened, if there is enough space.
 const MIN_WIDTH: f64 = 5.0;
-/// A hole is shortened if it is larger than this multiple of the total size of all mappings.
+/// A hole is shortened if the hole is this many times as large as all mappings together.
 const LONG_HOLE: usize = 8;
 
 /// A left edge and a width.
@@ -35,6 +35,7 @@ struct Part {
     labels: Vec<String>,
     tip: String,
     is_shortened: bool,
+    /// The number of mappings in the part; 1 for a hole or an allocation.
     count: usize,
     access: Vec<AccessEntry>,
     span: Span,
@@ -75,7 +76,7 @@ impl Bar {
         Self::of_parts(memory.iter().map(part).collect())
     }
 
-    /// Computes the spans. Shortened holes have a fixed width; the width of other parts grows with their
+    /// Computes the spans. Shortened holes have a fixed width. The width of every other part grows with the part's
     /// size.
     fn of_parts(mut parts: Vec<Part>) -> Self {
         let holes = parts.iter().filter(|part| part.is_shortened).count();
@@ -97,7 +98,7 @@ impl Bar {
         Self { parts }
     }
 
-    /// Returns the span of each part and the access to it.
+    /// Returns the span of each part, and the agents' access to the part.
     pub fn spans(&self) -> impl Iterator<Item = (Span, &[AccessEntry])> {
         self.parts.iter().map(|part| (part.span, &*part.access))
     }

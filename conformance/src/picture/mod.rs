@@ -18,11 +18,12 @@ const TITLE_HEIGHT: f64 = 18.0;
 
 /// Draws an address space as a complete SVG file.
 ///
-/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and a bar for memory
-/// that is not mapped. The colour of a mapping shows the owner of its memory. Below a bar is a lane for each agent:
-/// thick for read and write access, thin for read access. An outline means that no access is requested, but that the
-/// agent can still access the memory ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes
-/// are shortened and labelled with their size. All bars have the same width. Each part has a tooltip.
+/// Each reservation and each allocation of pool memory has a bar. The bars are ordered by address. One more bar shows
+/// the memory that is not mapped. The colour of a mapping shows the owner of the memory. Below a bar is a lane for each
+/// agent that can access memory in the bar. The lane is thick for read and write access, and thin for read access. An
+/// outline means that no access is requested, but that the agent can still access the memory
+/// ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes are shortened and labelled with
+/// their size. All bars have the same width. Each part of a bar has a tooltip.
 ///
 /// The colours follow the viewer's preference for a light or a dark background.
 ///
@@ -85,7 +86,7 @@ fn ranges(report: &Report) -> Vec<Range<'_>> {
     ranges
 }
 
-/// Draws the legend. Returns its lower edge.
+/// Draws the legend. Returns the position of the legend's lower edge.
 fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
     svg.text(LEFT, y - 12.0, "head", "Address space");
     let mut x = LEFT;

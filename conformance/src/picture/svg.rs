@@ -58,17 +58,17 @@ impl Svg {
 
     /// Writes text that begins at a point.
     pub fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        self.anchored(x, y, class, "start", text);
+        self.write_anchored_text(x, y, class, "start", text);
     }
 
     /// Writes text that ends at a point.
     pub fn text_ending_at(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        self.anchored(x, y, class, "end", text);
+        self.write_anchored_text(x, y, class, "end", text);
     }
 
     /// Writes text centred on a point.
     pub fn text_centred(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        self.anchored(x, y, class, "middle", text);
+        self.write_anchored_text(x, y, class, "middle", text);
     }
 
     /// Writes the line above a bar: an optional name, the extent, and facts at the right end.
@@ -95,7 +95,7 @@ impl Svg {
         self.text_ending_at(RIGHT, y, "quiet", facts);
     }
 
-    fn anchored(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
+    fn write_anchored_text(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
         let (x, y) = (format!("{x:.1}"), format!("{y:.1}"));
         let element = self.writer.create_element("text");
         let attributes = [("x", &*x), ("y", &y), ("class", class), ("text-anchor", anchor)];
@@ -118,7 +118,7 @@ impl Svg {
 /// Ignores the result of writing to a `Vec`, which does not fail.
 fn ignore<T>(_: io::Result<T>) {}
 
-/// Replaces characters that XML cannot contain. Names of reservations and memory can contain them.
+/// Replaces characters that XML cannot contain, but names of reservations and memory can.
 fn replace_invalid(text: &str) -> String {
     let is_invalid =
         |it: char| it != '\n' && it.is_control() || matches!(it, '\u{fffe}' | '\u{ffff}');

@@ -1,7 +1,7 @@
 //! Replays recorded traces on a runtime and compares the results of the calls.
 //!
-//! Each operation counts as agreed, as excused by a declared [rule](Rule), or as divergent. After a
-//! divergence the state differs from the recorded one, so the rest of the trace is not performed and counts
+//! Each operation counts as agreed, as excused by a declared [rule](Rule), or as divergent. After a divergence, the
+//! state differs from the recorded state. The following operations of the trace are therefore not performed, and count
 //! only in [`ReplayReport::not_compared`].
 
 mod prefix;
@@ -34,7 +34,7 @@ pub fn replay(
 /// Replays traces as [`replay`] does, with options of the [`Vmm`](hsa_vmm::Vmm).
 ///
 /// # Errors
-/// As for [`replay`].
+/// The same errors as [`replay`] returns.
 pub fn replay_with(
     runtime: &Runtime,
     options: VmmOptions,

@@ -15,7 +15,7 @@ pub struct ReplayReport {
     pub agreed: u64,
     /// The number of operations whose difference a rule permits, by rule.
     pub excused: BTreeMap<Rule, u64>,
-    /// The number of operations whose result differs, and no rule permits the difference.
+    /// The number of operations whose result differs although no rule permits the difference.
     pub divergent: u64,
     /// The number of operations that were not compared, because a divergent operation precedes them in their trace.
     pub not_compared: u64,
@@ -72,7 +72,7 @@ pub enum ReplayError {
         /// The number of GPUs of the runtime.
         present: usize,
     },
-    /// The runtime's granule is larger than the recorded one, so that most calls would be rejected.
+    /// The runtime's granule is larger than the recorded granule, so that the library would reject most calls.
     #[error(
         "trace {trace} was recorded with a granule of {recorded:#x} bytes; this runtime's is \
          {granule:#x}"

@@ -8,13 +8,13 @@ use std::fmt;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Rule {
-    /// CUDA unmaps a range with holes unless the range splits a mapping. HIP requires adjacent whole
-    /// mappings, so the replay unmaps the mappings of the range one by one.
+    /// CUDA unmaps a range with holes, if the range splits no mapping. HIP requires adjacent whole mappings, so the
+    /// replay unmaps the mappings of the range one by one.
     UnmapOverHoles,
-    /// CUDA maps only whole handles, and returns `NOT_SUPPORTED` for a part of a handle. The replay skips calls that
-    /// map the beginning of a handle, because HIP supports them. If the library controls page tables, it also maps a
-    /// part at an offset, and the replay skips these calls, too. The replay makes the other calls and expects the
-    /// library to reject them as invalid.
+    /// CUDA maps only whole handles, and returns `NOT_SUPPORTED` for a part of a handle. HIP supports mapping the
+    /// beginning of a handle, so the replay skips these calls. If the library controls page tables, it also maps parts
+    /// at an offset, and the replay skips calls with an offset, too. The replay makes all other calls that map a part,
+    /// and expects the library to reject them as invalid.
     PartOfAHandle,
     /// This runtime's granule is smaller than the recorded granule. The recorded driver rejected sizes and
     /// offsets that are multiples of only the smaller granule. The replay skips such calls.

@@ -16,7 +16,7 @@ const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
 /// How the result of a replayed operation compares with the recorded result.
 pub(super) enum ReplayOutcome {
-    /// The result is the recorded one.
+    /// The result is the recorded result.
     Agreed,
     /// A rule permits the difference.
     Excused(Rule),
@@ -24,8 +24,8 @@ pub(super) enum ReplayOutcome {
     Divergent { got: String, why: String },
 }
 
-/// The result of a call of the library: its name in traces, and the message.
-struct CallResult {
+/// The result of a library call: the result's name in traces, and the error's message.
+struct LibraryResult {
     name: &'static str,
     message: String,
 }
@@ -153,7 +153,8 @@ impl State {
         }
     }
 
-    /// Returns whether a mapping can start at an offset in the memory. This needs control of all GPUs' page tables.
+    /// Returns whether a mapping can start at an offset in the memory, for which the library must control all GPUs'
+    /// page tables.
     fn maps_offsets(&self) -> bool {
         let mut gpus = self.gpus.iter();
         gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))
@@ -208,7 +209,7 @@ impl State {
             u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
         let is_recorded = match recorded {
             Some(handle) => handle == found,
-            // The handle must be a new one.
+            // The handle must be in no other slot.
             None => same_as < 0 && !self.handles.values().any(|handle| *handle == found),
         };
         self.handles.insert(h, found);
@@ -219,13 +220,13 @@ impl State {
         ReplayOutcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
-    /// Unmaps the mappings in a range with holes, unless the range splits a mapping.
+    /// Unmaps the mappings in a range with holes. A range that splits a mapping is a divergence.
     fn unmap_over_holes(
         &self,
         r: u32,
         offset: usize,
         size: usize,
-        result: CallResult,
+        result: LibraryResult,
     ) -> ReplayOutcome {
         let (start, Some(end)) =
             (self.address(r, offset).get(), self.address(r, offset).get().checked_add(size))
@@ -259,13 +260,13 @@ impl State {
         ReplayOutcome::Excused(Rule::UnmapOverHoles)
     }
 
-    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> CallResult {
+    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> LibraryResult {
         let mut descriptors = Vec::with_capacity(descs.len());
         for &(device, flags) in descs {
             // The library's type cannot represent an invalid access.
             let Some(access) = Access::from_bits(flags) else {
                 let message = format!("{flags} is not a valid access");
-                return CallResult { name: INVALID_VALUE, message };
+                return LibraryResult { name: INVALID_VALUE, message };
             };
             descriptors.push(AccessDescriptor { agent: self.agent(device), access });
         }
@@ -287,7 +288,7 @@ impl State {
         base.and_then(|base| base.checked_add(offset)).unwrap_or(Address::NULL)
     }
 
-    /// Returns the handle of a slot; an invalid one for an empty slot.
+    /// Returns the handle of a slot; the invalid handle 0 for an empty slot.
     fn handle(&self, h: u32) -> Handle {
         self.handles.get(&h).copied().unwrap_or(Handle::from_bits(0))
     }
@@ -303,10 +304,10 @@ impl State {
 }
 
 /// Returns the name of a result in traces, and its message.
-fn call_result<T>(result: Result<T, Error>) -> CallResult {
+fn call_result<T>(result: Result<T, Error>) -> LibraryResult {
     match result {
-        Ok(_) => CallResult { name: SUCCESS, message: "success".to_owned() },
-        Err(error) => CallResult {
+        Ok(_) => LibraryResult { name: SUCCESS, message: "success".to_owned() },
+        Err(error) => LibraryResult {
             name: recorded_name(error.hip(HipProfile::Hip7)),
             message: error.to_string(),
         },
@@ -326,13 +327,13 @@ fn recorded_name(error: HipError) -> &'static str {
     }
 }
 
-fn compare(expected: &str, result: &CallResult) -> ReplayOutcome {
+fn compare(expected: &str, result: &LibraryResult) -> ReplayOutcome {
     if result.name == expected {
         return ReplayOutcome::Agreed;
     }
     ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message.clone() }
 }
 
-fn divergence(result: CallResult) -> ReplayOutcome {
+fn divergence(result: LibraryResult) -> ReplayOutcome {
     ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message }
 }

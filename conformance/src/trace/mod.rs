@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub struct Trace {
     /// The seed of the generator.
     pub seed: u64,
-    /// The number of the sequence. Together with the seed, it identifies the sequence.
+    /// The number of the sequence. Seed and number identify the sequence.
     pub trace: u64,
     /// The granule of the recorded runtime in bytes.
     pub granule: usize,

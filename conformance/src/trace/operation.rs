@@ -15,7 +15,7 @@ pub struct Operation {
     pub result: String,
 }
 
-/// A call. A device is the index of a GPU; other values are invalid devices.
+/// A call. A device is the index of a GPU. A number without a GPU is an invalid device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Call {

@@ -14,7 +14,7 @@ use std::path::Path;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The maximum length of a line in bytes, so that a few kilobytes of gzip cannot fill the memory.
-/// The longest recorded line has 7 kB; a line with 10,000 operations would have 2 MB.
+/// The longest recorded line has 7 kB. A line with 10,000 operations would have 2 MB.
 const MAX_LINE: usize = 8 << 20;
 
 /// The maximum size of all blank lines in bytes; recorded files have none. A few kilobytes of gzip

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 /// The maximum length of a note, in bytes.
 const MAX_NOTE: usize = 128;
 
-/// A page of memory shared by a worker and its parent. The worker notes each native call; the
-/// parent can read the last note after the worker has crashed.
+/// Memory that a worker and its parent share. The worker notes each native call. The parent can read the last note
+/// after the worker has crashed.
 #[derive(Debug)]
 pub struct LastCall(File);
 

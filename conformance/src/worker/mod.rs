@@ -10,12 +10,12 @@
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
-//! [`begin`]. Requests and messages are JSON values of any types, one per line. They are sent through a socket,
-//! which is the worker's standard input, so a runtime's output does not mix with them.
+//! [`connect_to_parent`]. Requests and messages are JSON values of any types, one per line. A socket, which is the
+//! worker's standard input, carries requests and messages. A runtime's output therefore does not mix with messages.
 //!
-//! A worker is killed when the thread that started it exits. A worker has its own process group, so that all processes
-//! that the worker has started are killed, too. [`End`] describes how the worker ended; [`LastCall`] holds its last
-//! native call.
+//! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group, so that
+//! [`Worker`] can kill all processes that the worker has started. [`End`] describes how a worker ended. [`LastCall`]
+//! holds the worker's last native call.
 
 mod end;
 mod last_call;
@@ -25,9 +25,9 @@ mod process;
 pub use end::End;
 pub(crate) use end::signal_name;
 pub use last_call::LastCall;
-pub use parent::{Messages, NotAWorker, Requests, begin};
+pub use parent::{Messages, NotAWorker, Requests, connect_to_parent};
 pub use process::{Output, Received, Worker, wait_for_any};
 
-/// The environment variable that the parent sets. Its value is the parent's process ID, a colon, and the
+/// The environment variable that the parent sets. The variable's value is the parent's process ID, a colon, and the
 /// number of the parent's descriptor of the [`LastCall`] page.
 const WORKS_FOR: &str = "HSA_VMM_WORKS_FOR";

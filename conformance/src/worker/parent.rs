@@ -30,7 +30,7 @@ pub struct Messages(Mutex<UnixStream>);
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
-pub fn begin() -> Result<(Requests, Messages), NotAWorker> {
+pub fn connect_to_parent() -> Result<(Requests, Messages), NotAWorker> {
     let (parent, _) = parent_ids()?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // The parent may have exited before the signal was set.
@@ -41,7 +41,7 @@ pub fn begin() -> Result<(Requests, Messages), NotAWorker> {
     Ok((Requests(BufReader::new(socket.try_clone()?)), Messages(Mutex::new(socket))))
 }
 
-/// Returns the parent's process ID, and the number of its descriptor of the [`LastCall`] page.
+/// Returns the parent's process ID, and the number of the parent's descriptor of the [`LastCall`] page.
 ///
 /// [`LastCall`]: super::LastCall
 pub(super) fn parent_ids() -> io::Result<(i32, i32)> {
@@ -78,7 +78,7 @@ impl Requests {
     }
 }
 
-/// Returns the socket, through which descriptors can be received, too.
+/// Returns the socket. Descriptors can be received through the socket, too.
 impl AsFd for Requests {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()

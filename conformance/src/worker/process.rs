@@ -1,4 +1,4 @@
-//! A worker process, in the parent: starts, watches and kills it.
+//! The parent's side: starts, watches and kills a worker process.
 
 use super::{End, LastCall, WORKS_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,10 +25,10 @@ const MAX_OUTPUT: u64 = 64 << 20;
 /// The interval of checks whether the worker has exited. The socket does not report the exit while
 /// another process holds the socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval of these checks after the worker has closed the socket. The worker will exit soon then.
+/// The interval of these checks after the worker has closed the socket, when the worker will exit soon.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A worker process. Dropping a `Worker` kills the process and all processes that it has started.
+/// A worker process. Dropping a `Worker` kills the process and all processes that the worker has started.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -106,27 +106,27 @@ impl Worker {
         })
     }
 
-    /// Sends a request. If the worker has exited, [`receive`](Self::receive) reports that.
+    /// Sends a request. If the worker has exited, [`receive`](Self::receive) reports the exit.
     pub fn send(&mut self, request: &impl Serialize) {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
         let _ = self.socket.write_all(&line);
     }
 
-    /// Ends the requests: the worker reads the end of its input.
+    /// Closes the requests, so that the worker reads the end of its input.
     pub fn close_requests(&self) {
-        // This fails only if the worker has exited.
+        // The call fails only if the worker has exited.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Waits up to `limit` for the next message. A message that has arrived is returned even after
-    /// the limit, because this process may have been stopped meanwhile.
+    /// Waits up to `limit` for the next message. Returns a message that has arrived even if the limit has passed,
+    /// because this process may have been stopped meanwhile.
     pub fn receive<A: DeserializeOwned>(&mut self, limit: Duration) -> Received<A> {
         let begun = Instant::now();
         loop {
             if let Some(line) = self.take_line() {
                 return serde_json::from_slice(&line)
-                    .map_or_else(|_| invalid(&line), Received::Message);
+                    .map_or_else(|_| invalid_message(&line), Received::Message);
             }
             let remaining = limit.saturating_sub(begun.elapsed());
             if self.closed {
@@ -173,7 +173,7 @@ impl Worker {
         }
     }
 
-    /// Kills the worker and all processes that it has started. Messages that it sent before can still
+    /// Kills the worker and all processes that the worker has started. Messages that the worker sent before can still
     /// be received.
     pub fn kill(&mut self) {
         if self.try_reap() {
@@ -192,8 +192,8 @@ impl Worker {
         end.or(too_long).map(|end| self.buffer.drain(..=end).collect())
     }
 
-    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file. Discards the
-    /// captured output if it is too long.
+    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file. Discards captured
+    /// output that is too long.
     fn read(&mut self, wait: Duration) -> bool {
         wait_for(&mut [PollFd::new(&self.socket, PollFlags::IN)], wait);
         let mut bytes = [0; 1 << 14];
@@ -223,13 +223,13 @@ impl Worker {
         self.ended
     }
 
-    /// Reaps the worker if it has exited, and kills all processes that it has started. Returns whether the worker has
-    /// exited.
+    /// Reaps the worker if it has exited, and kills all processes that the worker has started. Returns whether the
+    /// worker has exited.
     fn try_reap(&mut self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = |pid| matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
         if self.ended.is_none() && self.pid.is_some_and(ended) {
-            // The system does not reuse the ID before `wait`.
+            // The kernel does not reuse the ID of the process group before the call of `wait`.
             self.kill_group();
             self.ended = Some(self.child.wait().map_or(End::Killed, End::of));
         }
@@ -249,7 +249,7 @@ impl Drop for Worker {
     }
 }
 
-/// Returns the socket, through which descriptors can be sent, too.
+/// Returns the socket. Descriptors can be sent through the socket, too.
 impl AsFd for Worker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -275,7 +275,7 @@ fn wait_for(sockets: &mut [PollFd<'_>], limit: Duration) {
     let _ = poll(sockets, limit.as_ref());
 }
 
-/// Reads captured output from an offset on. Returns the offset of its end, and the output.
+/// Reads captured output from an offset on. Returns the offset of the end of the output, and the output.
 fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
     // If the file is shorter than `offset`, `Worker::read` has truncated the file, so the whole content is new.
     let offset = if file.metadata()?.len() < offset { 0 } else { offset };
@@ -285,7 +285,7 @@ fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
     Ok((offset + bytes.len() as u64, bytes))
 }
 
-fn invalid<A>(line: &[u8]) -> Received<A> {
+fn invalid_message<A>(line: &[u8]) -> Received<A> {
     let shown = line.get(..SHOWN_BYTES).unwrap_or(line);
     Received::Invalid(String::from_utf8_lossy(shown).trim().to_owned())
 }

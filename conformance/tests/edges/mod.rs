@@ -1,11 +1,11 @@
-//! The table of 72 edge cases that sources cite as `reference 6.2`; see docs/conformance.md.
+//! The table of 72 edge cases that the sources of conformance cases cite as `reference 6.2`; see docs/conformance.md.
 
 use hsa_vmm::hip::{HipError, HipProfile};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub number: u32,
-    /// The edge case, in the words of the reference.
+    /// The edge case, in the words of the reference (docs/conformance.md).
     pub title: &'static str,
     pub coverage: Coverage,
 }

@@ -1,4 +1,4 @@
-//! The second process of cases that need two processes. It is another process of the same test binary.
+//! The second process of cases that need two processes. The second process runs the same test binary.
 
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;

@@ -4,8 +4,8 @@ use super::{Call, Fixture, offset_by, verdict};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId};
 
 pub const CALLS: &[Call] = &[
-    ("getaccess_before_set", |fixture| get_access(fixture, fixture.map_two_granules().0)),
-    ("getaccess_before_set_value", |fixture| fixture.access(fixture.map_two_granules().0)),
+    ("getaccess_before_set", |fixture| get_access_verdict(fixture, fixture.map_two_granules().0)),
+    ("getaccess_before_set_value", |fixture| fixture.access_value(fixture.map_two_granules().0)),
     ("setaccess_null", |fixture| verdict(fixture.set_access(Address::NULL, 2, Access::ReadWrite))),
     ("setaccess_size_zero", |fixture| {
         verdict(fixture.set_access(fixture.map_two_granules().0, 0, Access::ReadWrite))
@@ -14,7 +14,7 @@ pub const CALLS: &[Call] = &[
         verdict(fixture.vmm.set_access(fixture.map_two_granules().0, 2 * fixture.granule, &[]))
     }),
     ("setaccess_bad_device", |fixture| {
-        set_access_list(
+        set_access_verdict(
             fixture,
             fixture.map_two_granules().0,
             &[(fixture.invented_gpu(), Access::ReadWrite)],
@@ -40,13 +40,15 @@ pub const CALLS: &[Call] = &[
     ("setaccess_half_mapping", |fixture| {
         verdict(fixture.set_access(fixture.map_two_granules().0, 1, Access::ReadWrite))
     }),
-    ("getaccess_half_first", |fixture| get_access(fixture, map_with_half_rejected(fixture))),
-    ("getaccess_half_first_value", |fixture| fixture.access(map_with_half_rejected(fixture))),
+    ("getaccess_half_first", |fixture| {
+        get_access_verdict(fixture, map_with_half_rejected(fixture))
+    }),
+    ("getaccess_half_first_value", |fixture| fixture.access_value(map_with_half_rejected(fixture))),
     ("getaccess_half_second", |fixture| {
-        get_access(fixture, offset_by(map_with_half_rejected(fixture), fixture.granule))
+        get_access_verdict(fixture, offset_by(map_with_half_rejected(fixture), fixture.granule))
     }),
     ("getaccess_half_second_value", |fixture| {
-        fixture.access(offset_by(map_with_half_rejected(fixture), fixture.granule))
+        fixture.access_value(offset_by(map_with_half_rejected(fixture), fixture.granule))
     }),
     ("setaccess_second_half_only", |fixture| {
         verdict(fixture.set_access(
@@ -61,8 +63,12 @@ pub const CALLS: &[Call] = &[
     ("setaccess_read_only", |fixture| {
         verdict(fixture.set_access(fixture.map_two_granules().0, 2, Access::Read))
     }),
-    ("getaccess_ro", |fixture| get_access(fixture, map_and_set_access(fixture, &[Access::Read]))),
-    ("getaccess_ro_value", |fixture| fixture.access(map_and_set_access(fixture, &[Access::Read]))),
+    ("getaccess_ro", |fixture| {
+        get_access_verdict(fixture, map_and_set_access(fixture, &[Access::Read]))
+    }),
+    ("getaccess_ro_value", |fixture| {
+        fixture.access_value(map_and_set_access(fixture, &[Access::Read]))
+    }),
     ("setaccess_none", |fixture| {
         verdict(fixture.set_access(
             map_and_set_access(fixture, &[Access::ReadWrite]),
@@ -71,51 +77,51 @@ pub const CALLS: &[Call] = &[
         ))
     }),
     ("getaccess_none", |fixture| {
-        get_access(fixture, map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
+        get_access_verdict(fixture, map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
     }),
     ("getaccess_none_value", |fixture| {
-        fixture.access(map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
+        fixture.access_value(map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
     }),
     ("setaccess_same_device_twice", |fixture| {
-        set_access_list(fixture, fixture.map_two_granules().0, &repeated_agent(fixture))
+        set_access_verdict(fixture, fixture.map_two_granules().0, &repeated_agent(fixture))
     }),
     ("getaccess_twice", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_access_list(fixture, at, &repeated_agent(fixture));
-        get_access(fixture, at)
+        set_access_verdict(fixture, at, &repeated_agent(fixture));
+        get_access_verdict(fixture, at)
     }),
     ("getaccess_twice_value", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_access_list(fixture, at, &repeated_agent(fixture));
-        fixture.access(at)
+        set_access_verdict(fixture, at, &repeated_agent(fixture));
+        fixture.access_value(at)
     }),
     ("setaccess_none_again", |fixture| {
         let before = [Access::ReadWrite, Access::None, Access::ReadWrite];
         verdict(fixture.set_access(map_and_set_access(fixture, &before), 2, Access::None))
     }),
     ("setaccess_good_then_bad", |fixture| {
-        set_access_list(fixture, fixture.map_two_granules().0, &valid_and_invalid_agent(fixture))
+        set_access_verdict(fixture, fixture.map_two_granules().0, &valid_and_invalid_agent(fixture))
     }),
     ("getaccess_after_mixed", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_access_list(fixture, at, &valid_and_invalid_agent(fixture));
-        get_access(fixture, at)
+        set_access_verdict(fixture, at, &valid_and_invalid_agent(fixture));
+        get_access_verdict(fixture, at)
     }),
     ("getaccess_after_mixed_value", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_access_list(fixture, at, &valid_and_invalid_agent(fixture));
-        fixture.access(at)
+        set_access_verdict(fixture, at, &valid_and_invalid_agent(fixture));
+        fixture.access_value(at)
     }),
     ("getaccess_bad_device", |fixture| {
         verdict(fixture.vmm.get_access(fixture.invented_gpu(), fixture.map_two_granules().0))
     }),
-    ("getaccess_unmapped", |fixture| get_access(fixture, fixture.reserve(8))),
+    ("getaccess_unmapped", |fixture| get_access_verdict(fixture, fixture.reserve(8))),
     ("getaccess_interior", |fixture| {
-        get_access(fixture, offset_by(fixture.map_two_granules().0, fixture.granule + 17))
+        get_access_verdict(fixture, offset_by(fixture.map_two_granules().0, fixture.granule + 17))
     }),
     ("getaccess_not_reserved", |fixture| {
         let local = 0u64;
-        get_access(fixture, Address::from(&raw const local))
+        get_access_verdict(fixture, Address::from(&raw const local))
     }),
     ("setaccess_after_release", |fixture| {
         let (at, handle) = fixture.map_two_granules();
@@ -124,11 +130,11 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn get_access(fixture: &Fixture, at: Address) -> String {
+fn get_access_verdict(fixture: &Fixture, at: Address) -> String {
     verdict(fixture.vmm.get_access(fixture.gpu(0), at))
 }
 
-fn set_access_list(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String {
+fn set_access_verdict(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String {
     let list: Vec<_> =
         changes.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
     verdict(fixture.vmm.set_access(at, 2 * fixture.granule, &list))

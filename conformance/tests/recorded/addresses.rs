@@ -14,25 +14,29 @@ pub const CALLS: &[Call] = &[
     }),
     ("granularity_host", granularity_of_host),
     ("granularity_host_value", granularity_of_host),
-    ("reserve_size_zero", |fixture| reserve(fixture, 0, 0)),
+    ("reserve_size_zero", |fixture| reserve_verdict(fixture, 0, 0)),
     ("reserve_size_not_granular", |fixture| {
-        reserve(fixture, fixture.granule + fixture.granule / 2, 0)
+        reserve_verdict(fixture, fixture.granule + fixture.granule / 2, 0)
     }),
-    ("reserve_size_one", |fixture| reserve(fixture, 1, 0)),
-    ("reserve_align_not_pow2", |fixture| reserve(fixture, fixture.granule, 3 * fixture.granule)),
-    ("reserve_align_small_pow2", |fixture| reserve(fixture, fixture.granule, 4096)),
+    ("reserve_size_one", |fixture| reserve_verdict(fixture, 1, 0)),
+    ("reserve_align_not_pow2", |fixture| {
+        reserve_verdict(fixture, fixture.granule, 3 * fixture.granule)
+    }),
+    ("reserve_align_small_pow2", |fixture| reserve_verdict(fixture, fixture.granule, 4096)),
     ("free_after_small_align", |fixture| {
         let at = fixture.vmm.address_reserve(fixture.granule, 4096, None).unwrap();
         verdict(fixture.vmm.address_free(at, fixture.granule))
     }),
-    ("reserve_align_big", |fixture| reserve(fixture, fixture.granule, 64 * fixture.granule)),
+    ("reserve_align_big", |fixture| {
+        reserve_verdict(fixture, fixture.granule, 64 * fixture.granule)
+    }),
     ("reserve_align_big_honoured", |fixture| {
         let at = fixture.vmm.address_reserve(fixture.granule, 64 * fixture.granule, None).unwrap();
         flag(at.get() % (64 * fixture.granule) == 0)
     }),
     ("reserve_flags_nonzero", |_| verdict(Operation::AddressReserve.check_flags(1))),
-    ("reserve_huge_1pib", |fixture| reserve(fixture, 1 << 50, 0)),
-    ("reserve", |fixture| reserve(fixture, 8 * fixture.granule, 0)),
+    ("reserve_huge_1pib", |fixture| reserve_verdict(fixture, 1 << 50, 0)),
+    ("reserve", |fixture| reserve_verdict(fixture, 8 * fixture.granule, 0)),
     // In the recorded names, a "taken" hint is an address that is already reserved.
     ("reserve_hint_taken", |fixture| {
         let at = fixture.reserve(8);
@@ -49,10 +53,10 @@ pub const CALLS: &[Call] = &[
     ("reserve_hint_after_honoured", adjacent_hint_is_honoured),
     ("adjacent_reservation_honoured", adjacent_hint_is_honoured),
     ("free_null", |fixture| verdict(fixture.vmm.address_free(Address::NULL, fixture.granule))),
-    ("free_size_zero", |fixture| free(fixture, 0, 0)),
-    ("free_size_smaller", |fixture| free(fixture, 0, 4)),
-    ("free_size_larger", |fixture| free(fixture, 0, 16)),
-    ("free_inside", |fixture| free(fixture, 4, 4)),
+    ("free_size_zero", |fixture| free_verdict(fixture, 0, 0)),
+    ("free_size_smaller", |fixture| free_verdict(fixture, 0, 4)),
+    ("free_size_larger", |fixture| free_verdict(fixture, 0, 16)),
+    ("free_inside", |fixture| free_verdict(fixture, 4, 4)),
     ("free_never_reserved", |fixture| {
         let local = 0u64;
         verdict(fixture.vmm.address_free(Address::from(&raw const local), fixture.granule))
@@ -60,7 +64,7 @@ pub const CALLS: &[Call] = &[
     ("free_while_mapped", |fixture| {
         verdict(fixture.vmm.address_free(fixture.map_two_granules().0, 8 * fixture.granule))
     }),
-    ("free", |fixture| free(fixture, 0, 8)),
+    ("free", |fixture| free_verdict(fixture, 0, 8)),
     ("free_twice", |fixture| {
         let at = fixture.reserve(8);
         fixture.vmm.address_free(at, 8 * fixture.granule).unwrap();
@@ -80,12 +84,12 @@ fn granularity_of_host(fixture: &super::Fixture) -> String {
     }
 }
 
-fn reserve(fixture: &super::Fixture, size: usize, alignment: usize) -> String {
+fn reserve_verdict(fixture: &super::Fixture, size: usize, alignment: usize) -> String {
     verdict(fixture.vmm.address_reserve(size, alignment, None))
 }
 
-/// Reserves eight granules, and frees granules of the reservation from `first` on.
-fn free(fixture: &super::Fixture, first: usize, granules: usize) -> String {
+/// Reserves eight granules, frees granules of the reservation from `first` on, and returns the verdict.
+fn free_verdict(fixture: &super::Fixture, first: usize, granules: usize) -> String {
     let at = offset_by(fixture.reserve(8), first * fixture.granule);
     verdict(fixture.vmm.address_free(at, granules * fixture.granule))
 }

@@ -1,7 +1,7 @@
 //! Results in which this library deliberately differs from the recorded driver.
 //!
-//! The recorded program made all calls in one sequence. Its `unmap_across_gap` succeeded and unmapped the
-//! whole reservation. Its `free_while_mapped` then freed the reservation, so the calls up to `free_twice`
+//! The recorded program made all calls in one sequence. The call `unmap_across_gap` succeeded and unmapped the
+//! whole reservation. The call `free_while_mapped` then freed the reservation, so the calls up to `free_twice`
 //! used addresses that were no longer reserved. In these tests, every call has its own fixture, in the state
 //! that the call's name describes.
 

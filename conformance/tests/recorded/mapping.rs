@@ -43,9 +43,9 @@ pub const CALLS: &[Call] = &[
             fixture.create(2),
         ))
     }),
-    ("map_offset_beyond", |fixture| map_from_offset(fixture, 4 * fixture.granule)),
-    ("map_offset_not_granular", |fixture| map_from_offset(fixture, fixture.granule / 2)),
-    ("map_offset_one_granule", |fixture| map_from_offset(fixture, fixture.granule)),
+    ("map_offset_beyond", |fixture| map_from_offset_verdict(fixture, 4 * fixture.granule)),
+    ("map_offset_not_granular", |fixture| map_from_offset_verdict(fixture, fixture.granule / 2)),
+    ("map_offset_one_granule", |fixture| map_from_offset_verdict(fixture, fixture.granule)),
     ("unmap_offset_map", |fixture| {
         let at = fixture.reserve(8);
         fixture.vmm.map(at, fixture.granule, fixture.granule, fixture.create(2)).unwrap_err();
@@ -124,8 +124,8 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-/// Maps memory from an offset in a handle.
-fn map_from_offset(fixture: &Fixture, offset: usize) -> String {
+/// Maps the memory of a handle from an offset on, and returns the verdict.
+fn map_from_offset_verdict(fixture: &Fixture, offset: usize) -> String {
     verdict(fixture.vmm.map(fixture.reserve(8), fixture.granule, offset, fixture.create(2)))
 }
 

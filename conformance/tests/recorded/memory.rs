@@ -1,4 +1,4 @@
-//! Creating, retaining and releasing memory, and its properties.
+//! Creating, retaining and releasing memory, and the properties of memory.
 
 use super::{Call, Fixture, flag, offset_by, verdict};
 use hsa_vmm::HandleType;

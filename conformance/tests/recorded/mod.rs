@@ -1,6 +1,6 @@
 //! Calls that were recorded on another vendor's GPUs, made with this library.
 //!
-//! Each call has its own fixture, so that it does not depend on earlier calls.
+//! Each call has its own fixture, so that a call does not depend on earlier calls.
 
 pub mod absent;
 pub mod access;
@@ -20,7 +20,7 @@ use hsa_vmm::{
 /// written in `data/cuda_h200_edges.tsv`.
 pub type Call = (&'static str, fn(&Fixture) -> String);
 
-/// Returns the recorded calls that this library can make; [`absent`] lists the others.
+/// Returns the recorded calls that this library can make. [`absent`] lists the other recorded calls.
 pub fn calls() -> impl Iterator<Item = &'static Call> {
     [addresses::CALLS, memory::CALLS, mapping::CALLS, access::CALLS, sharing::CALLS]
         .into_iter()
@@ -93,14 +93,14 @@ impl Fixture {
         self.vmm.unmap(at, granules * self.granule)
     }
 
-    /// Sets the first GPU's access to this number of granules.
+    /// Sets the first GPU's access to `granules` granules.
     pub fn set_access(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
         let list = [AccessDescriptor { agent: self.gpu(0), access }];
         self.vmm.set_access(at, granules * self.granule, &list)
     }
 
-    /// Returns the first GPU's access as a number.
-    pub fn access(&self, at: Address) -> String {
+    /// Returns the first GPU's access as a number, as written in `data/cuda_h200_edges.tsv`.
+    pub fn access_value(&self, at: Address) -> String {
         self.vmm.get_access(self.gpu(0), at).unwrap().to_bits().to_string()
     }
 

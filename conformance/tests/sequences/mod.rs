@@ -33,9 +33,9 @@ const SHRINK_STEPS: &str = "PROPTEST_MAX_SHRINK_ITERS";
 /// The maximum number of operations in a sequence.
 const MAX_OPERATIONS: usize = 100;
 
-/// Generates sequences for a setup. Operations name objects by index, so any operation can follow any
-/// other, and the generator needs only the approximate number of objects. The model runs together with the
-/// library, because it needs some of the library's results.
+/// Generates sequences for a setup. Operations select objects by index, so any operation can follow any other
+/// operation. The generator therefore needs only the approximate number of objects, and does not run the model. The
+/// model runs together with the library, because the model needs some of the library's results.
 struct Sequences<S>(PhantomData<S>);
 
 impl<S: Setup> ReferenceStateMachine for Sequences<S> {
@@ -59,11 +59,13 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
     }
 }
 
-/// Locked while a test runs. Tests count the descriptors of the process, so only one test may run at a time.
+/// A test locks this mutex while it runs. Tests count the descriptors of the process, so only one test may run at a
+/// time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-/// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random seed. A failing sequence
-/// is shrunk, saved in `tests/regressions/NAME.jsonl`, and run first the next time.
+/// Runs `cases` sequences, or as many as `PROPTEST_CASES` says, with the seed `PROPTEST_RNG_SEED` or a random seed.
+/// First runs the saved sequences in `tests/regressions/NAME.jsonl`. Shrinks a failing sequence, and adds the shrunk
+/// sequence to this file.
 pub fn run<S: Setup>(name: &str, cases: u32) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     for Regression { setup, operations } in regressions::load::<S>(name) {

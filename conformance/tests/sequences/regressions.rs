@@ -1,6 +1,7 @@
 //! Files with shrunk sequences that once failed, one line of JSON each.
 //!
-//! The files do not contain seeds, because a seed generates other sequences when the generator changes.
+//! The files contain operations instead of seeds, because a seed generates other sequences after the generator has
+//! changed.
 
 use super::Setup;
 use hsa_vmm_conformance::operations::Operation;

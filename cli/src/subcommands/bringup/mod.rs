@@ -42,7 +42,7 @@ use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
-use hsa_vmm_conformance::worker::begin;
+use hsa_vmm_conformance::worker::connect_to_parent;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
 use recorder::Recorder;
@@ -215,7 +215,7 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
 
 /// Runs a level's main process or another process of the level. `bringup` has started this process as a worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
-    let (requests, messages) = begin()?;
+    let (requests, messages) = connect_to_parent()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
     if args.other_process.is_some() {
         return run_level::run_in_other_process(args, level, &recorder, &requests);

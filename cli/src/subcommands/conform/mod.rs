@@ -43,7 +43,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     args.output.check_writable()?;
     let mut options = options(args)?;
-    let selected = options.selected();
+    let selected = options.selected_cases();
     if selected.is_empty() {
         let problem = match args.shard {
             Some(shard) => format!("no case is in part {shard} of the selected cases"),
@@ -407,7 +407,7 @@ fn print_output(text: &str) {
 
 fn list_cases(args: &Conform) -> anyhow::Result<Exit> {
     let options = options(args)?;
-    let selected = || options.selected().into_iter();
+    let selected = || options.selected_cases().into_iter();
     args.output.write(|out| match args.format {
         ReportFormat::Table => {
             let mut listing = table(&["case", "what", "source"]);

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use hsa_sys as sys;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::hsa_trace::steps::{
-    Action, AddressRef, AgentRef, Memory, Plan, PoolRef, plan,
+    Action, AddressRef, AgentRef, MemoryRef, Plan, PoolRef, plan,
 };
 use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use std::collections::BTreeMap;
@@ -203,10 +203,10 @@ impl Replayer {
         }
     }
 
-    fn memory(&self, memory: Memory) -> Result<sys::hsa_amd_vmem_alloc_handle_t, Missing> {
+    fn memory(&self, memory: MemoryRef) -> Result<sys::hsa_amd_vmem_alloc_handle_t, Missing> {
         let handle = match memory {
-            Memory::Fixed(handle) => handle,
-            Memory::Numbered(number) => {
+            MemoryRef::Fixed(handle) => handle,
+            MemoryRef::Numbered(number) => {
                 self.memories.get(number).copied().flatten().ok_or(Missing)?
             }
         };

@@ -9,7 +9,7 @@ use super::shared_state::SharedState;
 use super::{limits, mixed};
 use fastrand::Rng;
 use hsa_vmm::{Runtime, Vmm};
-use hsa_vmm_conformance::worker::{Messages, begin};
+use hsa_vmm_conformance::worker::{Messages, connect_to_parent};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ static NEVER_STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scenario in this process.
 pub fn run(args: &Stress, task: &WorkerTask) -> anyhow::Result<()> {
-    let (mut requests, messages) = begin()?;
+    let (mut requests, messages) = connect_to_parent()?;
     let scenario = task.scenario;
     // The parent sends no requests, but closes the socket to end the scenario.
     thread::spawn(move || {

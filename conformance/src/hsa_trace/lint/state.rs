@@ -76,13 +76,13 @@ impl<'a> State<'a> {
         before.into_iter().chain(inside).map(|(_, mapping)| mapping)
     }
 
-    /// Returns the reservation that contains an address: its start and size.
+    /// Returns the start and the size of the reservation that contains an address.
     pub(super) fn reservation(&self, address: u64) -> Option<(u64, u64)> {
         let (start, reservation) = self.reservations.range(..=address).next_back()?;
         (address - start < reservation.size).then_some((*start, reservation.size))
     }
 
-    /// Returns an unmapped range that overlaps a range.
+    /// Returns the last unmapped range that overlaps a range.
     pub(super) fn unmapped(&self, address: u64, size: u64) -> Option<&Unmapped<'a>> {
         let end = address.saturating_add(size);
         let (_, last) = self.unmapped.range(..end).next_back()?;
@@ -98,7 +98,7 @@ impl<'a> State<'a> {
     ) -> Option<(u64, u64)> {
         let owner = mapping.owner?;
         let mut owner_has_access = mapping.granted.contains(&owner);
-        // An owner in the last entry is granted access last, even if it has access already.
+        // If the last entry names the owner, the owner is granted access last, even if the owner has access already.
         let names_owner_last = access.last().is_some_and(|last| last.agent == owner);
         if names_owner_last {
             return None;
@@ -121,8 +121,8 @@ impl<'a> State<'a> {
         index.is_some_and(|index| self.header.agents[index].kind == AgentKind::Gpu)
     }
 
-    /// Applies a call to the state, if the call succeeded. If the call unmaps mappings to which no agent has
-    /// ever had access, returns the calls that created these mappings.
+    /// Applies a call to the state, if the call succeeded. If the call unmaps mappings to which no agent has ever had
+    /// access, returns the calls that created these mappings.
     pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();
@@ -197,7 +197,8 @@ impl<'a> State<'a> {
     fn add_reference(&mut self, handle: u64, owner: Option<u64>, record: &'a Record) {
         match self.handles.get_mut(&handle).filter(|handle| handle.references > 0) {
             Some(held) => held.references += 1,
-            // The runtime reuses the values of released handles.
+            // The handle is new, even if an earlier handle had this value: the runtime reuses values of released
+            // handles.
             None => {
                 self.handles.insert(handle, Handle { references: 1, owner, created_by: record });
             }

@@ -70,7 +70,7 @@ impl DifferentialTest {
 
 /// Checks that a range is completely mapped with the protection for `access`.
 fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
-    // The range between adjacent mappings is empty. A line that covers both mappings would seem to overlap this range.
+    // The range between adjacent mappings is empty. `overlaps` would be true for a line that covers the two mappings.
     if range.is_empty() {
         return Ok(());
     }

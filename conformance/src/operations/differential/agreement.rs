@@ -6,9 +6,9 @@ use crate::model::{Contents, Verdict};
 use hsa_vmm::Error;
 use std::fmt::Arguments;
 
-/// Checks that library and model agree on a call. Returns both results if the call succeeded, and `None`
-/// if both rejected it for the same reason.
-pub(super) fn check<T, U: Describe>(
+/// Checks that library and model agree on a call. If the call succeeded, returns the results of model and library. If
+/// library and model rejected the call for the same reason, returns `None`.
+pub(super) fn expect_agreement<T, U: Describe>(
     call: Arguments<'_>,
     expected: Verdict<T>,
     returned: Result<U, Error>,

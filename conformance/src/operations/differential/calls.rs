@@ -1,6 +1,6 @@
 //! Makes each call on the library, then on the model, and compares the results.
 
-use super::agreement::{check, expect_bytes};
+use super::agreement::{expect_agreement, expect_bytes};
 use super::describe::{Describe, list};
 use super::{Difference, DifferentialTest, address_space, expect_equal};
 use crate::hip_calls::HipCalls as _;
@@ -11,8 +11,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on which library and model agree. The value is `None` or `false` if both rejected the call, or if
-/// a planned fault made the call fail.
+/// The result of a call on which library and model agree. The value is `None` or `false` if library and model rejected
+/// the call, or if a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
 pub(super) enum ImportedDescriptor<'a> {
@@ -35,7 +35,7 @@ impl DifferentialTest {
         let returned = self.vmm.reserve_with_flags(size, alignment, hint, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
-        let Some(((), address)) = check(
+        let Some(((), address)) = expect_agreement(
             format_args!(
                 "address_reserve({size:#x}, {alignment:#x}, {}, {flags})",
                 hint.describe()
@@ -56,6 +56,7 @@ impl DifferentialTest {
 
     /// Returns whether the range at a hint is free, aligned and inside the address space of a process.
     fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
+        // Addresses have 47 bits. The kernel may reject low addresses (`vm.mmap_min_addr`).
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
         let aligned = hint.is_multiple_of(alignment.max(self.granule()));
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
@@ -65,9 +66,12 @@ impl DifferentialTest {
         let returned = self.vmm.address_free(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.free(address, size);
-        let is_freed =
-            check(format_args!("address_free({address:#x}, {size:#x})"), expected, returned)?
-                .is_some();
+        let is_freed = expect_agreement(
+            format_args!("address_free({address:#x}, {size:#x})"),
+            expected,
+            returned,
+        )?
+        .is_some();
         if is_freed {
             let range = address..address + size;
             expect_equal(
@@ -95,7 +99,7 @@ impl DifferentialTest {
         let returned = self.vmm.create_with_flags(size, properties, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
-        let Some(((), handle)) = check(
+        let Some(((), handle)) = expect_agreement(
             format_args!("create({size:#x}, {}, {flags})", properties.describe()),
             expected,
             returned,
@@ -121,7 +125,7 @@ impl DifferentialTest {
         let returned = self.vmm.release(handle);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.release(handle);
-        Ok(check(format_args!("release({handle})"), expected, returned)?.is_some())
+        Ok(expect_agreement(format_args!("release({handle})"), expected, returned)?.is_some())
     }
 
     pub(super) fn map(
@@ -135,7 +139,7 @@ impl DifferentialTest {
         let returned = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
-        Ok(check(
+        Ok(expect_agreement(
             format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle}, {flags})"),
             expected,
             returned,
@@ -147,7 +151,8 @@ impl DifferentialTest {
         let returned = self.vmm.unmap(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        Ok(check(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?.is_some())
+        Ok(expect_agreement(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?
+            .is_some())
     }
 
     pub(super) fn set_access(
@@ -161,7 +166,7 @@ impl DifferentialTest {
         let returned = self.vmm.set_access(Address::new(address), size, &descriptors);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
-        Ok(check(
+        Ok(expect_agreement(
             format_args!("set_access({address:#x}, {size:#x}, {})", list(grants)),
             expected,
             returned,
@@ -173,8 +178,11 @@ impl DifferentialTest {
         let returned = self.vmm.get_access(agent, Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
-        let Some((expected, found)) =
-            check(format_args!("get_access({agent}, {address:#x})"), expected, returned)?
+        let Some((expected, found)) = expect_agreement(
+            format_args!("get_access({agent}, {address:#x})"),
+            expected,
+            returned,
+        )?
         else {
             return Ok(false);
         };
@@ -191,7 +199,7 @@ impl DifferentialTest {
         let returned = self.vmm.revoke(Address::new(address), size, agents);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        Ok(check(
+        Ok(expect_agreement(
             format_args!("revoke({address:#x}, {size:#x}, {})", list(agents)),
             expected,
             returned,
@@ -203,8 +211,11 @@ impl DifferentialTest {
         let returned = self.vmm.retain_allocation_handle(Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.retain(address);
-        let Some((expected, found)) =
-            check(format_args!("retain_allocation_handle({address:#x})"), expected, returned)?
+        let Some((expected, found)) = expect_agreement(
+            format_args!("retain_allocation_handle({address:#x})"),
+            expected,
+            returned,
+        )?
         else {
             return Ok(false);
         };
@@ -221,7 +232,7 @@ impl DifferentialTest {
         let returned = self.vmm.export_with_flags(handle, kind, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
-        let Some((memory, descriptor)) = check(
+        let Some((memory, descriptor)) = expect_agreement(
             format_args!("export_to_shareable_handle({handle}, {}, {flags})", kind.describe()),
             expected,
             returned,
@@ -260,7 +271,7 @@ impl DifferentialTest {
         };
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
-            check(
+            expect_agreement(
                 format_args!("import_from_shareable_handle({descriptor}, {})", kind.describe()),
                 expected,
                 returned,
@@ -283,7 +294,7 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.properties(handle);
         let Some((expected, found)) =
-            check(format_args!("allocation_properties({handle})"), expected, returned)?
+            expect_agreement(format_args!("allocation_properties({handle})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -295,8 +306,12 @@ impl DifferentialTest {
         let returned = self.vmm.write(Address::new(address), bytes);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        Ok(check(format_args!("write({address:#x}, {} bytes)", bytes.len()), expected, returned)?
-            .is_some())
+        Ok(expect_agreement(
+            format_args!("write({address:#x}, {} bytes)", bytes.len()),
+            expected,
+            returned,
+        )?
+        .is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> CallResult<bool> {
@@ -305,7 +320,7 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.read(address, size);
         let Some((expected, ())) =
-            check(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
+            expect_agreement(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -320,8 +335,12 @@ impl DifferentialTest {
             return Ok(false);
         };
         let expected = self.model.fill(address, value, size);
-        Ok(check(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, returned)?
-            .is_some())
+        Ok(expect_agreement(
+            format_args!("fill({address:#x}, {value:#x}, {size:#x})"),
+            expected,
+            returned,
+        )?
+        .is_some())
     }
 
     pub(super) fn copy(
@@ -337,7 +356,7 @@ impl DifferentialTest {
             return Ok(false);
         };
         let expected = self.model.copy(agent, destination, source, size);
-        Ok(check(
+        Ok(expect_agreement(
             format_args!("copy({agent}, {destination:#x}, {source:#x}, {size:#x})"),
             expected,
             returned,
@@ -345,7 +364,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    /// Returns the properties for creating memory.
+    /// Returns the properties of the memory that an operation creates. `types` are the bits of the handle types.
     pub(super) fn creation_properties(
         owner: AgentId,
         uncached: bool,

@@ -1,7 +1,7 @@
 //! Comparison of the library's visible state with the model.
 
 use super::{Difference, DifferentialTest, expect_equal};
-use crate::case::quarantined;
+use crate::case::describe_quarantined;
 use crate::model::Mapping;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
@@ -50,7 +50,7 @@ impl DifferentialTest {
         }
         let quarantine = self.vmm.quarantined_ranges();
         if !quarantine.is_empty() {
-            return Err(Difference::RuleViolation(quarantined(&quarantine)));
+            return Err(Difference::RuleViolation(describe_quarantined(&quarantine)));
         }
         let (reservations, handles, mappings) = self.counts();
         expect_equal("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())
@@ -69,7 +69,7 @@ impl DifferentialTest {
         (Address::new(mapping.start), mapping.size, mapping.offset, access)
     }
 
-    /// Queries access inside a mapping and next to it.
+    /// Compares the agents' access at addresses inside and next to a mapping.
     fn compare_access(&self, mapping: &Mapping) -> Result<(), Difference> {
         let (start, end) = (mapping.start, mapping.start + mapping.size);
         for agent in &self.model.machine().agents {
@@ -80,7 +80,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads every mapping that this process can read.
+    /// Reads every mapping that this process can read, except the window, and compares the contents.
     fn compare_by_cpu(&self) -> Result<(), Difference> {
         for mapping in self.mappings_except_window() {
             if self.model.cpu_access(&mapping) >= Access::Read {
@@ -92,8 +92,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write access.
-    /// These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
+    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write
+    /// access. These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         for (agent, address) in in_turn(self.edges_with(Access::Read), turn) {

@@ -1,6 +1,6 @@
 //! Formats values for the messages of differences.
 
-use crate::page_table::Page;
+use crate::page_table::PageTableEntry;
 use hsa_vmm::vmm::{AllocationKind, Location, Usage};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Handle, HandleType};
 use std::ops::Range;
@@ -47,7 +47,7 @@ describe! {
     (): |()| "success".to_owned();
     bool: Self::to_string;
     usize: |&number| (number as u64).describe();
-    // Small numbers are counts, and large ones are sizes and addresses.
+    // Numbers below 1000 are counts. Larger numbers are sizes and addresses.
     u64: |&number| if number < 1000 { number.to_string() } else { format!("{number:#x}") };
     Address: |address| format!("{:#x}", address.get());
     Range<usize>: |range| format!("{:#x}..{:#x}", range.start, range.end);
@@ -69,7 +69,7 @@ describe! {
     Usage: |Self { reservations, handles, mappings }| {
         format!("{reservations} reservations, {handles} handles, {mappings} mappings")
     };
-    Page: Self::to_string;
+    PageTableEntry: Self::to_string;
     // A reservation.
     (usize, usize): |(address, size)| format!("{address:#x} of {size:#x} bytes");
     // A mapping: its address, size, offset and access.
@@ -111,9 +111,9 @@ mod tests {
         let text = vec![mapping].describe();
         let expected = format!("[0x7000 of 0x2000 bytes from offset 0x0 [{gpu}: read and write]]");
         assert_eq!(text, expected);
-        let page = Page { offset: 0x1000, readable: true, writable: false };
-        assert_eq!(Some(page).describe(), "read, offset 0x1000");
-        assert_eq!(None::<Page>.describe(), "none");
+        let entry = PageTableEntry { offset: 0x1000, readable: true, writable: false };
+        assert_eq!(Some(entry).describe(), "read, offset 0x1000");
+        assert_eq!(None::<PageTableEntry>.describe(), "none");
         let usage = Usage { reservations: 1, handles: 2, mappings: 3 };
         assert_eq!(usage.describe(), "1 reservations, 2 handles, 3 mappings");
         let properties = AllocationProperties::on(gpu);

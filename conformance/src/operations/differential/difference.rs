@@ -27,8 +27,8 @@ pub enum Difference {
         /// The library's state.
         found: String,
     },
-    /// A resource of the process has changed. A loaded library may allocate a resource at its first use
-    /// and keep it, so only a change in every run is a leak.
+    /// A resource of the process has changed. A loaded library may allocate a resource when the library is first used,
+    /// and keep the resource. Therefore, only a change in every run is a leak.
     #[error("{what}: expected {expected}, found {found}")]
     Retained {
         /// The compared value.
@@ -43,7 +43,7 @@ pub enum Difference {
     RuleViolation(String),
 }
 
-/// Returns a difference unless both values are equal.
+/// Returns a difference if the values are not equal.
 pub(super) fn expect_equal<T: PartialEq + Describe>(
     what: impl std::fmt::Display,
     expected: &T,

@@ -9,8 +9,8 @@ impl DifferentialTest {
     /// Makes calls of the simulation fail according to a plan, which counts calls from now on. Has no
     /// effect on other runtimes.
     ///
-    /// If the library then returns an error, it must have changed nothing. If its rollback fails, the
-    /// [quarantine](hsa_vmm::Vmm::quarantined_ranges) lists the range, and the comparison
+    /// If a planned fault makes a call of the library fail, the call must have changed nothing. If the library's
+    /// rollback fails, too, the [quarantine](hsa_vmm::Vmm::quarantined_ranges) lists the range, and the comparison
     /// [ends](Self::has_quarantine).
     pub fn plan_faults(&mut self, plan: FaultPlan) {
         if let Some(simulation) = self.runtime.simulation() {
@@ -27,8 +27,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Returns whether planned faults have caused a quarantine. The documents do not define the state
-    /// after that.
+    /// Returns whether planned faults have caused a quarantine. The documents do not define the state after a
+    /// quarantine.
     #[must_use]
     pub fn has_quarantine(&self) -> bool {
         self.faults_seen.is_some() && !self.vmm.quarantined_ranges().is_empty()
@@ -38,7 +38,7 @@ impl DifferentialTest {
         self.faults_seen.is_some()
     }
 
-    /// Returns the result of a call; `None` if it is an error caused by a planned fault.
+    /// Returns the result of a call; `None` if a planned fault made the call fail.
     pub(super) fn unless_planned_fault<T>(
         &self,
         returned: Result<T, Error>,

@@ -30,21 +30,22 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use window::Window;
 
-/// Runs the same operations on the library and on the model, and compares them.
+/// Runs the same operations on the library and on the model, and compares library and model.
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
-/// address space and GPUs' page tables. It also covers the runtime's usage on the simulation, and the number of open
-/// file descriptors, so no other thread may open or close descriptors.
+/// address space and GPUs' page tables. On the simulation, the comparison also covers the runtime's usage. The
+/// comparison includes the number of open file descriptors, so no other thread may open or close descriptors.
 ///
-/// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] compares
-/// everything after several operations and at the end; after each operation, it compares only verdicts and counts.
+/// With [`Comparisons::EachOperation`], the test makes a complete comparison after each operation. With
+/// [`Comparisons::Every`], the test makes a complete comparison after several operations and at the end, and compares
+/// only verdicts and counts after the other operations.
 #[derive(Debug)]
 pub struct DifferentialTest {
     runtime: Runtime,
     vmm: Vmm,
     options: VmmOptions,
     model: Model,
-    /// The memory through which the test reads and writes with GPUs.
+    /// The memory through which the test exchanges bytes with GPUs.
     window: Option<Window>,
     /// The address and size of each freed reservation.
     freed: Vec<(usize, usize)>,
@@ -133,8 +134,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Performs an operation on library and model, and compares them. Returns `false` if both rejected the
-    /// operation, or if a planned fault made it fail.
+    /// Performs an operation on library and model, and compares library and model. Returns `false` if library and model
+    /// rejected the operation, or if a planned fault made the operation fail.
     ///
     /// # Errors
     /// Returns the first difference. The test cannot continue after a difference.
@@ -157,9 +158,10 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. Excludes the simulation's descriptors if a rejected operation may
-    /// leave some open. This is the case with planned faults, and if a mapping at an offset can fail after the library
-    /// has exported the memory.
+    /// Counts the open descriptors of this process. With planned faults, a rejected operation may leave descriptors of
+    /// the simulation open. The same happens if a mapping at an offset fails after the library has exported the memory.
+    /// Therefore, if faults are planned or mappings can have an offset, the count excludes the simulation's
+    /// descriptors.
     fn descriptors(&self) -> Option<usize> {
         let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
         let kept = self.runtime.simulation().filter(|_| may_keep);
@@ -208,7 +210,7 @@ impl DifferentialTest {
 
     /// Drops the library with all of its objects, and opens it again.
     fn reopen(&mut self) -> Result<(), Difference> {
-        // Dropping the library reports no failure, so no call may fail.
+        // Dropping the library cannot report a failure, so no runtime call may fail from here on.
         self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());

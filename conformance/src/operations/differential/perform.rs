@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 impl DifferentialTest {
-    /// Performs an operation on library and model. Returns whether it succeeded.
+    /// Performs an operation on library and model. Returns whether the operation succeeded.
     pub(super) fn perform(&mut self, operation: &Operation) -> CallResult<bool> {
         match *operation {
             Operation::Reserve { size, alignment, hint, flags } => {
@@ -99,7 +99,7 @@ impl DifferentialTest {
             (Extent::TooMuch, Ok(handle_size)) => size = handle_size + self.granule(),
             _ => return (address, size),
         }
-        if let (Region::Gap(index, _), true) = (span.region, span.is_not_shifted()) {
+        if let (Region::Gap(index, _), false) = (span.region, span.is_shifted()) {
             address = self.gap(index, size);
         }
         (address, size)

@@ -15,7 +15,7 @@ pub(super) struct ProcessResources {
     descriptors: Option<usize>,
     /// The bytes in shared mappings of the address space.
     shared_bytes: usize,
-    /// The memory held on each GPU, in bytes, if a driver reports it.
+    /// The memory that this process holds on each GPU, in bytes. Empty if no driver reports the memory.
     gpu_memory: Vec<u64>,
 }
 

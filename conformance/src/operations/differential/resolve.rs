@@ -7,7 +7,7 @@ use super::{
 use crate::model::{Mapping, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
-/// Bits of an agent's identifier that no runtime sets.
+/// Bits of the index in an agent's identifier. No runtime has enough agents for an index with these bits.
 const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
 impl DifferentialTest {
@@ -120,14 +120,16 @@ impl DifferentialTest {
         let invalid = (0, self.granule());
         let mappings = || self.mappings_except_window();
         match region {
-            Region::Adjacent(first, count) => run(&mappings(), first, count).unwrap_or(invalid),
+            Region::Adjacent(first, count) => {
+                adjacent_range(&mappings(), first, count).unwrap_or(invalid)
+            }
             Region::Writable(first, count) => {
                 let writable = |it: &Mapping| it.access.contains(&Access::ReadWrite);
                 let mappings: Vec<_> = mappings().into_iter().filter(writable).collect();
-                run(&mappings, first, count).unwrap_or(invalid)
+                adjacent_range(&mappings, first, count).unwrap_or(invalid)
             }
             Region::Mappings(first, count) => {
-                run_with_holes(&mappings(), first, count).unwrap_or(invalid)
+                range_with_holes(&mappings(), first, count).unwrap_or(invalid)
             }
             Region::Granules(index, first, count) => {
                 let base = reservation(index).map_or(0, |it| it.base);
@@ -142,8 +144,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Returns the address of the first hole of `size` bytes. Searches all reservations from the one at `index` on. If
-    /// there is no such hole, returns the last address that was tried.
+    /// Returns the address of the first hole of at least `size` bytes. Searches all reservations, beginning with the
+    /// reservation at `index`. If every hole is smaller, returns the last address that was tried.
     pub(super) fn gap(&self, index: u8, size: usize) -> usize {
         let mut reservations = self.reservations_except_window();
         let first = usize::from(index) % reservations.len().max(1);
@@ -197,7 +199,7 @@ fn from_newest<T: Clone>(all: &[T], index: u8) -> Option<T> {
 }
 
 /// Returns the range of up to `count` adjacent mappings. `first` is the index of the first mapping.
-fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
+fn adjacent_range(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let mut end = start;
     for mapping in all.iter().filter(|it| it.start >= start).take(count.max(1).into()) {
@@ -210,7 +212,7 @@ fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
 }
 
 /// Returns the range of up to `count` mappings and the holes between them. `first` is the index of the first mapping.
-fn run_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
+fn range_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;
     Some((start, last.range().end - start))

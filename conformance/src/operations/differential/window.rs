@@ -12,8 +12,8 @@ pub(super) struct Window {
     pub handle: Handle,
 }
 
-/// The size of the window's reservation in granules. The window is in the middle, so that operations beyond
-/// the end of another reservation do not change it.
+/// The size of the window's reservation in granules. The window is in the middle of the reservation, so that operations
+/// beyond the end of another reservation do not change the window.
 const RESERVED_GRANULES: usize = 64;
 
 impl DifferentialTest {
@@ -76,7 +76,7 @@ impl DifferentialTest {
         self.expect_planned_fault(window)
     }
 
-    /// Handles a failed call on the window: returns a difference unless faults are planned.
+    /// Handles a failed call on the window. Returns a difference if no faults are planned.
     fn expect_planned_fault(&self, window: &Window) -> Result<(), Difference> {
         if self.has_planned_faults() {
             return Ok(());
