@@ -8,7 +8,7 @@ use crate::agent::AgentId;
 /// ```
 /// use hsa_vmm::error::{ErrorKind, Feature};
 ///
-/// /// Returns whether to copy by an agent, because no CPU can access the memory.
+/// /// Returns whether the caller must copy by an agent. No CPU can access such memory.
 /// fn needs_copy(kind: &ErrorKind) -> bool {
 ///     matches!(kind, ErrorKind::NotSupported(Feature::CpuAccess))
 /// }
@@ -53,12 +53,12 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory for which the agent has no pool, such as memory with a handle on a CPU.
+    /// A kind of memory for which the agent has no pool. For example, CPUs have no pool for memory with handles.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
-    /// Retiring pages of a buffer with a zero page.
-    #[error("retiring pages of a buffer with a zero page")]
-    RetireZeroPages,
+    /// Retiring pages of a buffer that has a zero page.
+    #[error("retiring pages of a buffer that has a zero page")]
+    RetireFromZeroPageBuffer,
     /// Memory that is not cached: needs version 1.18 of AMD's extension.
     #[error("uncached memory")]
     Uncached,
@@ -72,19 +72,20 @@ pub enum Feature {
          HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
     )]
     Fabric,
-    /// Physical memory of the host. Contains what is missing.
-    #[error("physical memory of the host without {0}")]
+    /// Physical memory of the host, because the runtime or the system lacks something. Contains what it lacks.
+    #[error("physical memory of the host, which needs {0},")]
     HostMemory(&'static str),
-    /// A function that the runtime does not export. Contains the function's name.
+    /// A function that the runtime does not export. Contains the function's name. The message continues with "is not
+    /// supported".
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),
 }
 
 impl Feature {
-    /// Returns what the caller can do without the feature.
-    pub(super) fn advice(&self) -> &'static str {
+    /// Returns the end of the message, after "is not supported".
+    pub(super) fn message_end(&self) -> &'static str {
         match self {
-            Self::RetireZeroPages => {
+            Self::RetireFromZeroPageBuffer => {
                 "; unmap the pages when no kernel uses them any more, or build the buffer without a zero page"
             }
             _ => " here (`hsa-vmm info` lists what is supported)",

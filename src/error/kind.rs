@@ -34,7 +34,7 @@ pub enum ErrorKind {
         problem: Problem,
     },
     /// This library, the runtime or the hardware does not support a feature.
-    #[error("{feature} is not supported{advice}", feature = .0, advice = .0.advice())]
+    #[error("{feature} is not supported{end}", feature = .0, end = .0.message_end())]
     NotSupported(Feature),
     /// No memory or no address range of the requested size is left.
     #[error("out of memory: {call} returned {status}{}; {}", of_size(*.size), advice(call))]

@@ -119,7 +119,7 @@ fn retire_error_with_zero_page_says_what_to_do() {
     let error = unsafe { buffer.retire(0..1, &queue, &[]) }.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot retire memory: retiring pages of a buffer with a zero page is not supported; unmap the \
+        "cannot retire memory: retiring pages of a buffer that has a zero page is not supported; unmap the \
          pages when no kernel uses them any more, or build the buffer without a zero page"
     );
 }

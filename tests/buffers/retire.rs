@@ -246,7 +246,7 @@ fn zero_pages_cannot_be_retired() {
     let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     buffer.map(0..1).unwrap();
     let error = retire(&buffer, 0..1, &queue, &[]).unwrap_err();
-    assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireZeroPages));
+    assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireFromZeroPageBuffer));
     buffer.unmap(0..1).unwrap();
 }
 

@@ -75,20 +75,20 @@ fn rings_accept_any_size() {
 #[test]
 fn maximum_and_step_are_rounded_up() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
-    for (maximum, step, expected) in [
+    for (maximum, step, rounded) in [
         (1, None, (2 * MIB, 2 * MIB)),
-        (2 * MIB + 1, None, (2 * MIB, 4 * MIB)),
+        (2 * MIB + 1, None, (4 * MIB, 2 * MIB)),
         (1, Some(0), (4 * KIB, 4 * KIB)),
-        (10 * KIB, Some(1), (4 * KIB, 12 * KIB)),
-        (10 * KIB, Some(5 * KIB), (8 * KIB, 16 * KIB)),
-        (GIB, Some(96 * MIB), (96 * MIB, 11 * 96 * MIB)),
+        (10 * KIB, Some(1), (12 * KIB, 4 * KIB)),
+        (10 * KIB, Some(5 * KIB), (16 * KIB, 8 * KIB)),
+        (GIB, Some(96 * MIB), (11 * 96 * MIB, 96 * MIB)),
     ] {
         let mut options = GrowableBuffer::builder(maximum);
         if let Some(step) = step {
             options = options.with_step(step);
         }
         let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
-        assert_eq!((buffer.step(), buffer.maximum()), expected, "{maximum:#x}, {step:x?}");
+        assert_eq!((buffer.maximum(), buffer.step()), rounded, "{maximum:#x}, {step:x?}");
     }
     machine.assert_empty();
 }

@@ -1,4 +1,4 @@
-//! The level of the runtime's own functions.
+//! The benchmarks' lowest level: direct calls of the runtime's functions.
 
 use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;

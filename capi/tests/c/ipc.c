@@ -9,7 +9,7 @@ struct shared_handles {
   hipIpcMemHandle_t start, second_page;
 };
 
-/* Checks that no memory is open at the address: queries, copies and closing fail. */
+/* Checks that no memory is open at the address: a query says "unregistered"; copies and closing fail. */
 static void expect_closed(void *ptr) {
   static int values[N];
   hipPointerAttribute_t attributes;

@@ -1,4 +1,5 @@
-//! The levels on releases of AMD's runtime: on the emulated driver with and without faults, and without a driver.
+//! The levels of `bringup` on releases of AMD's runtime. The emulated driver works, or has planned faults. Some tests
+//! have no driver at all.
 
 use super::{LEVELS, assert_contains, failed_level, report};
 use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
@@ -34,7 +35,10 @@ fn amds_runtime_reaches_every_level() {
                 let expected = if skips { "skipped" } else { "reached" };
                 assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
                 let unlisted = level["asked_besides"].as_array().unwrap();
-                assert!(unlisted.is_empty(), "{release}: the table omits {unlisted:?}");
+                assert!(
+                    unlisted.is_empty(),
+                    "{release}: the level requests {unlisted:?}, which its table of calls omits"
+                );
             }
             let probes = report["probes"].as_array().unwrap();
             let agree = probes.iter().all(|it| it["expected"] == it["found"]);
@@ -110,7 +114,8 @@ fn driver_fault_fails_its_level() {
             if release == Release::R6_1_2 && level == "handle" {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
-            // Each earlier level makes at most `before` of these driver calls.
+            // Counting restarts at each level. Each earlier level makes at most `before` of these driver calls, so that the
+            // fault affects only this level.
             let level_index = LEVELS.iter().position(|name| *name == level).unwrap();
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
             let before = levels[..level_index].iter().map(count).max().unwrap_or(0);

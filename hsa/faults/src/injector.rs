@@ -47,7 +47,7 @@ impl<C> Injector<C> {
         Self { plan, counters, reporter: None }
     }
 
-    /// Calls `report` with the number of a rule, counted from 1, when the rule first affects a
+    /// CallNumbers `report` with the number of a rule, counted from 1, when the rule first affects a
     /// call.
     #[must_use]
     pub fn with_reporter(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
@@ -139,21 +139,21 @@ impl<C> Injection<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Calls;
+    use crate::plan::CallNumbers;
 
-    fn injector_of(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
+    fn injector_of(rules: &[(Option<&str>, CallNumbers, Effect<u32>)]) -> Injector<u32> {
         let plan = Plan::default();
         Injector::new(rules.iter().fold(plan, |plan, rule| plan.with_rule(rule.0, rule.1, rule.2)))
     }
 
     #[test]
     fn each_rule_counts_its_own_calls() {
-        let second_and_third = Calls { first: 2, last: 3 };
+        let second_and_third = CallNumbers { first: 2, last: 3 };
         let injector = injector_of(&[
-            (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
+            (Some("MAP"), CallNumbers { first: 1, last: 2 }, Effect::Fail(5)),
             (Some("MAP"), second_and_third, Effect::Fail(7)),
-            (Some("FREE"), Calls::starting_at(2), Effect::Misbehave(FaultKind::Leak)),
-            (None, Calls::single(7), Effect::Misbehave(FaultKind::Lost)),
+            (Some("FREE"), CallNumbers::starting_at(2), Effect::Misbehave(FaultKind::Leak)),
+            (None, CallNumbers::single(7), Effect::Misbehave(FaultKind::Lost)),
         ]);
         let maps = [(); 4].map(|()| injector.count_call("MAP").apply());
         assert_eq!(maps, [Err(5), Err(5), Err(7), Ok(None)]);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn rule_for_call_applies_to_its_operations() {
-        let rule = |call, code| (Some(call), Calls::starting_at(2), Effect::Fail(code));
+        let rule = |call, code| (Some(call), CallNumbers::starting_at(2), Effect::Fail(code));
         let injector = injector_of(&[rule("VA.MAP", 1), rule("VA", 2)]);
         let calls = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"];
         let results = calls.map(|call| injector.count_call(call).apply());
@@ -180,9 +180,9 @@ mod tests {
     fn each_effective_rule_is_reported_once() {
         let fail = Effect::Fail(5);
         let injector = injector_of(&[
-            (Some("FREE"), Calls::ALL, fail),
-            (Some("MAP"), Calls::starting_at(2), fail),
-            (Some("MAP"), Calls::starting_at(2), Effect::Fail(6)),
+            (Some("FREE"), CallNumbers::ALL, fail),
+            (Some("MAP"), CallNumbers::starting_at(2), fail),
+            (Some("MAP"), CallNumbers::starting_at(2), Effect::Fail(6)),
         ]);
         let reported = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let list = reported.clone();
@@ -201,12 +201,12 @@ mod tests {
     fn delays_add_up() {
         let delay = |micros| Effect::Delay(Duration::from_micros(micros));
         let injector = injector_of(&[
-            (Some("MAP"), Calls::single(2), delay(20_000)),
-            (None, Calls::starting_at(2), delay(5)),
+            (Some("MAP"), CallNumbers::single(2), delay(20_000)),
+            (None, CallNumbers::starting_at(2), delay(5)),
         ]);
         let delays = [0, 20_005, 5].map(Duration::from_micros);
         assert_eq!([(); 3].map(|()| injector.count_call("MAP").delay), delays);
-        let longest = (None, Calls::ALL, Effect::Delay(Duration::MAX));
+        let longest = (None, CallNumbers::ALL, Effect::Delay(Duration::MAX));
         assert_eq!(
             injector_of(&[longest, longest]).count_call("MAP").delay,
             Duration::MAX,
@@ -214,7 +214,7 @@ mod tests {
         );
         let began = std::time::Instant::now();
         assert_eq!(
-            injector_of(&[(None, Calls::ALL, delay(20_000))]).count_call("MAP").apply(),
+            injector_of(&[(None, CallNumbers::ALL, delay(20_000))]).count_call("MAP").apply(),
             Ok(None)
         );
         assert!(began.elapsed() >= Duration::from_millis(20));

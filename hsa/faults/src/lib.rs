@@ -17,4 +17,4 @@ pub use injector::{Injection, Injector};
 /// file to list planned faults that never happened.
 pub const RECORD: &str = "HSA_FAULTS_RECORD";
 
-pub use plan::{Calls, Plan, PlanError, Rule, Target};
+pub use plan::{CallNumbers, Plan, PlanError, Rule, Target};

@@ -18,7 +18,7 @@ pub struct Rule<C> {
     /// The name of the affected calls. `None` matches every call, with one common counter.
     pub call: Option<String>,
     /// The numbers of the affected calls, among the calls of this name.
-    pub occurrences: Calls,
+    pub occurrences: CallNumbers,
     /// The effect on the calls.
     pub effect: Effect<C>,
 }
@@ -26,14 +26,14 @@ pub struct Rule<C> {
 /// The numbers of the affected calls: from `first` to `last`, both included. The first call of a name has the
 /// number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calls {
+pub struct CallNumbers {
     /// The first call.
     pub first: u64,
     /// The last call.
     pub last: u64,
 }
 
-impl Calls {
+impl CallNumbers {
     /// Every call.
     pub const ALL: Self = Self::starting_at(1);
 
@@ -122,7 +122,12 @@ impl<C> Plan<C> {
 
     /// Adds a rule.
     #[must_use]
-    pub fn with_rule(mut self, call: Option<&str>, occurrences: Calls, effect: Effect<C>) -> Self {
+    pub fn with_rule(
+        mut self,
+        call: Option<&str>,
+        occurrences: CallNumbers,
+        effect: Effect<C>,
+    ) -> Self {
         self.rules.push(Rule { call: call.map(Into::into), occurrences, effect });
         self
     }
@@ -136,10 +141,10 @@ impl<C> Rule<C> {
         let (calls, effect) = text.split_once('=').ok_or("expected CALL=EFFECT")?;
         let (call, occurrences) = match calls.split_once('#') {
             Some((call, occurrences)) => {
-                let occurrences = Calls::parse(occurrences);
+                let occurrences = CallNumbers::parse(occurrences);
                 (call, occurrences.ok_or(INVALID_NUMBERS)?)
             }
-            None => (calls, Calls::ALL),
+            None => (calls, CallNumbers::ALL),
         };
         let (call, effect) = (call.trim(), effect.trim());
         let named = Some(call).filter(|&call| call != "*");
@@ -187,10 +192,10 @@ impl<C: fmt::Display> fmt::Display for Rule<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.call.as_deref().unwrap_or("*"))?;
         match self.occurrences {
-            Calls::ALL => {}
-            Calls { first, last } if first == last => write!(formatter, "#{first}")?,
-            Calls { first, last: u64::MAX } => write!(formatter, "#{first}-")?,
-            Calls { first, last } => write!(formatter, "#{first}-{last}")?,
+            CallNumbers::ALL => {}
+            CallNumbers { first, last } if first == last => write!(formatter, "#{first}")?,
+            CallNumbers { first, last: u64::MAX } => write!(formatter, "#{first}-")?,
+            CallNumbers { first, last } => write!(formatter, "#{first}-{last}")?,
         }
         write!(formatter, "={}", self.effect)
     }
@@ -244,20 +249,20 @@ mod tests {
         let text = "MAP=12;MAP#3=5ms, FREE#2-4=leak,MAP=late:1s;*#7-=hang,,COPY = crash";
         let plan = parse(text).unwrap();
         let expected = Plan::default()
-            .with_rule(Some("MAP"), Calls::ALL, Effect::Fail(12))
-            .with_rule(Some("MAP"), Calls::single(3), Effect::Delay(Duration::from_millis(5)))
+            .with_rule(Some("MAP"), CallNumbers::ALL, Effect::Fail(12))
+            .with_rule(Some("MAP"), CallNumbers::single(3), Effect::Delay(Duration::from_millis(5)))
             .with_rule(
                 Some("FREE"),
-                Calls { first: 2, last: 4 },
+                CallNumbers { first: 2, last: 4 },
                 Effect::Misbehave(FaultKind::Leak),
             )
             .with_rule(
                 Some("MAP"),
-                Calls::ALL,
+                CallNumbers::ALL,
                 Effect::Misbehave(FaultKind::Late(Duration::from_secs(1))),
             )
-            .with_rule(None, Calls::starting_at(7), Effect::Misbehave(FaultKind::Hang))
-            .with_rule(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
+            .with_rule(None, CallNumbers::starting_at(7), Effect::Misbehave(FaultKind::Hang))
+            .with_rule(Some("COPY"), CallNumbers::ALL, Effect::Misbehave(FaultKind::Crash));
         assert_eq!(plan, expected);
         let written = "MAP=12;MAP#3=5000us;FREE#2-4=leak;MAP=late:1000000us;*#7-=hang;COPY=crash";
         assert_eq!(plan.to_string(), written);

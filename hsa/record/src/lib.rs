@@ -11,7 +11,7 @@
 // AMD's runtime needs glibc. For other C libraries, such as that of the static command, the crate is empty.
 #![cfg(target_env = "gnu")]
 
-mod agents;
+mod header;
 mod line;
 mod recording;
 mod stack;
@@ -69,7 +69,7 @@ unsafe fn start(table: *mut ApiTable) -> bool {
         return false;
     }
     // SAFETY: the versions of the tables are checked above.
-    let header = unsafe { agents::header(&table) };
+    let header = unsafe { header::header(&table) };
     if !recording::begin(header) {
         return false;
     }

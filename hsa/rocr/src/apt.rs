@@ -200,11 +200,19 @@ impl Archive {
         let arguments = ["-qq", "--yes", "--no-install-recommends", "--download-only"];
         let arguments = arguments.into_iter().chain(["-t", &chosen.suite, "install", &request]);
         self.run("apt-get", arguments)?;
-        if others.is_empty() { Ok(archives) } else { self.download_alone(&chosen.suite, others) }
+        if others.is_empty() {
+            Ok(archives)
+        } else {
+            self.download_without_dependencies(&chosen.suite, others)
+        }
     }
 
     /// Downloads packages of a suite without their dependencies. Returns the folder of the files.
-    pub fn download_alone(&self, suite: &str, packages: &[&str]) -> Result<PathBuf, AptError> {
+    pub fn download_without_dependencies(
+        &self,
+        suite: &str,
+        packages: &[&str],
+    ) -> Result<PathBuf, AptError> {
         let archives = self.folder.join("cache/archives");
         let mut command = self.command("apt-get");
         command.args(["-qq", "-t", suite, "download"]).args(packages).current_dir(&archives);

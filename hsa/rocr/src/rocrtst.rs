@@ -30,7 +30,7 @@ pub struct Rocrtst {
 pub fn fetch_rocrtst(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<Rocrtst, FetchError> {
     let fetched = fetch_packages(RELEASE, folder, PACKAGE, report, &|archive, chosen| {
         let packages: Vec<&str> = [PACKAGE].into_iter().chain(LIBRARIES).collect();
-        archive.download_alone(&chosen.suite, &packages)
+        archive.download_without_dependencies(&chosen.suite, &packages)
     })?;
     let program = fetched.root().join("usr/libexec/rocm").join(PACKAGE).join("rocrtst64");
     Ok(Rocrtst { fetched, program })

@@ -4,8 +4,8 @@ use hsa_rocr::{Emulation, test};
 
 /// Checks the output of `rocminfo` on each release with `gpus` GPUs.
 fn check_on_each_release(name: &str, gpus: u8, check: impl Fn(&str)) {
-    let Some(fetch_releases) = test::fetch_releases(name) else { return };
-    for fetched in fetch_releases {
+    let Some(fetched_releases) = test::fetch_releases(name) else { return };
+    for fetched in fetched_releases {
         let mut command = fetched.command("rocminfo");
         Emulation::with_gpus(gpus).apply(&mut command).unwrap();
         let output = command.output().unwrap();

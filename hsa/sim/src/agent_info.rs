@@ -33,7 +33,7 @@ const SCRATCH_SIZE: u64 = 4 << 30;
 /// The length of the texts in the attributes, with the terminating zero.
 const TEXT_LENGTH: usize = 64;
 
-/// The number of bytes of the attributes that are sets of bits.
+/// The size in bytes of each attribute that is a set of bits.
 const BIT_SET_LENGTH: usize = 8;
 /// The length of a GPU's UUID: `GPU-`, 16 digits and the terminating zero.
 const UUID_LENGTH: usize = 21;
@@ -111,7 +111,8 @@ fn no_images(attribute: hsa_agent_info_t) -> HsaResult<Value> {
     })
 }
 
-/// Returns the limits of images. The source is `image_lut_kv.cpp` of ROCr, which serves every GPU with images.
+/// Returns the limits of images. The source is `image_lut_kv.cpp` of ROCr, which is used for every GPU that supports
+/// images.
 fn images(attribute: hsa_agent_info_t) -> HsaResult<Value> {
     const SIDE: u32 = 16384;
     const LAYERS: u32 = 8192;
@@ -149,7 +150,7 @@ fn of_cpu(
         HSA_AGENT_INFO_FAST_F16_OPERATION => false.into(),
         // The kernel reports bytes. AMD's runtime multiplies them by 1024, and lists only L1.
         HSA_AGENT_INFO_CACHE_SIZE => [cpu.l1_cache << 10, 0, 0, 0].into(),
-        // A CPU executes no packets.
+        // These attributes describe packets, hardware identifiers or firmware, which CPUs do not have.
         HSA_AGENT_INFO_FEATURE
         | HSA_AGENT_INFO_WAVEFRONT_SIZE
         | HSA_AGENT_INFO_WORKGROUP_MAX_SIZE

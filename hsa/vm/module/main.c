@@ -185,6 +185,6 @@ static int __init hsa_vmm_init(void)
 }
 module_init(hsa_vmm_init);
 
-/* Without an exit function, the module cannot be unloaded: amdgpu uses its functions. */
+/* The module has no exit function, so that it cannot be unloaded: amdgpu uses its functions. */
 MODULE_DESCRIPTION("Software GPUs for an unmodified amdgpu driver, in QEMU");
 MODULE_LICENSE("Dual MIT/GPL");

@@ -207,7 +207,7 @@ impl PagedBuffer {
         let mut locked = self.core.lock_for(Operation::Retire)?;
         let pages = self.core.check(pages).map_err(to_error)?;
         if self.core.zero_page.is_some() {
-            return Err(to_error(Feature::RetireZeroPages.into()));
+            return Err(to_error(Feature::RetireFromZeroPageBuffer.into()));
         }
         pages
             .clone()

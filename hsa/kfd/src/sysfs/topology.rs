@@ -79,7 +79,7 @@ fn bank(node: usize, fields: &[(&str, u64)]) -> File {
 }
 
 /// Returns the size of the machine's memory in bytes.
-pub(crate) fn machine_memory() -> u64 {
+pub(crate) fn host_memory_size() -> u64 {
     // SAFETY: the calls access no memory.
     let (pages, page) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
@@ -89,19 +89,19 @@ pub(crate) fn machine_memory() -> u64 {
 /// Returns how many bytes of the machine's memory GPUs can use (GTT): half of it, the default of `ttm.pages_limit`,
 /// which limits amdgpu and amdkfd. Linux 6.12 reports this size in a virtual machine (`mem_info_gtt_total`).
 ///
-/// amdkfd also limits the sum of GTT and processes' own memory that GPUs use: to 63/64 of the
-/// machine's memory less 1.5 GiB. This second limit is not emulated. On machines with more than 3.1
-/// GiB, it is higher than the size of the GTT. On smaller machines, the two limits are nearly
-/// equal.
+/// amdkfd also limits the memory that all GPUs use: the GTT together with memory that processes have
+/// allocated themselves. It subtracts 1.5 GiB from 63/64 of the machine's memory. This second limit
+/// is not emulated. On machines with more than 3.1 GiB, it is higher than the size of the GTT. On
+/// smaller machines, the two limits are nearly equal.
 pub(crate) fn gtt_memory() -> u64 {
-    let half = machine_memory() / 2;
+    let half = host_memory_size() / 2;
     half - half % PAGE
 }
 
 fn cpu_files(config: &Config) -> Vec<File> {
     // SAFETY: the call accesses no memory.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    let memory = machine_memory();
+    let memory = host_memory_size();
     let node = format!("{ROOT}/nodes/0");
     let properties = text(&[
         ("cpu_cores_count", processors as u64),

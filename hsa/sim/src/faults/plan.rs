@@ -4,7 +4,7 @@ use crate::abi::NAMES;
 use crate::status;
 use core::fmt;
 use core::str::FromStr;
-use hsa_faults::{Calls, Effect, FaultKind, Plan, PlanError, Target};
+use hsa_faults::{CallNumbers, Effect, FaultKind, Plan, PlanError, Target};
 use hsa_sys::hsa_status_t;
 
 /// A plan of calls that fail, take longer, misbehave or never return.
@@ -37,30 +37,35 @@ impl FaultPlan {
     /// Adds a failure of one call of a function. The first call has the number 1.
     #[must_use]
     pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
-        self.with_failure(Some(function), Calls::single(call), status)
+        self.with_failure(Some(function), CallNumbers::single(call), status)
     }
 
     /// Adds a failure of one call of any function. `call` is the call's number among the calls of
     /// all functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
-        self.with_failure(None, Calls::single(call), status)
+        self.with_failure(None, CallNumbers::single(call), status)
     }
 
     /// Adds failures of a call and all later calls of any function. `call` is the call's number among the calls of all
     /// functions. The first call has the number 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
-        self.with_failure(None, Calls::starting_at(call), status)
+        self.with_failure(None, CallNumbers::starting_at(call), status)
     }
 
     /// Adds a failure of every call of a function.
     #[must_use]
     pub fn always(self, function: &str, status: hsa_status_t) -> Self {
-        self.with_failure(Some(function), Calls::ALL, status)
+        self.with_failure(Some(function), CallNumbers::ALL, status)
     }
 
-    fn with_failure(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
+    fn with_failure(
+        self,
+        function: Option<&str>,
+        calls: CallNumbers,
+        status: hsa_status_t,
+    ) -> Self {
         Self { plan: self.plan.with_rule(function, calls, Effect::Fail(Status(status))) }
     }
 

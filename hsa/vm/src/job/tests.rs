@@ -66,7 +66,7 @@ fn job_contains_arguments_and_environment() {
     let job = Job::temporary().unwrap();
     job.write(RECEIVED, "").unwrap();
     job.prepare(&command, None).unwrap();
-    assert!(!job.host_folder().join(RECEIVED).exists(), "of a previous job");
+    assert!(!job.host_folder().join(RECEIVED).exists(), "the folder has a file of a previous job");
     let read = |name: &str| split_words(&fs::read(job.host_folder().join(name)).unwrap());
     assert_eq!(read(ARGUMENTS), ["program", "", "two words", "line\nend"]);
     assert!(read(ENVIRONMENT).contains(&"HSA_VM_TEST=a=b".into()));
