@@ -408,7 +408,7 @@ fn imported_memory_can_be_exported_by_address() {
 static CALLS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 #[test]
-fn gpu_direct_rdma_flags_create_and_export() {
+fn gpu_direct_rdma_sets_flags_of_both_calls() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -426,13 +426,13 @@ fn gpu_direct_rdma_flags_create_and_export() {
     );
     for (release, config) in machine::releases() {
         // rocddi rejects the flag for GPUDirect RDMA.
-        let has_mapping_types = config.extension_minor >= 9 && release != "rocddi";
+        let supports_rdma = config.extension_minor >= 9 && release != "rocddi";
         let machine = Machine::new(config);
         let granule = machine.granule();
         let properties = AllocationProperties::on(machine.gpu(0)).with_gpu_direct_rdma();
         CALLS.lock().unwrap().clear();
         let created = machine.vmm.create(granule, &properties);
-        if !has_mapping_types {
+        if !supports_rdma {
             let error = created.expect_err(release);
             assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma), "{release}");
             continue;

@@ -1,6 +1,6 @@
 /*
- * After two processes have shared memory, one process gets access to other memory of the other process, which was not
- * shared.
+ * Two processes share one allocation. Afterwards, each of them can get access to allocations of the other process that
+ * were never shared.
  *
  * amdkfd deletes a GEM handle once when shared memory is freed, and again when its import is freed
  * (amdgpu_amdkfd_gpuvm_free_memory_of_gpu; see shared_gem_handle.c). The table of these handles belongs to the GPU
@@ -46,7 +46,7 @@ static int wait_for_turn(int socket) {
 
 /* Starts the runtime and makes a first copy, so that the runtime allocates the memory that all copies need. Returns a
  * page of the host, and stores the page's address for the GPU in `gpu_page`. */
-static char *start_copies(void **gpu_page) {
+static char *start_runtime_and_copy_once(void **gpu_page) {
   start();
   char *page = aligned_alloc(4096, 4096);
   memset(page, 0, 4096);
@@ -64,7 +64,7 @@ static void run_reader(int socket) {
   void *gpu_page;
   hsa_amd_vmem_alloc_handle_t imported, handles[HANDLES];
   int secrets = 0, unmappable = 0;
-  char *page = start_copies(&gpu_page);
+  char *page = start_runtime_and_copy_once(&gpu_page);
   hsa_amd_memory_access_desc_t access = {HSA_ACCESS_PERMISSION_RW, gpu};
   give_turn(socket, -1);
   int descriptor = wait_for_turn(socket);
@@ -88,7 +88,7 @@ static void run_reader(int socket) {
     secrets += page[0] == SECRET && !memcmp(page, page + 1, 4095);
   }
   report(secrets + unmappable > 0, secrets > 0 ? "a process has read memory of another process"
-                                   : "the release in another process has made memory unmappable");
+                                   : "another process released its import, and memory can no longer be mapped");
 }
 
 /* Shares memory and releases it. Then creates other memory, which contains the secret. */
@@ -96,7 +96,7 @@ static void run_owner(int socket) {
   void *gpu_page;
   hsa_amd_vmem_alloc_handle_t shared;
   int descriptor;
-  char *page = start_copies(&gpu_page);
+  char *page = start_runtime_and_copy_once(&gpu_page);
   wait_for_turn(socket);
   CALL(hsa_amd_vmem_handle_create, pool, SIZE, MEMORY_TYPE_PINNED, 0, &shared);
   CALL(hsa_amd_vmem_export_shareable_handle, &descriptor, shared, 0);

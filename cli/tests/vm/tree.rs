@@ -175,13 +175,13 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tree = create_tree();
-    // Create a file of an earlier Debian kernel with the same name.
+    // A Debian kernel with the same release was fetched before.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("6.12.9-mine in "), "{}", stdout(&output));
     let kernel = kernels.path().join("6.12.9-mine");
-    assert!(!kernel.join("packages").exists(), "not Debian's kernel");
+    assert!(!kernel.join("packages").exists(), "the list of Debian's packages was not removed");
     assert_eq!(fs::read_to_string(kernel.join("vmlinuz")).unwrap(), "image");
     let initramfs = fs::read(kernel.join("initramfs")).unwrap();
     let initramfs = String::from_utf8_lossy(&initramfs);

@@ -16,7 +16,7 @@ impl Model {
         size: usize,
         descriptors: &[(AgentId, Access)],
     ) -> Verdict {
-        let mappings = self.whole_mappings(address, size);
+        let mappings = self.starts_of_whole_mappings(address, size);
         let starts = mappings.clone().unwrap_or_default();
         let is_unknown = |&(id, _): &(AgentId, _)| self.machine.agent(id).is_none();
         let changes = self.last_for_each_agent(descriptors);
@@ -32,12 +32,13 @@ impl Model {
                     access != Access::None && !self.can_be_granted(agent, mapping);
                 rules = rules.reject_if(reason, is_inaccessible);
             }
-            let needs_offset = mapping.offset != 0 && !self.machine.maps_dmabufs;
+            let offset_is_unsupported = mapping.offset != 0 && !self.machine.maps_dmabufs;
             let mut after = mapping.clone();
             changes.iter().for_each(|&(agent, access)| after.access[agent] = access);
             let gives_cpu_access =
                 self.cpu_access(mapping) == Access::None && self.cpu_access(&after) != Access::None;
-            rules = rules.reject_if(Reason::NotSupported, needs_offset && gives_cpu_access);
+            rules =
+                rules.reject_if(Reason::NotSupported, offset_is_unsupported && gives_cpu_access);
         }
         rules.verdict()?;
         for mapping in self.mappings.iter_mut().filter(|it| starts.contains(&it.start)) {
@@ -71,7 +72,7 @@ impl Model {
     /// # Errors
     /// Returns all reasons for rejecting the call.
     pub fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Verdict {
-        let mappings = self.whole_mappings(address, size);
+        let mappings = self.starts_of_whole_mappings(address, size);
         let indexes: Vec<_> = agents.iter().map(|&id| self.machine.agent(id)).collect();
         Rules::default()
             .reject_if(RANGE, mappings.is_err())
@@ -107,8 +108,8 @@ impl Model {
             .collect()
     }
 
-    /// Returns whether an agent can be granted access to a mapping. If the owner of an import is unknown,
-    /// a CPU must be able to access the memory of all GPUs.
+    /// Returns whether an agent can be granted access to a mapping. If the owner of the memory is unknown, returns `true`
+    /// for a CPU only if the CPU can access the memory of all GPUs.
     fn can_be_granted(&self, agent: usize, mapping: &Mapping) -> bool {
         let can_access = &self.machine.agents[agent].can_access;
         let state = self.handles.iter().find(|state| state.handle == mapping.handle);

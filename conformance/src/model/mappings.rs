@@ -49,7 +49,7 @@ impl Model {
     /// # Errors
     /// Returns all reasons for rejecting the call.
     pub fn unmap(&mut self, address: usize, size: usize) -> Verdict {
-        let starts = self.whole_mappings(address, size)?;
+        let starts = self.starts_of_whole_mappings(address, size)?;
         self.mappings.retain(|mapping| !starts.contains(&mapping.start));
         self.forget_unused();
         Ok(())
@@ -57,7 +57,11 @@ impl Model {
 
     /// Returns the starts of the mappings in a range. Fails if the range has a hole, splits a mapping, or extends past
     /// one reservation.
-    pub(super) fn whole_mappings(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
+    pub(super) fn starts_of_whole_mappings(
+        &self,
+        address: usize,
+        size: usize,
+    ) -> Verdict<Vec<usize>> {
         let starts = range(address, size).and_then(|target| {
             let overlaps = |it: &&Mapping| intersection(&it.range(), &target).is_some();
             let mappings: Vec<_> = self.mappings.iter().filter(overlaps).collect();

@@ -57,9 +57,9 @@ pub struct Mapping {
     pub offset: usize,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// For each agent, whether access was granted after the memory was mapped and after the agent's last
-    /// [`revoke`](Model::revoke). If access was granted, the page table of a GPU whose permissions are not enforced can
-    /// contain the memory even when the access is [`Access::None`].
+    /// For each agent, whether the runtime has granted access since the memory was mapped, and since the agent's last
+    /// [`revoke`](Model::revoke). Setting the access to [`Access::None`] does not change this value: where permissions are
+    /// not enforced, the GPU's page table still maps the memory.
     pub granted: Vec<bool>,
 }
 

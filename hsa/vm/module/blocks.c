@@ -12,7 +12,7 @@
 /* The scratch register in which a VBIOS reports that it has initialised the chip. */
 #define BIOS_SCRATCH_7 (7 * sizeof(u32))
 #define ASIC_INIT_COMPLETE 0x200
-/* The end of the page of registers in which the driver remaps the HDP flush registers. */
+/* The driver makes the HDP flush registers available in a page of registers. This is the end of that page. */
 #define REMAPPED_PAGE_END 0x80000
 
 static u32 read32(struct amdgpu_device *adev, u32 offset)
@@ -160,12 +160,12 @@ static const struct amd_ip_funcs gmc_ip_funcs = {
 };
 
 /* With HSA_AMD_SVM, amdkfd looks for page faults in the interrupt rings, which are always empty. */
-static u32 empty_ring(struct amdgpu_device *adev, struct amdgpu_ih_ring *ih)
+static u32 write_pointer_of_empty_ring(struct amdgpu_device *adev, struct amdgpu_ih_ring *ih)
 {
 	return ih->rptr;
 }
 
-static const struct amdgpu_ih_funcs ih_funcs = { .get_wptr = empty_ring };
+static const struct amdgpu_ih_funcs ih_funcs = { .get_wptr = write_pointer_of_empty_ring };
 
 static int ih_sw_init(void *handle)
 {
@@ -265,7 +265,7 @@ static const struct amdgpu_ip_block_version blocks[] = {
 	{ AMD_IP_BLOCK_TYPE_GMC, 9, 0, 0, &gmc_ip_funcs },
 	{ AMD_IP_BLOCK_TYPE_IH, 4, 4, 2, &ih_ip_funcs },
 	{ AMD_IP_BLOCK_TYPE_GFX, 9, 4, 3, &gfx_ip_funcs },
-	{ AMD_IP_BLOCK_TYPE_SDMA, 4, 4, 2, &kernel_engine_ip_funcs },
+	{ AMD_IP_BLOCK_TYPE_SDMA, 4, 4, 2, &sdma_ip_funcs },
 };
 
 /* Runs in place of amdgpu_discovery_set_ip_blocks(). */

@@ -289,7 +289,7 @@ impl WaitArguments {
 
     /// Returns an element for each signal: the value if the condition holds, and `None` if not or
     /// if the signal is invalid.
-    fn satisfied(&self) -> impl Iterator<Item = Option<hsa_signal_value_t>> {
+    fn satisfied_values(&self) -> impl Iterator<Item = Option<hsa_signal_value_t>> {
         self.signals.iter().map(|(signal, condition, compare)| {
             let value = signal.as_ref()?.peek();
             holds(*condition, value, *compare).then_some(value)
@@ -310,7 +310,7 @@ impl WaitArguments {
     }
 }
 
-/// Waits until one of several signals satisfies its condition. Returns the signal's index, or the largest number
+/// Waits until one of several signals satisfies its condition. Returns the signal's index, or `u32::MAX`
 /// after the timeout.
 ///
 /// # Safety
@@ -327,8 +327,9 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
 ) -> u32 {
     // SAFETY: the caller promises `count` elements.
     let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
-    let check =
-        || arguments.satisfied().enumerate().find_map(|(index, value)| Some((index, value?)));
+    let check = || {
+        arguments.satisfied_values().enumerate().find_map(|(index, value)| Some((index, value?)))
+    };
     let Some((index, value)) = arguments.wait(check) else { return u32::MAX };
     if let Ok(satisfying) = non_null(satisfying) {
         // SAFETY: not null, and writable as HSA documents the function.
@@ -337,7 +338,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
     index as u32
 }
 
-/// Waits until all signals satisfy their conditions. Returns 0, or the largest number after the timeout.
+/// Waits until all signals satisfy their conditions. Returns 0, or `u32::MAX` after the timeout.
 ///
 /// # Safety
 /// As documented by HSA.
@@ -353,7 +354,7 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_all(
 ) -> u32 {
     // SAFETY: the caller promises `count` elements.
     let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
-    let check = || arguments.satisfied().collect::<Option<Vec<_>>>();
+    let check = || arguments.satisfied_values().collect::<Option<Vec<_>>>();
     let Some(values) = arguments.wait(check) else { return u32::MAX };
     if let Ok(satisfying) = non_null(satisfying) {
         // SAFETY: not null, and with room for all values as HSA documents the function.

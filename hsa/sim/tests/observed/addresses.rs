@@ -28,11 +28,15 @@ fn reserve_matches_amd() {
         version.check("64 TiB", reserve(64 << 40, 0, 0, 0), [OUT_OF_RESOURCES, OK, OK]);
         version.check("128 TiB", reserve(128 << 40, 0, 0, 0), OUT_OF_RESOURCES);
         let hint = 0x6000_0000_0000;
-        assert_eq!(setup.try_reserve(SIZE, hint, 0, 0), Ok(hint), "a free hint must be used");
-        let ignored = setup
+        assert_eq!(
+            setup.try_reserve(SIZE, hint, 0, 0),
+            Ok(hint),
+            "free addresses at a hint must be used"
+        );
+        let elsewhere = setup
             .try_reserve(SIZE, hint, 0, 0)
             .expect("a reservation elsewhere, because the hint is in use");
-        assert_ne!(ignored, hint);
+        assert_ne!(elsewhere, hint);
         let aligned =
             setup.try_reserve(SIZE, hint, GIB, 0).expect("an aligned reservation elsewhere");
         assert!(version.index == 0 || aligned.is_multiple_of(GIB));

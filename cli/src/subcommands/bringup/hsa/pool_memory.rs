@@ -5,7 +5,8 @@ use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
 impl Hsa<'_> {
-    /// Allocates memory of a pool. `c_variable` is the variable in the C program for the memory's address.
+    /// Allocates memory of a pool. `c_variable` names the variable of the address in the C program that repeats the
+    /// calls (`bringup --program`).
     pub fn allocate(&self, pool: &Pool, size: usize, c_variable: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("(void **)&{c_variable}");
