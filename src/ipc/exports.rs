@@ -128,6 +128,9 @@ fn create_native(
     // The server's thread inherits the signal mask. It writes to connections that the other process may have closed;
     // without the mask, `SIGPIPE` would end this process.
     let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
+    if has_server {
+        server_client::close_server_on_exec(process);
+    }
     drop(creating);
     let native = created.map_err(|failure| match of_failure(failure) {
         ErrorKind::Runtime {

@@ -12,7 +12,9 @@
 use super::table::random;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
-use crate::native::{NativeIpc, listens_at, peer_has_ended, peer_of, receive, send, wait};
+use crate::native::{
+    NativeIpc, close_on_exec, listens_at, peer_has_ended, peer_of, receive, send, wait,
+};
 use crate::runtime::Runtime;
 use crate::trust::Trust;
 use rustix::event::PollFlags;
@@ -101,10 +103,22 @@ fn is_bound(process: u32) -> bool {
 
 /// Returns whether this process listens at the address of the server with this number.
 fn is_own(process: u32) -> bool {
-    let Ok(address) = address(process) else { return false };
+    listening_sockets(process).next().is_some()
+}
+
+/// Returns the sockets of this process that listen at the address of the server with this number.
+fn listening_sockets(process: u32) -> impl Iterator<Item = RawFd> {
+    let address = address(process).ok();
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.into_iter().any(|number: RawFd| listens_at(number, &address))
+    numbers.filter(move |number| address.as_ref().is_some_and(|it| listens_at(*number, it)))
+}
+
+/// Closes the server's socket in programs that this process starts. AMD's runtime leaves the socket open. Such a program,
+/// possibly of another user, could then answer importers, which would take it for this process. A program that another
+/// thread starts before this call still inherits the socket.
+pub(super) fn close_server_on_exec(process: u32) {
+    listening_sockets(process).for_each(close_on_exec);
 }
 
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.

@@ -6,7 +6,7 @@
 
 use core::mem::MaybeUninit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, getsockname, recvmsg, sendmsg,
@@ -77,6 +77,16 @@ pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     bound.is_ok_and(|bound| bound.abstract_name() == address.abstract_name())
         && socket_acceptconn(socket) == Ok(true)
         && peer_of(socket).is_ok_and(|peer| peer.process.map(NonZero::get) == Some(own))
+}
+
+/// Closes a descriptor of this process in programs that the process starts.
+pub(crate) fn close_on_exec(number: RawFd) {
+    // SAFETY: `listens_at` has accepted the number, so it is not -1. If another thread has reused the descriptor since
+    // then, programs that this process starts lack that descriptor. This cannot violate memory safety.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    if let Err(errno) = fcntl_setfd(socket, FdFlags::CLOEXEC) {
+        crate::log::event!(WARN, %errno, "programs that this process starts inherit the socket of AMD's server");
+    }
 }
 
 /// Reads an option of a socket.

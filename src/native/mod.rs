@@ -23,7 +23,8 @@ pub(crate) use descriptor::{SpareDescriptors, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
-    Received, close_foreign, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
+    Received, close_foreign, close_on_exec, discard, listens_at, peer_has_ended, peer_of, receive,
+    send, wait,
 };
 pub(crate) use library_lock::{ForkCount, locked_ranges, overlapping_lock};
 use library_lock::{LibraryLock, lock_of};

@@ -11,7 +11,8 @@ use crate::impostor;
 use crate::process::namespaces::{NOBODY_UID, Need, become_user, has_privilege};
 use crate::process::{Child, End, in_child};
 use crate::table::{
-    IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
+    IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_SURVIVES_EXEC,
+    IPC_SERVER_TRUSTS_ANYONE,
 };
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -23,6 +24,7 @@ use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -317,6 +319,44 @@ fn server_sends_memory_to_any_user() {
     IPC_SERVER_TRUSTS_ANYONE.check_on_each_release(test, |fixture| {
         request_sharing_by_dma_buf();
         while_requested_by_another_user(|| start_and_share(fixture), |_| ()).is_some()
+    });
+}
+
+/// Returns whether a program that this process starts inherits the server's socket. Without a server, returns `None`.
+fn program_inherits_server() -> Option<bool> {
+    let name = format!("@hsa{}", std::process::id());
+    let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
+    let inode = sockets.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let is_server = fields.get(7).is_some_and(|path| path.trim_end_matches('@') == name);
+        is_server.then(|| fields[6].to_owned())
+    })?;
+    let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+    assert!(listing.status.success());
+    Some(String::from_utf8_lossy(&listing.stdout).contains(&format!("socket:[{inode}]")))
+}
+
+#[test]
+fn programs_inherit_the_server_on_the_runtime() {
+    let test = "ipc_server::programs_inherit_the_server_on_the_runtime";
+    IPC_SERVER_SURVIVES_EXEC.check_on_each_release(test, |fixture| {
+        request_sharing_by_dma_buf();
+        let _shared = start_and_share(fixture);
+        program_inherits_server() == Some(true)
+    });
+}
+
+#[test]
+fn programs_lack_the_server_through_the_library() {
+    on_each("ipc_server::programs_lack_the_server_through_the_library", |fixture| {
+        request_sharing_by_dma_buf();
+        // SAFETY: the file is a fetched release of AMD's runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
+        Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
+        let expected = (fixture.release() != Release::R6_1_2).then_some(false);
+        assert_eq!(program_inherits_server(), expected);
     });
 }
 

@@ -112,6 +112,10 @@ defects! {
         "the runtime sends memory exported for IPC by dma-buf to any process of any user that connects to the abstract socket hsa<process> and knows the memory's address",
         "observed; the server does not check the peer",
         "cannot be prevented by the library; a separate network namespace keeps other processes out";
+    IPC_SERVER_SURVIVES_EXEC: [No, Yes, Yes],
+        "programs that the process starts inherit the listening socket of the server of IPC by dma-buf; such a program can answer importers in the name of the process",
+        "runtime.cpp, IPCCreate: creates the socket without SOCK_CLOEXEC",
+        "the library sets the close-on-exec flag after hsa_amd_ipc_memory_create; a program that another thread starts during that call still inherits the socket";
     IPC_SERVER_BLOCKS: [No, Yes, Yes],
         "if a process of any user has requested memory, hsa_amd_ipc_memory_create by dma-buf blocks until that process acknowledges the reply or exits",
         "observed; the server waits for the acknowledgement while holding its lock, without a time limit",

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -95,10 +95,13 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates a temporary folder, which is locked while this process runs.
+    /// Creates a temporary folder, which is locked while this process runs. Other users cannot read the folder, because it
+    /// contains the environment of this process.
     pub fn temporary() -> io::Result<Self> {
         remove_abandoned(&env::temp_dir());
-        let temporary = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let only_owner = fs::Permissions::from_mode(0o700);
+        let temporary =
+            tempfile::Builder::new().prefix(PREFIX).permissions(only_owner).tempdir()?;
         let lock = File::create(temporary.path().join(LOCK))?;
         flock(&lock, FlockOperation::LockShared)?;
         let job = Self::open(temporary.path().to_owned())?;

@@ -64,6 +64,8 @@ fn job_contains_arguments_and_environment() {
     let mut command = Command::new("program");
     command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
     let job = Job::temporary().unwrap();
+    let mode = fs::metadata(&job.folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "other users must not read the environment");
     job.write(RECEIVED, "").unwrap();
     job.prepare(&command, None).unwrap();
     assert!(!job.host_folder().join(RECEIVED).exists(), "the folder has a file of a previous job");
