@@ -102,7 +102,6 @@ impl PagedBuilder {
         } else {
             None
         };
-        let keeps_all = vmm.quirks().memory_returns_with_addresses;
         let core = Arc::new(PagedCore {
             table: Mutex::default(),
             changed: Condvar::default(),
@@ -110,7 +109,7 @@ impl PagedBuilder {
             pages_ahead,
             page_size,
             page_count,
-            pool: HandlePool::new(vmm, properties, page_size, pooled_pages, keeps_all),
+            pool: HandlePool::new(vmm, properties, page_size, pooled_pages),
             reservation,
             properties: *properties,
             vmm: vmm.clone(),

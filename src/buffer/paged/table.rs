@@ -24,7 +24,7 @@ pub(super) struct Page {
     state: PageState,
     /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the pool does not keep its
+    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the buffer does not keep its
     /// memory.
     memory: Option<PageMemory>,
 }
@@ -116,9 +116,9 @@ impl PagedCore {
         Ok(pages)
     }
 
-    /// Drops references to memory. Stores in the pool the memory that has no other reference.
-    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
-        self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
+    /// Returns whether the buffer keeps the memory of unmapped pages for reuse, because the runtime would not free it.
+    fn keeps_memory(&self) -> bool {
+        self.vmm.quirks().memory_returns_with_addresses
     }
 
     /// Maps pages ahead until `stopped` is set. The thread runs this function, which locks the table for one page at
@@ -138,7 +138,7 @@ impl PagedCore {
                 // While the table was unlocked, another thread may have mapped this page, or unmapped the previous
                 // page.
                 if locked.table.stopped || locked.next_ahead() != Some(page) {
-                    self.pool.store(memory);
+                    locked.store(memory.into_iter().map(Arc::new));
                     return Ok(());
                 }
                 let memory = memory.into_iter().map(Arc::new);
@@ -343,6 +343,14 @@ impl LockedTable<'_> {
         }
     }
 
+    /// Drops references to memory. Stores in the pool the memory that has no other reference. A buffer that keeps its
+    /// memory keeps at most the memory for its pages that are not in use, because other pages bring their own memory.
+    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
+        let unused_pages = self.core.page_count - self.table.counters.mapped;
+        let limit = if self.core.keeps_memory() { unused_pages } else { 0 };
+        self.core.pool.store(memory.into_iter().filter_map(Arc::into_inner), limit);
+    }
+
     /// Replaces the entry of a changed page, and returns its old memory.
     fn replace_page(&mut self, index: usize, page: Page) -> Option<PageMemory> {
         let Table { pages, counters, .. } = &mut *self.table;
@@ -406,7 +414,7 @@ pub(super) fn commit(
                     }
                     freed.extend(locked.replace_page(index, page));
                 }
-                locked.core.store(freed);
+                locked.store(freed);
             }
             Ok(())
         }
@@ -423,7 +431,7 @@ pub(super) fn commit(
                         lost_pages.push(index);
                     }
                     if !is_quarantine(&error) {
-                        locked.core.store(new.memory);
+                        locked.store(new.memory);
                     }
                 }
                 lost = if lost.is_empty() { lost_pages } else { lost };
