@@ -39,12 +39,7 @@ struct State {
 
 impl HandlePool {
     /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread.
-    pub fn new(
-        vmm: &Vmm,
-        properties: &AllocationProperties,
-        size: usize,
-        capacity: usize,
-    ) -> Self {
+    pub fn new(vmm: &Vmm, properties: &AllocationProperties, size: usize, capacity: usize) -> Self {
         let (vmm, properties) = (vmm.clone(), *properties);
         let state = Mutex::new(State { capacity, ..State::default() });
         let changed = Condvar::default();
@@ -105,9 +100,9 @@ impl HandlePool {
                 state = self.shared.wait(state);
             }
             if state.ready.is_empty() {
-                let limit = state.limit;
                 drop(state);
-                // The pool releases the first handles that it cannot keep: the new ones.
+                // Releases the new handles, which come first.
+                let limit = taken.len();
                 self.store(created.into_iter().chain(taken), limit);
                 return Err(error);
             }

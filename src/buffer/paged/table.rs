@@ -104,6 +104,11 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
+    /// Returns a range of pages with the address of its first page.
+    pub fn with_address(&self, pages: &Range<usize>) -> (Range<usize>, Address) {
+        (pages.clone(), self.address_of(pages.start))
+    }
+
     /// Checks that all pages of a range exist, and returns the range.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         if pages.start > pages.end {
@@ -310,8 +315,7 @@ impl LockedTable<'_> {
         {
             taken = self.core.pool.take(count);
         }
-        let address = self.core.address_of(pages.start);
-        let taken = taken.map_err(|error| error.for_pages(pages.clone(), address))?;
+        let taken = taken.map_err(|error| error.for_pages(&[self.core.with_address(pages)]))?;
         Ok(taken.into_iter().map(Arc::new).collect())
     }
 
@@ -329,7 +333,10 @@ impl LockedTable<'_> {
 
     /// Changes pages, all or none. Returns freed memory to the pool.
     pub fn change(&mut self, operation: Operation, plan: Plan) -> Result<(), Error> {
-        commit(operation, &mut [(self, plan)])
+        let pages = plan.iter().map(|&(index, _)| index);
+        let Some((first, last)) = pages.clone().min().zip(pages.max()) else { return Ok(()) };
+        let pages = self.core.with_address(&(first..last + 1));
+        commit(operation, &[pages], &mut [(self, plan)])
     }
 
     /// Unmaps all pages. Called when the buffer is dropped.
@@ -376,9 +383,10 @@ impl LockedTable<'_> {
 }
 
 /// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: after success, the old memory
-/// of the pages; after a failure, the new memory.
+/// of the pages; after a failure, the new memory. Adds `pages` to an error.
 pub(super) fn commit(
     operation: Operation,
+    pages: &[(Range<usize>, Address)],
     changes: &mut [(&mut LockedTable<'_>, Plan)],
 ) -> Result<(), Error> {
     let mut old = Vec::new();
@@ -419,7 +427,7 @@ pub(super) fn commit(
             Ok(())
         }
         Err(Rejected { value: restored, error }) => {
-            let error = add_pages(error, changes);
+            let error = error.for_pages(pages);
             let mut restored: BTreeMap<_, _> =
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
             let mut lost = Vec::new();
@@ -443,16 +451,6 @@ pub(super) fn commit(
             Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
         }
     }
-}
-
-/// Adds to the error the pages of the first plan that is not empty.
-fn add_pages(error: Error, changes: &[(&mut LockedTable<'_>, Plan)]) -> Error {
-    let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
-        return error;
-    };
-    let pages = plan.iter().map(|&(index, _)| index);
-    let (Some(first), Some(last)) = (pages.clone().min(), pages.max()) else { return error };
-    error.for_pages(first..last + 1, locked.core.address_of(first))
 }
 
 pub(super) fn invalid(page: usize, problem: Problem) -> ErrorKind {
