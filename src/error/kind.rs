@@ -8,6 +8,7 @@ use crate::native::{DriverError, DriverState, Failure, Status, out_of_descriptor
 use crate::signal::SignalCondition;
 use crate::trust::UntrustedUser;
 use core::time::Duration;
+use derive_more::Debug;
 use hsa_sys::{LoadError, LoadedLibrary, printable};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -214,6 +215,7 @@ pub enum ErrorKind {
     )]
     NotSignaled {
         /// The handle of the signal.
+        #[debug("{signal:#x}")]
         signal: u64,
         /// The condition that did not hold.
         condition: SignalCondition,
