@@ -5,6 +5,7 @@ mod machine;
 mod process;
 mod segments;
 
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::{Argument, Feature, Problem};
 use hsa_vmm::hsa_sys::{
     HSA_STATUS_ERROR, HSA_STATUS_ERROR_EXCEPTION, HSA_STATUS_ERROR_INVALID_ALLOCATION,
@@ -424,6 +425,36 @@ fn too_large_memory_is_out_of_memory() {
         assert_eq!(create_too_large(), first, "{release}");
         vmm.release(handle).unwrap();
         assert_eq!(create_too_large(), first, "{release}");
+        machine.assert_empty();
+    });
+}
+
+#[test]
+fn buffers_use_host_memory() {
+    run_on_releases(|release, machine| {
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let (properties, agents) = (host_properties(), [machine.cpu(0), machine.gpu(0)]);
+        let mut bytes = [0; 4];
+        let mut pausable = PausableBuffer::create(vmm, 5000, &properties).unwrap();
+        pausable.grant(&agents, Access::ReadWrite).unwrap();
+        pausable.write(4996, b"kept").unwrap();
+        pausable.pause(PauseMode::Save).unwrap_or_else(|error| panic!("{release}: {error}"));
+        pausable.resume().unwrap_or_else(|error| panic!("{release}: {error}"));
+        pausable.read(4996, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept", "{release}");
+
+        let paged = PagedBuffer::builder(4 * granule).with_page_size(granule).with_zero_page();
+        let paged =
+            paged.reserve(vmm, &properties).unwrap_or_else(|error| panic!("{release}: {error}"));
+        paged.grant(&agents, Access::ReadWrite).unwrap();
+        paged.map(1..2).unwrap();
+        paged.write(granule, b"page").unwrap();
+        paged.share_pages(1..2, &paged, 3).unwrap();
+        paged.read(3 * granule, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"page", "{release}");
+        paged.read(0, &mut bytes).unwrap();
+        assert!(bytes == [0; 4] && paged.zero_page_is_clean().unwrap(), "{release}");
+        drop((pausable, paged));
         machine.assert_empty();
     });
 }

@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn every_name_occurs_in_a_message() {
         let mut messages = messages();
-        // One message is not in an attribute: a function of kind.rs writes the advice about memory.
-        messages.push(hsa_vmm_source("kind.rs"));
+        // One message is not in an attribute: a function of shortage.rs writes the advice about memory.
+        messages.push(hsa_vmm_source("shortage.rs"));
         for (rust, _) in NAMES {
             assert!(messages.iter().any(|message| message.contains(rust)), "{rust}");
         }

@@ -74,7 +74,7 @@ impl GrowableBuilder {
         let reservation = builder.reserve(vmm)?;
         // The buffer could never map more memory than this, and other code would lack the memory.
         let capacity = self.requested_handles.min(reservation.size() / step);
-        let pool = HandlePool::new(vmm, properties, step, capacity, false);
+        let pool = HandlePool::new(vmm, properties, step, capacity);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
         let (requested_handles, reservations) = (self.requested_handles, vec![reservation]);
         Ok(GrowableBuffer { buffer, pool, requested_handles, reservations })
@@ -214,7 +214,7 @@ impl GrowableBuffer {
             }
             Err(error) => {
                 if !is_quarantine(&error) {
-                    self.pool.store(memory);
+                    self.pool.store(memory, 0);
                 }
                 Err(error)
             }
@@ -235,7 +235,7 @@ impl GrowableBuffer {
             self.buffer.size = self.buffer.size.min(self.mapped_size());
             return Err(error);
         }
-        self.pool.store(memory);
+        self.pool.store(memory, 0);
         Ok(())
     }
 

@@ -19,17 +19,18 @@ struct Shared {
     properties: AllocationProperties,
     /// The size of a handle in bytes.
     size: usize,
-    /// Whether the pool keeps all memory that was mapped, even beyond its capacity.
-    keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Handles that no one else uses, in the order in which they were stored.
     ready: Vec<Allocation>,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
+    /// The number of handles above which the pool releases handles, if it is more than the capacity.
+    limit: usize,
     creating: bool,
     /// Whether the thread failed to create a handle, and waits until a handle is taken.
     paused: bool,
@@ -38,17 +39,11 @@ struct State {
 
 impl HandlePool {
     /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread.
-    pub fn new(
-        vmm: &Vmm,
-        properties: &AllocationProperties,
-        size: usize,
-        capacity: usize,
-        keeps_all: bool,
-    ) -> Self {
+    pub fn new(vmm: &Vmm, properties: &AllocationProperties, size: usize, capacity: usize) -> Self {
         let (vmm, properties) = (vmm.clone(), *properties);
         let state = Mutex::new(State { capacity, ..State::default() });
         let changed = Condvar::default();
-        let shared = Shared { vmm, properties, size, keeps_all, state, changed };
+        let shared = Shared { vmm, properties, size, state, changed };
         let shared = Arc::new(shared);
         let mut refill_thread = None;
         if capacity > 0 {
@@ -60,11 +55,6 @@ impl HandlePool {
             }
         }
         Self { shared, refill_thread }
-    }
-
-    /// Returns whether the pool keeps all memory that was mapped.
-    pub fn keeps_all(&self) -> bool {
-        self.shared.keeps_all
     }
 
     /// Changes the capacity. A pool that was created with capacity 0 has no thread, and stays empty.
@@ -111,17 +101,21 @@ impl HandlePool {
             }
             if state.ready.is_empty() {
                 drop(state);
-                self.store(taken);
-                created.into_iter().for_each(|memory| self.shared.store(memory, false));
+                // Releases the new handles, which come first.
+                let limit = taken.len();
+                self.store(created.into_iter().chain(taken), limit);
                 return Err(error);
             }
         }
     }
 
-    /// Stores memory up to the capacity, and releases other memory. A pool that keeps all memory releases none.
+    /// Stores memory, and then releases the handles above the capacity or above `limit`, whichever is more, the
+    /// oldest first. `limit` applies until the next call.
+    ///
     /// Memory that is still used, for example by a retire queue, is not stored: its last user releases it.
-    pub fn store(&self, memory: Vec<Allocation>) {
-        memory.into_iter().for_each(|memory| self.shared.store(memory, self.shared.keeps_all));
+    pub fn store(&self, memory: impl IntoIterator<Item = Allocation>, limit: usize) {
+        lock(&self.shared.state).limit = limit;
+        self.shared.store(memory);
     }
 }
 
@@ -130,18 +124,19 @@ impl Shared {
         Allocation::create(&self.vmm, self.size, &self.properties)
     }
 
-    fn store(&self, memory: Allocation, beyond_capacity: bool) {
-        let Some(memory) = memory.into_unused() else { return };
+    fn store(&self, memory: impl IntoIterator<Item = Allocation>) {
+        let unused: Vec<_> = memory.into_iter().filter_map(Allocation::into_unused).collect();
         let mut state = lock(&self.state);
-        if beyond_capacity || state.ready.len() < state.capacity {
-            state.ready.push(memory);
-            return;
-        }
+        state.ready.extend(unused);
+        let excess = state.ready.len().saturating_sub(state.capacity.max(state.limit));
+        let excess: Vec<_> = state.ready.drain(..excess).collect();
         drop(state);
-        if let Err(rejected) = memory.release() {
-            let error = rejected.error;
-            crate::log::event!(WARN, %error, "memory was not released, so the pool keeps it");
-            lock(&self.state).ready.push(rejected.value);
+        for memory in excess {
+            if let Err(rejected) = memory.release() {
+                let error = rejected.error;
+                crate::log::event!(WARN, %error, "memory was not released, so the pool keeps it");
+                lock(&self.state).ready.push(rejected.value);
+            }
         }
     }
 
@@ -159,7 +154,7 @@ impl Shared {
             }
             state.creating = true;
             drop(state);
-            let created = self.create().map(|memory| self.store(memory, false));
+            let created = self.create().map(|memory| self.store([memory]));
             state = lock(&self.state);
             state.creating = false;
             if let Err(error) = created {

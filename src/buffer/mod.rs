@@ -39,8 +39,7 @@ use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Granularity, Location, Mapping,
-    Reservation, Vmm,
+    Access, AccessDescriptor, Address, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 use derive_more::Debug;
 use smallvec::SmallVec;
@@ -69,17 +68,6 @@ fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
 fn wrong_size(size: usize, problem: Problem) -> Error {
     let kind = ErrorKind::invalid(Argument::Size, size, problem);
     Error::new(Operation::AddressReserve, kind)
-}
-
-/// Returns the agent that owns memory created with these properties.
-fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
-    match properties.location {
-        Location::Agent(agent) => Ok(agent),
-        Location::Host | Location::HostNuma(_) | Location::Unknown => {
-            let kind = ErrorKind::without_value(Argument::Location, Problem::MissingLocation);
-            Err(Error::new(Operation::Create, kind))
-        }
-    }
 }
 
 /// Returns whether the error says that a range was quarantined. The caller must not reuse memory that may be mapped in

@@ -1,6 +1,6 @@
 //! A buffer that releases its memory while it is paused, and resumes at the same address.
 
-use super::{DeviceBuffer, owner, whole_granules};
+use super::{DeviceBuffer, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation, Problem};
 use crate::sync::lock;
@@ -71,7 +71,9 @@ pub enum PauseMode {
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("PausableBuffer({buffer:?}, paused: {})", self.is_paused())]
+#[debug(
+    "PausableBuffer({buffer:?}, paused: {}, holds addresses: {})", self.is_paused(), self.holds_addresses()
+)]
 pub struct PausableBuffer {
     /// Contains at most one mapping, of `extent` bytes. A paused buffer has a mapping only if the runtime failed to
     /// unmap, and has `memory` only if the runtime failed to unmap or to release the memory.
@@ -95,7 +97,7 @@ impl PausableBuffer {
         size: usize,
         properties: &AllocationProperties,
     ) -> Result<Self, Error> {
-        let (owner, extent) = (owner(properties)?, whole_granules(vmm, size)?);
+        let (owner, extent) = (vmm.owner(properties)?, whole_granules(vmm, size)?);
         let reservation = Reservation::builder(extent).reserve(vmm)?;
         let memory = Allocation::create(vmm, extent, properties)?;
         let mappings = vec![reservation.map(0, &memory)?];

@@ -1,6 +1,6 @@
 //! A ring buffer: the same memory, mapped several times at adjacent addresses.
 
-use super::{BufferPart, DeviceBuffer, round_up, wrong_size};
+use super::{BufferPart, DeviceBuffer, round_up};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
     Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
@@ -65,7 +65,11 @@ impl RingBuffer {
             return Err(Error::new(Operation::Map, kind));
         }
         let size = round_up(size, vmm.reservation_granule())?;
-        let total = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
+        let total = size.checked_mul(times).ok_or_else(|| {
+            let value = Value::Number(times as u64);
+            let kind = ErrorKind::invalid(Argument::Times, value, Problem::Overflow);
+            Error::new(Operation::AddressReserve, kind)
+        })?;
         let reservation = Reservation::builder(total).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, properties)?;
         let request = |index: usize| MapRequest {

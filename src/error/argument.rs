@@ -206,7 +206,7 @@ pub enum Problem {
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
     WrongSize(usize),
     /// The reservation contains this many mappings.
-    #[error("is a reservation with {0} mappings; unmap them first")]
+    #[error("is a reservation that contains mappings ({0}); unmap them first")]
     StillMapped(usize),
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
@@ -359,7 +359,10 @@ pub enum Problem {
     #[error("is not mapped")]
     PageNotMapped,
     /// A page that was submitted to a retire queue and is still mapped.
-    #[error("is retiring; wait until the queue has unmapped it (RetireQueue::drain)")]
+    #[error(
+        "is retiring; use another page, or map this page again after the queue has unmapped it \
+         (RetireQueue::drain)"
+    )]
     PageRetiring,
     /// A page that a retire queue could not unmap ([`PageState::Quarantined`](crate::buffer::PageState)).
     #[error(
@@ -367,7 +370,9 @@ pub enum Problem {
     )]
     PageQuarantined,
     /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).
-    #[error("was lost when the runtime failed; use other pages")]
+    #[error(
+        "was lost when the runtime failed, and the buffer is quarantined (Vmm::quarantined_ranges); use another buffer"
+    )]
     PageLost,
     /// Pages of another size.
     #[error(
@@ -377,7 +382,7 @@ pub enum Problem {
     /// Pages whose memory is at another location, such as another GPU.
     #[error(
         "has its memory at another location; grant the other agent access to these pages \
-         (PagedBuffer::grant), or copy them (Vmm::copy)"
+         (PagedBuffer::grant), so that it can use or copy them (Vmm::copy)"
     )]
     DifferentLocation,
     /// Pages whose memory has another kind, other handle types, or another setting for PCIe devices.
@@ -394,6 +399,9 @@ impl Problem {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
                 format!("is not mapped{MAP_FIRST}")
+            }
+            (Self::ForeignHandle, _) if argument == Argument::Mappings => {
+                "contains a mapping of another Vmm; submit it to a queue of that Vmm".to_owned()
             }
             (Self::Empty, _) if argument == Argument::Descriptors => {
                 format!("{self}; name at least one agent")

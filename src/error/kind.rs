@@ -1,12 +1,14 @@
 //! Why an operation failed.
 
 use super::feature::Feature;
+use super::shortage::{ALLOCATING, advice, describe_shortage};
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
 use crate::native::{DriverError, DriverState, Failure, Status, out_of_descriptors};
 use crate::signal::SignalCondition;
 use crate::trust::UntrustedUser;
 use core::time::Duration;
+use derive_more::Debug;
 use hsa_sys::{LoadError, LoadedLibrary, printable};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,9 +39,9 @@ pub enum ErrorKind {
     #[error("{feature} is not supported{end}", feature = .0, end = .0.message_end())]
     NotSupported(Feature),
     /// No memory or no address range of the requested size is left.
-    #[error("out of memory: {call} returned {status}{}; {}", of_size(*.size), advice(call))]
+    #[error("out of memory: {}; {}", describe_shortage(call, *.status, *.size), advice(call))]
     OutOfMemory {
-        /// The runtime's function.
+        /// The runtime's function; not called if the size exceeds the address space.
         call: &'static str,
         /// Its status.
         status: Status,
@@ -213,6 +215,7 @@ pub enum ErrorKind {
     )]
     NotSignaled {
         /// The handle of the signal.
+        #[debug("{signal:#x}")]
         signal: u64,
         /// The condition that did not hold.
         condition: SignalCondition,
@@ -230,8 +233,8 @@ pub enum ErrorKind {
     /// The addresses of a paused buffer are in use by other code. Pausing had to free the addresses, because the
     /// runtime frees the buffer's memory only together with them.
     #[error(
-        "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
-         another address (PausableBuffer::resume_anywhere)"
+        "the buffer is paused, and its {size:#x} bytes of addresses at {address} are not available any \
+         more; resume later, or at another address (PausableBuffer::resume_anywhere)"
     )]
     AddressLost {
         /// The buffer's address.
@@ -241,9 +244,9 @@ pub enum ErrorKind {
         /// Why the addresses could not be reserved again.
         cause: Box<Error>,
     },
-    /// Pages were lost: the runtime failed, and failed again during the rollback. The buffer never uses these pages
-    /// again.
-    #[error("{count} pages from page {first} on are lost and never used again")]
+    /// Pages were lost: the runtime failed, and failed again during the rollback. The buffer's addresses are
+    /// quarantined: its other pages keep their memory, but cannot be changed any more.
+    #[error("pages {first}..{} are lost, and the buffer is quarantined; use another buffer", first + count)]
     PagesLost {
         /// The first lost page.
         first: usize,
@@ -359,9 +362,6 @@ pub enum MalformedMessage {
     NotUtf8,
 }
 
-/// The functions that allocate memory of a pool.
-const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
-
 impl ErrorKind {
     /// Returns the error for an invalid argument.
     #[cold]
@@ -446,24 +446,6 @@ impl ErrorKind {
             Self::PartlyFreed(cause) => Some(cause),
             _ => None,
         }
-    }
-}
-
-/// Describes a requested size; empty for 0.
-fn of_size(size: usize) -> String {
-    if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
-}
-
-/// Returns what the caller can do when this call runs out of memory.
-fn advice(call: &str) -> &'static str {
-    match call {
-        "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_reserve_align" => {
-            "free addresses, or reserve fewer"
-        }
-        call if ALLOCATING.contains(&call) => {
-            "release memory, or use another agent's (Runtime::available_memory)"
-        }
-        _ => "release memory, then try again",
     }
 }
 

@@ -26,6 +26,7 @@ mod feature;
 mod hip;
 mod kind;
 mod operation;
+mod shortage;
 
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};
@@ -74,8 +75,9 @@ pub struct Error {
 /// The pages or the agent for which an operation failed.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Context {
-    /// The pages of a buffer, and the address of the first page.
-    pages: Option<(Range<usize>, Address)>,
+    /// The ranges of pages, and the address of the first page of each range. An operation that transfers pages has two
+    /// ranges.
+    pages: Vec<(Range<usize>, Address)>,
     /// The agent whose memory has run out.
     agent: Option<AgentId>,
 }
@@ -83,8 +85,11 @@ struct Context {
 fn describe_context(context: Option<&Context>) -> String {
     let Some(Context { pages, agent }) = context else { return String::new() };
     let agent = agent.map(|agent| format!(" on {agent}")).unwrap_or_default();
-    let Some((Range { start, end }, address)) = pages else { return agent };
-    format!("{agent} (pages {start}..{end} at {address})")
+    let range = |(Range { start, end }, address): &_| format!("{start}..{end} at {address}");
+    match pages.iter().map(range).collect::<Vec<_>>() {
+        ranges if ranges.is_empty() => agent,
+        ranges => format!("{agent} (pages {})", ranges.join(" and ")),
+    }
 }
 
 impl Error {
@@ -103,16 +108,19 @@ impl Error {
         self
     }
 
-    /// Adds the pages for which the operation failed, and the address of the first page.
-    pub(crate) fn for_pages(mut self, pages: Range<usize>, address: Address) -> Self {
-        self.context.get_or_insert_default().pages = Some((pages, address));
+    /// Adds the ranges of pages for which the operation failed, and the address of the first page of each range.
+    pub(crate) fn for_pages(mut self, pages: &[(Range<usize>, Address)]) -> Self {
+        self.context.get_or_insert_default().pages = pages.to_vec();
         self
     }
 
     /// Returns the pages for which the operation failed, for an error of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer).
+    ///
+    /// If the operation moves, shares or exchanges pages, returns the pages of the buffer whose method was called. The
+    /// message also names the other pages. The runtime may have failed for either.
     pub fn pages(&self) -> Option<Range<usize>> {
-        self.context.as_ref()?.pages.as_ref().map(|(pages, _)| pages.clone())
+        self.context.as_ref()?.pages.first().map(|(pages, _)| pages.clone())
     }
 
     /// Returns the operation that failed.

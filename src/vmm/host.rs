@@ -6,9 +6,9 @@
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Location};
-use super::{Handle, Shared};
-use crate::agent::{Agent, AgentKind};
-use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
+use super::{Handle, Shared, Vmm};
+use crate::agent::{Agent, AgentId, AgentKind};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::handle::HandleType;
 use crate::log::with_expected_failures;
 use crate::native::{DriverError, Failure, NativeHandle, Status};
@@ -17,6 +17,19 @@ use crate::sync::atomic::Ordering;
 use hsa_sys::MEMORY_TYPE_NONE;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
+
+impl Vmm {
+    /// Returns the agent that owns memory with these properties.
+    pub(crate) fn owner(&self, properties: &AllocationProperties) -> Result<AgentId, Error> {
+        self.run(Operation::Create, |shared| match properties.location {
+            Location::Agent(agent) => Ok(agent),
+            Location::Host | Location::HostNuma(_) => Ok(shared.host_cpu(properties)?.id()),
+            Location::Unknown => {
+                Err(ErrorKind::without_value(Argument::Location, Problem::MissingLocation))
+            }
+        })
+    }
+}
 
 impl Shared {
     /// Returns the CPU that owns memory of the host with these properties.

@@ -51,8 +51,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no reservation starts at the address, the reservation has another size, or
-    /// something is mapped in it; [`ErrorKind::Quarantined`] if the reservation is quarantined, because such a
-    /// reservation is never freed.
+    /// something is mapped in it; [`ErrorKind::Quarantined`] if the reservation or a mapping in it is
+    /// quarantined, because such a reservation is never freed.
     pub fn address_free(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::AddressFree, |shared| {
             let range = AddressRange::new(address, size)?;

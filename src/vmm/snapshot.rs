@@ -186,13 +186,16 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Logs the reservations and the physical memory that the caller has not freed. Called when the last clone of
-    /// the `Vmm` is dropped.
+    /// Logs the reservations and the physical memory that the caller has not freed, except reservations that the caller
+    /// cannot free because of a quarantine. Called when the last clone of the `Vmm` is dropped.
     pub(super) fn log_leaks(&self) {
         // Logs after the locks are released: a subscriber may call look-ups of another `Vmm`.
         let mut reservations = Vec::new();
         self.ledger.reservations.snapshot(|all| {
-            let usable = all.iter().filter(|it| it.reservation.quarantined().is_none());
+            let usable = all.iter().filter(|it| {
+                it.reservation.quarantined().is_none()
+                    && it.mappings.check_none_quarantined().is_ok()
+            });
             let leaked = usable
                 .map(|it| (it.reservation.range(), it.mappings.len(), it.mappings.name.clone()));
             reservations.extend(leaked);

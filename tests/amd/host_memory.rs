@@ -7,6 +7,7 @@ use crate::process::{Child, End, descriptors};
 use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::run_on_releases;
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::Feature;
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, Handle, HandleType};
@@ -175,6 +176,36 @@ fn too_large_memory_is_out_of_memory() {
         let handle = vmm.create(SIZE, &host_properties()).unwrap();
         assert_eq!(create_too_large(), first);
         vmm.release(handle).unwrap();
+        library.assert_everything_freed();
+    });
+}
+
+#[test]
+fn buffers_use_host_memory() {
+    on_each("host_memory::buffers_use_host_memory", |fixture| {
+        let library = Library::load(fixture.runtime());
+        let (vmm, properties) = (&library.vmm, host_properties());
+        let agents = [library.cpu(0), library.gpu(0)];
+        let mut bytes = [0; 4];
+        let mut pausable = PausableBuffer::create(vmm, SIZE, &properties).unwrap();
+        pausable.grant(&agents, Access::ReadWrite).unwrap();
+        pausable.write(SIZE - 4, b"kept").unwrap();
+        pausable.pause(PauseMode::Save).unwrap();
+        pausable.resume().unwrap();
+        pausable.read(SIZE - 4, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+
+        let paged = PagedBuffer::builder(4 * SIZE).with_page_size(SIZE).with_zero_page();
+        let paged = paged.reserve(vmm, &properties).unwrap();
+        paged.grant(&agents, Access::ReadWrite).unwrap();
+        paged.map(1..2).unwrap();
+        let page = paged.page_size();
+        paged.write(page, b"page").unwrap();
+        paged.share_pages(1..2, &paged, 0).unwrap();
+        paged.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"page");
+        assert!(paged.zero_page_is_clean().unwrap());
+        drop((pausable, paged));
         library.assert_everything_freed();
     });
 }

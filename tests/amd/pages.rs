@@ -334,3 +334,30 @@ const OPERATIONS: &[NamedOperation<Buffers>] = &[
 fn one_failed_call_changes_nothing() {
     fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }
+
+/// In ROCm 7.2, the buffer keeps the memory of unmapped pages, but not all memory that it ever received.
+#[test]
+fn received_memory_does_not_accumulate() {
+    on_each("pages::received_memory_does_not_accumulate", |fixture| {
+        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
+        let library = Library::load(fixture.runtime());
+        let new_buffer = || {
+            let buffer = PagedBuffer::builder(4 * MIB).with_page_size(4 * MIB);
+            buffer.reserve(&library.vmm, &library.shareable_on(0)).unwrap()
+        };
+        let live = new_buffer();
+        for round in 0..40 {
+            let received = new_buffer();
+            received.map(0..1).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            if round % 2 == 0 {
+                received.share_pages(0..1, &live, 0).unwrap();
+            } else {
+                received.move_pages(0..1, &live, 0).unwrap();
+            }
+            drop(received);
+            live.unmap(0..1).unwrap();
+        }
+        drop(live);
+        library.assert_everything_freed();
+    });
+}

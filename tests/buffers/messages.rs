@@ -2,7 +2,8 @@
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
-use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
+use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
+use hsa_vmm::error::Argument;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation};
@@ -50,6 +51,54 @@ fn out_of_memory_error_names_pages_and_advice() {
 }
 
 #[test]
+fn transfer_errors_name_both_ranges() {
+    let machine = Machine::new(Config::mi300x(1));
+    let [source, target] = [(); 2].map(|()| {
+        let buffer = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE);
+        buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap()
+    });
+    source.map(0..1).unwrap();
+    source.map(14..15).unwrap();
+    let fail_map = || {
+        let plan = FaultPlan::none().fail("hsa_amd_vmem_map", 1, OUT_OF_RESOURCES);
+        machine.simulation.set_faults(plan);
+    };
+    fail_map();
+    let moved_within = source.move_pages(14..15, &source, 2).unwrap_err();
+    fail_map();
+    let exchanged = source.exchange_pages(0..1, &source, 14).unwrap_err();
+    fail_map();
+    let moved = source.move_pages(0..1, &target, 9).unwrap_err();
+    fail_map();
+    let shared = source.share_pages(0..1, &target, 9).unwrap_err();
+    for (error, own, (other, other_page)) in [
+        (moved_within, 14, (&source, 2)),
+        (exchanged, 0, (&source, 14)),
+        (moved, 0, (&target, 9)),
+        (shared, 0, (&target, 9)),
+    ] {
+        assert_eq!(error.pages(), Some(own..own + 1), "{error}");
+        let range = |buffer: &PagedBuffer, page| {
+            format!("{page}..{} at {}", page + 1, buffer.address_of(page).unwrap())
+        };
+        let pages = format!("(pages {} and {})", range(&source, own), range(other, other_page));
+        assert!(error.to_string().contains(&pages), "{error}");
+    }
+}
+
+#[test]
+fn too_large_size_is_not_blamed_on_the_runtime() {
+    let machine = Machine::new(Config::mi300x(1));
+    let error = Reservation::builder(1 << 63).reserve(&machine.vmm).unwrap_err();
+    let text = "cannot reserve addresses: out of memory: 0x8000000000000000 bytes of addresses exceed the \
+                address space;";
+    assert!(error.to_string().starts_with(text), "{error}");
+    let properties = machine.shareable_on(0);
+    let error = RingBuffer::create(&machine.vmm, PAGE, usize::MAX, &properties).unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Times), "{error}");
+}
+
+#[test]
 fn messages_say_what_to_do() {
     let machine = Machine::new(Config::mi300x(1));
     let vmm = &machine.vmm;
@@ -66,7 +115,7 @@ fn messages_say_what_to_do() {
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
-        (too_many, "; free addresses, or reserve fewer"),
+        (too_many, "; free addresses, reserve fewer, or choose a smaller alignment"),
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");
     }

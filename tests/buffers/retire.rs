@@ -228,6 +228,11 @@ fn late_signal_quarantines_the_page() {
         retire(&buffer, 0..1, &queue, &[]).unwrap_err().problem(),
     ];
     assert_eq!(problems, [Some(Problem::PageQuarantined); 3]);
+    // Access to the quarantined page cannot be revoked.
+    buffer.revoke(&[machine.gpu(0)]).unwrap();
+    let access = |page| machine.vmm.get_access(machine.gpu(0), buffer.address_of(page).unwrap());
+    assert_eq!([0, 1].map(access), [Ok(Access::ReadWrite), Ok(Access::None)]);
+    assert_eq!(buffer.access(machine.gpu(0)), Ok(Access::None));
     // Other pages can be used.
     buffer.unmap(1..3).unwrap();
     buffer.map(1..4).unwrap();

@@ -4,7 +4,7 @@ use crate::fault_injection::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
-use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, GrowableBuffer};
 use std::fmt::Debug;
 
@@ -79,6 +79,55 @@ fn shared_memory_stays_out_of_the_pool() {
     machine.assert_empty();
 }
 
+/// If the runtime frees memory only with its addresses, the buffer keeps memory, but not all that it ever received.
+#[test]
+fn received_memory_does_not_accumulate() {
+    for (generation, config) in generations() {
+        for moves in [false, true] {
+            let machine = Machine::new(config.clone());
+            let live = PagedBuffer::builder(PAGE).with_page_size(PAGE);
+            let live = live.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+            for round in 0..20 {
+                let received = new_buffer(&machine, 0);
+                received.map(0..1).unwrap();
+                if moves {
+                    received.move_pages(0..1, &live, 0).unwrap();
+                } else {
+                    received.share_pages(0..1, &live, 0).unwrap();
+                }
+                drop(received);
+                assert_eq!(live.statistics().ready, 0, "{generation}, round {round}");
+                live.unmap(0..1).unwrap();
+                let used = machine.simulation.usage().vram_used[0];
+                assert!(used <= PAGE as u64, "{generation}, round {round}: {used:#x} bytes");
+            }
+            drop(live);
+            machine.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn kept_memory_is_for_unused_pages() {
+    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
+    let (source, live) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
+    let used_pages = || machine.simulation.usage().vram_used[0] / PAGE as u64;
+    live.map(0..8).unwrap();
+    live.unmap(0..8).unwrap();
+    assert_eq!(live.statistics().ready, 8);
+    source.map(0..6).unwrap();
+    source.share_pages(0..6, &live, 0).unwrap();
+    assert_eq!((live.statistics().ready, used_pages()), (2, 8));
+    drop(source);
+    live.unmap(0..6).unwrap();
+    assert_eq!((live.statistics().ready, used_pages()), (8, 8));
+    let created = machine.simulation.calls("hsa_amd_vmem_handle_create");
+    live.map(0..8).unwrap();
+    assert_eq!(machine.simulation.calls("hsa_amd_vmem_handle_create"), created);
+    drop(live);
+    machine.assert_empty();
+}
+
 #[test]
 fn share_changes_nothing_when_a_call_fails() {
     for (generation, config) in generations() {
@@ -135,8 +184,15 @@ fn share_rejects_unsuitable_buffers_and_pages() {
         (error.operation(), error.problem()),
         (Operation::SharePages, Some(Problem::PageNotMapped))
     );
-    assert_eq!(source.page_users(8).unwrap_err().problem(), Some(Problem::OutOfRange(8)));
+    for error in [source.page_users(8).unwrap_err(), source.state(8).unwrap_err()] {
+        assert_eq!(error.problem(), Some(Problem::OutOfRange(8)));
+        assert_eq!(error.operation(), Operation::GetPage);
+    }
     assert_eq!((source.page_users(0), target.page_users(0)), (Ok(1), Ok(0)));
+    machine.vmm.unmap(source.address_of(1).unwrap(), PAGE).unwrap();
+    let error = source.share_pages(1..2, &target, 0).unwrap_err();
+    let is_not_mapped = matches!(error.problem(), Some(Problem::NotMapped(_)));
+    assert!(is_not_mapped && error.operation() == Operation::SharePages, "{error}");
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn invalid_sizes_are_rejected() {
     let reported = |error: Error| (error.argument(), error.problem());
     let zero = (Some(Argument::Size), Some(Problem::Zero));
     let overflow = (Some(Argument::Size), Some(Problem::Overflow));
+    let too_many_times = (Some(Argument::Times), Some(Problem::Overflow));
     for (options, expected) in [
         (GrowableBuffer::builder(0), zero),
         (GrowableBuffer::builder(usize::MAX), overflow),
@@ -109,7 +110,7 @@ fn invalid_sizes_are_rejected() {
         assert_eq!(reported(error), expected, "{options:?}");
     }
     for (size, times, expected) in
-        [(0, 2, zero), (usize::MAX, 2, overflow), (1 << 60, 16, overflow)]
+        [(0, 2, zero), (usize::MAX, 2, overflow), (1 << 60, 16, too_many_times)]
     {
         let ring = RingBuffer::create(vmm, size, times, &properties);
         assert_eq!(reported(ring.expect_err("an invalid size")), expected, "{size:#x} × {times}");

@@ -1,6 +1,9 @@
 //! When the last `Vmm` is dropped, the library logs leaked reservations and memory with their names.
 
 use super::*;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
+use hsa_vmm::simulation::FaultPlan;
+use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Allocation, Reservation};
 use log::{Fields, subscribe};
 use std::cell::RefCell;
@@ -70,4 +73,22 @@ fn owned_values_are_not_logged_as_leaks() {
         drop(mapping);
     });
     assert!(logged.is_empty(), "{logged:?}");
+}
+
+#[test]
+fn quarantined_mappings_are_not_logged_as_leaks() {
+    let logged = warnings(|| {
+        let machine = machine();
+        let (base, handles) = map_granules(&machine, 1, &[0]);
+        machine.vmm.release(handles[0]).unwrap();
+        let queue = RetireQueue::builder(1).without_thread().open(&machine.vmm).unwrap();
+        let plan = FaultPlan::none().always("hsa_amd_vmem_unmap", HSA_STATUS_ERROR);
+        machine.simulation.set_faults(plan);
+        // SAFETY: no agent uses the range, and there are no signals that could be destroyed too early.
+        unsafe { queue.submit_range(base, GRANULE, &[]) }.unwrap();
+        assert!(queue.poll().unwrap().failures[0].quarantined);
+        drop((queue, machine));
+    });
+    let names_a_leak = |fields: &Fields| fields.iter().any(|(_, value)| value.contains("leaked"));
+    assert!(!logged.iter().any(names_a_leak), "{logged:?}");
 }

@@ -59,12 +59,14 @@ use crate::vmm::Vmm;
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the
 /// buffer unchanged. If memory runs out, it may unmap pages that were mapped ahead and are not in use.
 ///
-/// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back. These
-/// pages are lost: they are never used again ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
+/// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
+/// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined
+/// ([`Vmm::quarantined_ranges`]). Calls that change any of its pages fail, so use another buffer.
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
-/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped.
+/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. It keeps memory
+/// for at most as many pages as are not in use.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {
@@ -111,7 +113,7 @@ impl PagedBuffer {
     /// [`Problem::OutOfRange`].
     pub fn address_of(&self, page: usize) -> Result<Address, Error> {
         let checked = self.core.check(page..page.saturating_add(1));
-        checked.map_err(|kind| Error::new(Operation::GetAccess, kind))?;
+        checked.map_err(|kind| Error::new(Operation::GetPage, kind))?;
         Ok(self.core.address_of(page))
     }
 
@@ -146,9 +148,9 @@ impl PagedBuffer {
     /// No GPU may still use the pages.
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
-    /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::unmap_many`], and with a zero page as for
-    /// [`Vmm::map_many`].
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`],
+    /// [`Problem::PageLost`], [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::unmap_many`], and with a zero page as
+    /// for [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let to_error = |kind| Error::new(Operation::UnmapPages, kind);
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
@@ -310,15 +312,20 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of mappings of a page's memory: 1 if the memory is not shared, 0 if the page is not in use.
+    /// Returns the number of mappings of a page's memory in this `Vmm`: 1 if no other page shares the memory, 0 if the
+    /// page is not in use.
     ///
     /// Counts pages of this and other buffers, mappings by address, and retiring pages, which a kernel may still read.
     /// While another thread moves or shares the page, that call counts as one more mapping.
     ///
+    /// Does not count mappings by other processes and other `Vmm`s that have imported the memory
+    /// ([`Vmm::export_to_shareable_handle`]). The caller must copy an exported page before it writes, even if the count
+    /// is 1.
+    ///
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
-        let locked = self.core.lock_for(Operation::GetAccess)?;
+        let locked = self.core.lock_for(Operation::GetPage)?;
         self.address_of(page)?;
         Ok(locked.mapping_and_memory(page).map_or(0, |(_, memory)| memory.mapping_count()))
     }
@@ -364,6 +371,9 @@ impl PagedBuffer {
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
     /// still use them. To revoke access to retiring pages, drain the queue first.
     ///
+    /// Pages that are [quarantined](PageState::Quarantined) keep their access until the process ends. The call returns
+    /// `Ok` if there are such pages; [`PagedStatistics::quarantined`] counts them.
+    ///
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
@@ -376,7 +386,8 @@ impl PagedBuffer {
     }
 
     /// Returns the access of an agent to all pages, including pages that are mapped later, except
-    /// [retiring](Self::retire) pages.
+    /// [retiring](Self::retire) and [quarantined](PageState::Quarantined) pages. [`Vmm::get_access`] returns the access
+    /// to a single page.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
@@ -390,8 +401,8 @@ impl PagedBuffer {
     /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; [`Problem::PageRetiring`];
-    /// otherwise as for [`Vmm::read`].
+    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; [`Problem::PageRetiring`],
+    /// [`Problem::PageQuarantined`], [`Problem::PageLost`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Read)?;
         locked.part(Operation::Read, offset, bytes.len())?.read(bytes)
@@ -400,8 +411,8 @@ impl PagedBuffer {
     /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
-    /// [`Vmm::write`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
+    /// [`Problem::PageQuarantined`], [`Problem::PageLost`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Write)?;
         locked.part(Operation::Write, offset, bytes.len())?.write(bytes)
@@ -411,8 +422,8 @@ impl PagedBuffer {
     /// `size` are in bytes, multiples of four.
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
-    /// [`Vmm::fill`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
+    /// [`Problem::PageQuarantined`], [`Problem::PageLost`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Fill)?;
         locked.part(Operation::Fill, offset, size)?.fill(value, size)
@@ -450,7 +461,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn state(&self, page: usize) -> Result<PageState, Error> {
-        let locked = self.core.lock_for(Operation::GetAccess)?;
+        let locked = self.core.lock_for(Operation::GetPage)?;
         self.address_of(page)?;
         Ok(locked.state(page))
     }

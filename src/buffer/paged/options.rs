@@ -3,7 +3,7 @@
 use super::PagedBuffer;
 use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{owner, step_size, whole_granules};
+use crate::buffer::{step_size, whole_granules};
 use crate::error::{Error, ErrorKind, Operation};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
@@ -63,7 +63,7 @@ impl PagedBuilder {
 
     /// Makes a thread of the buffer create memory in advance, so that memory for `pages` pages is ready. If enough
     /// memory is ready, mapping does not wait for the runtime to create memory. Ready memory counts as used. The
-    /// thread never keeps more memory ready than the buffer has pages.
+    /// buffer never keeps more memory ready than it has pages.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
         self.pooled_pages = pages;
         self
@@ -82,7 +82,7 @@ impl PagedBuilder {
         vmm: &Vmm,
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
-        let owner = owner(properties)?;
+        let owner = vmm.owner(properties)?;
         let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
@@ -102,7 +102,6 @@ impl PagedBuilder {
         } else {
             None
         };
-        let keeps_all = vmm.quirks().memory_returns_with_addresses;
         let core = Arc::new(PagedCore {
             table: Mutex::default(),
             changed: Condvar::default(),
@@ -110,7 +109,7 @@ impl PagedBuilder {
             pages_ahead,
             page_size,
             page_count,
-            pool: HandlePool::new(vmm, properties, page_size, pooled_pages, keeps_all),
+            pool: HandlePool::new(vmm, properties, page_size, pooled_pages),
             reservation,
             properties: *properties,
             vmm: vmm.clone(),
@@ -151,7 +150,7 @@ impl PagedBuilder {
 pub enum PageState {
     /// Not mapped: a load faults.
     Empty,
-    /// Mapped to the zero page.
+    /// Not in use, like [`Empty`](Self::Empty), but a load reads zeros from the zero page.
     Zero,
     /// Mapped ahead by the buffer's thread, and not in use yet.
     Ahead,
@@ -162,7 +161,7 @@ pub enum PageState {
     /// Submitted to a retire queue that could not unmap the page, for example because signals did not fire in time.
     /// The page stays mapped until the process ends, and is never used again.
     Quarantined,
-    /// In an unknown state after a failed rollback, and never used again.
+    /// In an unknown state after a failed rollback, and never used again. The buffer's addresses are quarantined.
     Lost,
 }
 
@@ -191,7 +190,7 @@ pub struct PagedStatistics {
     pub retiring: usize,
     /// Pages that a retire queue could not unmap: they stay mapped, and are never used again.
     pub quarantined: usize,
-    /// Pages that are never used again because the runtime failed.
+    /// Pages that are never used again because the runtime failed. If there are any, the buffer is quarantined.
     pub lost: usize,
     /// Pages for which memory is ready.
     pub ready: usize,

@@ -24,7 +24,7 @@ pub(super) struct Page {
     state: PageState,
     /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the pool does not keep its
+    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the buffer does not keep its
     /// memory.
     memory: Option<PageMemory>,
 }
@@ -104,6 +104,11 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
+    /// Returns a range of pages with the address of its first page.
+    pub fn with_address(&self, pages: &Range<usize>) -> (Range<usize>, Address) {
+        (pages.clone(), self.address_of(pages.start))
+    }
+
     /// Checks that all pages of a range exist, and returns the range.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         if pages.start > pages.end {
@@ -116,9 +121,9 @@ impl PagedCore {
         Ok(pages)
     }
 
-    /// Drops references to memory. Stores in the pool the memory that has no other reference.
-    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
-        self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
+    /// Returns whether the buffer keeps the memory of unmapped pages for reuse, because the runtime would not free it.
+    fn keeps_memory(&self) -> bool {
+        self.vmm.quirks().memory_returns_with_addresses
     }
 
     /// Maps pages ahead until `stopped` is set. The thread runs this function, which locks the table for one page at
@@ -138,7 +143,7 @@ impl PagedCore {
                 // While the table was unlocked, another thread may have mapped this page, or unmapped the previous
                 // page.
                 if locked.table.stopped || locked.next_ahead() != Some(page) {
-                    self.pool.store(memory);
+                    locked.store(memory.into_iter().map(Arc::new));
                     return Ok(());
                 }
                 let memory = memory.into_iter().map(Arc::new);
@@ -310,8 +315,7 @@ impl LockedTable<'_> {
         {
             taken = self.core.pool.take(count);
         }
-        let address = self.core.address_of(pages.start);
-        let taken = taken.map_err(|error| error.for_pages(pages.clone(), address))?;
+        let taken = taken.map_err(|error| error.for_pages(&[self.core.with_address(pages)]))?;
         Ok(taken.into_iter().map(Arc::new).collect())
     }
 
@@ -329,7 +333,10 @@ impl LockedTable<'_> {
 
     /// Changes pages, all or none. Returns freed memory to the pool.
     pub fn change(&mut self, operation: Operation, plan: Plan) -> Result<(), Error> {
-        commit(operation, &mut [(self, plan)])
+        let pages = plan.iter().map(|&(index, _)| index);
+        let Some((first, last)) = pages.clone().min().zip(pages.max()) else { return Ok(()) };
+        let pages = self.core.with_address(&(first..last + 1));
+        commit(operation, &[pages], &mut [(self, plan)])
     }
 
     /// Unmaps all pages. Called when the buffer is dropped.
@@ -341,6 +348,14 @@ impl LockedTable<'_> {
         if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
             crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
         }
+    }
+
+    /// Drops references to memory. Stores in the pool the memory that has no other reference. A buffer that keeps its
+    /// memory keeps at most the memory for its pages that are not in use, because other pages bring their own memory.
+    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
+        let unused_pages = self.core.page_count - self.table.counters.mapped;
+        let limit = if self.core.keeps_memory() { unused_pages } else { 0 };
+        self.core.pool.store(memory.into_iter().filter_map(Arc::into_inner), limit);
     }
 
     /// Replaces the entry of a changed page, and returns its old memory.
@@ -368,9 +383,10 @@ impl LockedTable<'_> {
 }
 
 /// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: after success, the old memory
-/// of the pages; after a failure, the new memory.
+/// of the pages; after a failure, the new memory. Adds `pages` to an error.
 pub(super) fn commit(
     operation: Operation,
+    pages: &[(Range<usize>, Address)],
     changes: &mut [(&mut LockedTable<'_>, Plan)],
 ) -> Result<(), Error> {
     let mut old = Vec::new();
@@ -406,12 +422,12 @@ pub(super) fn commit(
                     }
                     freed.extend(locked.replace_page(index, page));
                 }
-                locked.core.store(freed);
+                locked.store(freed);
             }
             Ok(())
         }
         Err(Rejected { value: restored, error }) => {
-            let error = add_pages(error, changes);
+            let error = error.for_pages(pages);
             let mut restored: BTreeMap<_, _> =
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
             let mut lost = Vec::new();
@@ -423,7 +439,7 @@ pub(super) fn commit(
                         lost_pages.push(index);
                     }
                     if !is_quarantine(&error) {
-                        locked.core.store(new.memory);
+                        locked.store(new.memory);
                     }
                 }
                 lost = if lost.is_empty() { lost_pages } else { lost };
@@ -435,16 +451,6 @@ pub(super) fn commit(
             Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
         }
     }
-}
-
-/// Adds to the error the pages of the first plan that is not empty.
-fn add_pages(error: Error, changes: &[(&mut LockedTable<'_>, Plan)]) -> Error {
-    let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
-        return error;
-    };
-    let pages = plan.iter().map(|&(index, _)| index);
-    let (Some(first), Some(last)) = (pages.clone().min(), pages.max()) else { return error };
-    error.for_pages(first..last + 1, locked.core.address_of(first))
 }
 
 pub(super) fn invalid(page: usize, problem: Problem) -> ErrorKind {

@@ -16,6 +16,7 @@ pub(super) fn transfer(
     from.vmm.runtime().check_not_forked().map_err(to_error)?;
     let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(to_error)?;
     let end = pages.end;
+    let both = [from.with_address(&pages), to.with_address(&other_pages)];
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
     let from_is_lower = from.reservation.address() < to.reservation.address();
     let mut to_table = (!std::ptr::eq(from, to) && !from_is_lower).then(|| to.lock());
@@ -37,7 +38,8 @@ pub(super) fn transfer(
             plan = from_table.plan_to_empty(pages);
         } else {
             for page in pages {
-                from_table.mapping_and_memory(page).map_err(to_error)?.0.check_mapped()?;
+                let (mapping, _) = from_table.mapping_and_memory(page).map_err(to_error)?;
+                mapping.check_mapped().map_err(|error| to_error(error.into_kind()))?;
             }
         }
     }
@@ -45,10 +47,11 @@ pub(super) fn transfer(
     match &mut to_table {
         None => {
             plan.extend(to_plan);
-            from_table.change(operation, plan)?;
+            commit(operation, &both, &mut [(&mut from_table, plan)])?;
         }
         Some(table) => {
-            commit(operation, &mut [(&mut from_table, plan), (table, to_plan.collect())])?;
+            let to_plan = to_plan.collect();
+            commit(operation, &both, &mut [(&mut from_table, plan), (table, to_plan)])?;
         }
     }
     if operation == Operation::MovePages {

@@ -281,10 +281,12 @@ impl Mappings {
         if self.quarantined.is_empty() {
             return Ok(());
         }
-        match serials.find_map(|serial| self.quarantined(serial)) {
-            Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
-            None => Ok(()),
-        }
+        reject(serials.find_map(|serial| self.quarantined(serial)))
+    }
+
+    /// Fails if any mapping is quarantined.
+    pub fn check_none_quarantined(&self) -> Result<(), ErrorKind> {
+        reject(self.quarantined.values().next())
     }
 
     /// Returns the name of the mapping with this serial.
@@ -315,5 +317,12 @@ impl Mappings {
         if cfg!(debug_assertions) && self.len() <= 64 {
             debug_assert_eq!(self.check(), Ok(()));
         }
+    }
+}
+
+fn reject(quarantined: Option<&Arc<Quarantined>>) -> Result<(), ErrorKind> {
+    match quarantined {
+        Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
+        None => Ok(()),
     }
 }

@@ -262,7 +262,8 @@ pub(crate) fn locked_containing<'a>(
 }
 
 impl ReservationGuard<'_> {
-    /// Checks that the range equals the reservation's range, and that nothing is mapped in the reservation.
+    /// Checks that the range equals the reservation's range, and that nothing is mapped in the reservation. A mapping
+    /// that is quarantined cannot be unmapped, so its quarantine is the error.
     pub fn check_free(&self, range: AddressRange) -> Result<(), ErrorKind> {
         let ReservationRecord { base, size: expected, .. } = *self.reservation;
         let invalid = |problem| {
@@ -275,9 +276,11 @@ impl ReservationGuard<'_> {
             let problem = Problem::WrongSize(expected);
             return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
         }
-        match self.reservation.mappings().len() {
+        let mappings = self.reservation.mappings();
+        mappings.check_none_quarantined()?;
+        match mappings.len() {
             0 => Ok(()),
-            mappings => invalid(Problem::StillMapped(mappings)),
+            count => invalid(Problem::StillMapped(count)),
         }
     }
 }

@@ -199,7 +199,8 @@ impl Inner {
         self.vmm.run(Operation::AddressFree, |shared| shared.free(&self.reserved, range))
     }
 
-    /// Returns why the reservation cannot be freed; mappings are reported before clones.
+    /// Returns why the reservation cannot be freed; mappings are reported before clones, and quarantined mappings
+    /// before others.
     fn still_in_use(&self) -> Error {
         let address = self.reserved.range().address();
         let invalid = |problem| ErrorKind::invalid(Argument::Address, address, problem);
@@ -209,10 +210,12 @@ impl Inner {
             // Another reservation may have the addresses now.
             invalid(Problem::NotAReservation)
         } else {
-            match self.reserved.mappings().len() {
+            let mappings = self.reserved.mappings();
+            let in_use = match mappings.len() {
                 0 => invalid(Problem::InUse),
-                mappings => invalid(Problem::StillMapped(mappings)),
-            }
+                count => invalid(Problem::StillMapped(count)),
+            };
+            mappings.check_none_quarantined().err().unwrap_or(in_use)
         };
         Error::new(Operation::AddressFree, kind)
     }

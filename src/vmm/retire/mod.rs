@@ -316,7 +316,10 @@ impl RetireQueue {
         let reserved = self.run(signals, |signals| {
             let all = mappings.as_ref();
             let vmm = &self.core.vmm;
-            all.iter().try_for_each(|it| it.allocation.handle_of(vmm).map(drop))?;
+            if all.iter().any(|it| it.allocation.handle_of(vmm).is_err()) {
+                let problem = Problem::ForeignHandle;
+                return Err(ErrorKind::without_value(Argument::Mappings, problem));
+            }
             Ok((self.reserve(all.len())?, signals))
         });
         match reserved {

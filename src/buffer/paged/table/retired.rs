@@ -57,15 +57,15 @@ impl LockedTable<'_> {
         {
             counters.count(page.state, PageState::Retiring);
             page.state = PageState::Retiring;
-            // If the pool does not keep the memory, the queue releases it.
-            page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
+            // If the buffer does not keep the memory, the queue releases it.
+            page.memory = page.memory.take().filter(|_| self.core.keeps_memory());
             retired.insert(index, RetiredPage { serial, handle });
         }
         Ok(())
     }
 
-    /// Removes the pages that a retire queue has unmapped. If the pool keeps all memory, returns their memory to
-    /// the pool. Marks the pages that the queue has quarantined.
+    /// Removes the pages that a retire queue has unmapped. If the buffer keeps its memory, returns their memory
+    /// to the pool. Marks the pages that the queue has quarantined.
     ///
     /// The queue drops its `Mapping` value only after it has unmapped the page. Until then, the memory has
     /// another user, so the pool cannot take it.
@@ -90,6 +90,6 @@ impl LockedTable<'_> {
             freed.extend(pages.remove(&index).and_then(|page| page.memory));
             false
         });
-        core.store(freed);
+        self.store(freed);
     }
 }
