@@ -2,6 +2,10 @@
  * The functions that libhsavmm adds to HIP.
  *
  * Functions return HIP's error codes. HIP's own functions are in <hip/hip_runtime_api.h>.
+ *
+ * A runtime does not work in a child that is forked after the first call. In the child, every call that needs the
+ * runtime returns hipErrorNotInitialized, and so do the functions that configure the library. Fork before the first
+ * call, or start a new program.
  */
 #ifndef HSAVMM_H
 #define HSAVMM_H
@@ -24,11 +28,21 @@ hipError_t hsavmm_use_runtime(const char *path);
 
 /* Selects the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm
  * generation; hsa/sim/README.md lists all settings). Null or "" selects a configuration with two GPUs.
- * Returns hipErrorInvalidValue if the configuration is invalid. hsavmm_last_message() then returns the reason. */
+ * Returns hipErrorInvalidValue if the configuration is invalid. hsavmm_last_message() then returns the reason.
+ * Returns hipErrorNotSupported if the library was built without the simulation. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
-/* Sets the major release of HIP, 6 or 7, whose error codes the library returns. The two releases return different codes
- * for some errors. The default is the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
+/* Sets the major release of HIP, 6 or 7, that the library behaves like. The default is the value of HSA_VMM_PROFILE
+ * ("hip6", "hip7"), or 7. Release 6 differs from release 7:
+ *
+ * - hipMemAddressReserve with an invalid argument other than `flags` returns hipErrorOutOfMemory instead of
+ *   hipErrorInvalidValue.
+ * - hipMemAddressFree of a reservation with mappings returns hipErrorUnknown instead of hipErrorInvalidValue.
+ * - hipMemCreate for a device that does not exist returns hipErrorInvalidValue instead of hipErrorInvalidDevice.
+ * - hipMemCreate and hipMemGetAllocationGranularity accept only hipMemLocationTypeDevice and
+ *   hipMemAllocationTypePinned, and hipMemGetAccess accepts only hipMemLocationTypeDevice. Other locations and types
+ *   return hipErrorInvalidValue.
+ * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB. */
 hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
@@ -43,7 +57,7 @@ hipError_t hsavmm_use_page_tables(int enabled);
 typedef struct hsavmm_runtime_info {
   int is_simulation;
   int virtual_memory; /* whether the runtime and the driver support virtual memory management */
-  unsigned int extension_major; /* the version of AMD's extension of HSA */
+  unsigned int extension_major; /* the version of AMD's extension of HSA; not that of the library's file */
   unsigned int extension_minor;
   int profile; /* 6 or 7 */
   char name[236];
@@ -244,7 +258,9 @@ typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* `page` is the size of a page in bytes. 0 selects the recommended granularity. */
+/* `page` is the size of a page in bytes, and is rounded up to a multiple of the minimum granularity. 0 selects the
+ * recommended granularity. `capacity`, in bytes, is rounded up to whole pages. hsavmm_paged_place() returns the
+ * results. */
 hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);

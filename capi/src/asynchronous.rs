@@ -3,7 +3,7 @@
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::streams::stream;
-use crate::transfer::{copy, fill};
+use crate::transfer::{copy, fill, prepare};
 use crate::types::{hipError_t, hipStream_t, memcpy_kind};
 use core::ffi::{c_int, c_void};
 
@@ -110,15 +110,21 @@ unsafe fn copy_rows(
             ));
         }
     }
-    if width == destination_pitch && width == source_pitch {
-        // SAFETY: the rows are contiguous, and the caller guarantees that all of them are valid.
+    if width == 0 || (width == destination_pitch && width == source_pitch) {
+        // SAFETY: the rows are contiguous or empty, and the caller guarantees that all of them are valid.
         return unsafe { copy(destination, source, width * height, kind) };
     }
-    for row in 0..height {
-        let destination_row = destination.wrapping_byte_add(row * destination_pitch);
-        let source_row = source.wrapping_byte_add(row * source_pitch);
+    let rows = (0..height).map(|row| {
+        let destination = destination.wrapping_byte_add(row * destination_pitch);
+        (destination, source.wrapping_byte_add(row * source_pitch))
+    });
+    // Checks all rows first, so that an invalid row changes no memory.
+    for (destination, source) in rows.clone() {
+        prepare(destination, source, width, kind)?;
+    }
+    for (destination, source) in rows {
         // SAFETY: the caller guarantees that each row is valid.
-        unsafe { copy(destination_row, source_row, width, kind) }?;
+        unsafe { copy(destination, source, width, kind) }?;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemAccessDesc, hipMemGenericAllocationHandle_t};
 use crate::virtual_memory::{access_list, handle};
 use core::ffi::c_void;
-use hsa_vmm::Address;
 use hsa_vmm::vmm::NewMapping;
+use hsa_vmm::{Address, Error};
 
 /// `hsavmm_mapping`.
 #[repr(C)]
@@ -36,6 +36,12 @@ pub struct Range {
     size: usize,
 }
 
+/// Converts the error of a batch. `argument` is the name of the list in C.
+fn failure(error: Error, argument: &str) -> Failure {
+    let Failure { code, message } = Failure::from(error);
+    Failure { code, message: message.replacen(": list ", &format!(": {argument} "), 1) }
+}
+
 /// Reads an array of ranges.
 ///
 /// # Safety
@@ -51,7 +57,7 @@ unsafe fn to_ranges(ranges: *const Range, count: usize) -> Result<Vec<(Address, 
 /// # Safety
 /// `desc` is null or points to `desc_count` readable descriptors.
 unsafe fn map_many(
-    mappings: &[NewMapping],
+    (mappings, argument): (&[NewMapping], &str),
     desc: *const hipMemAccessDesc,
     desc_count: usize,
 ) -> Result<(), Failure> {
@@ -62,7 +68,7 @@ unsafe fn map_many(
         // SAFETY: the caller guarantees `desc_count` descriptors.
         count => unsafe { access_list(&process, desc, count) }?,
     };
-    Ok(vmm.map_many(mappings, &access)?)
+    vmm.map_many(mappings, &access).map_err(|error| failure(error, argument))
 }
 
 #[unsafe(no_mangle)]
@@ -83,7 +89,7 @@ unsafe extern "C" fn hsavmm_map_many(
         };
         let mappings: Vec<_> = mappings.into_iter().map(convert).collect();
         // SAFETY: the C caller passes null or `desc_count` readable elements (lib.rs).
-        unsafe { map_many(&mappings, desc, desc_count) }
+        unsafe { map_many((&mappings, "mappings"), desc, desc_count) }
     })
 }
 
@@ -105,7 +111,7 @@ unsafe extern "C" fn hsavmm_map_parts(
         };
         let mappings: Vec<_> = parts.into_iter().map(convert).collect();
         // SAFETY: the C caller passes null or `desc_count` readable elements (lib.rs).
-        unsafe { map_many(&mappings, desc, desc_count) }
+        unsafe { map_many((&mappings, "parts"), desc, desc_count) }
     })
 }
 
@@ -122,7 +128,7 @@ unsafe extern "C" fn hsavmm_set_access_many(
         // SAFETY: the C caller passes null or `count` and `desc_count` readable elements (lib.rs).
         let (ranges, access) =
             unsafe { (to_ranges(ranges, count)?, access_list(&process, desc, desc_count)?) };
-        Ok(vmm.set_access_many(&ranges, &access)?)
+        vmm.set_access_many(&ranges, &access).map_err(|error| failure(error, "ranges"))
     })
 }
 
@@ -131,6 +137,6 @@ unsafe extern "C" fn hsavmm_unmap_many(ranges: *const Range, count: usize) -> hi
     run("hsavmm_unmap_many", || {
         // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let ranges = unsafe { to_ranges(ranges, count) }?;
-        Ok(process()?.vmm()?.unmap_many(&ranges)?)
+        process()?.vmm()?.unmap_many(&ranges).map_err(|error| failure(error, "ranges"))
     })
 }

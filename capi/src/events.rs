@@ -58,10 +58,16 @@ extern "C" fn hipEventCreateWithFlags(result: *mut hipEvent_t, flags: c_uint) ->
     run("hipEventCreateWithFlags", || create(result, flags))
 }
 
+/// As in HIP, only this function returns `hipErrorContextIsDestroyed` for a destroyed event.
 #[unsafe(no_mangle)]
 extern "C" fn hipEventDestroy(raw: hipEvent_t) -> hipError_t {
     run("hipEventDestroy", || {
-        event(raw)?;
+        event(raw).map_err(|failure| match failure.code {
+            errors::INVALID_HANDLE if !raw.is_null() => {
+                Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure }
+            }
+            _ => failure,
+        })?;
         process()?.objects.remove(raw).map(drop)
     })
 }

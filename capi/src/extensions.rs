@@ -39,12 +39,20 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
             // SAFETY: the C caller passes null or a valid pointer (lib.rs).
             false => unsafe { read_text("configuration", configuration) }?,
         };
-        #[cfg(feature = "simulation")]
-        if let Err(error) = configuration.parse::<hsa_vmm::simulation::Config>() {
-            return Err(Failure::invalid_argument("configuration", error));
-        }
+        check_configuration(configuration)?;
         configure(|settings| settings.runtime = Backend::Simulation(configuration.to_owned()))
     })
+}
+
+#[cfg(feature = "simulation")]
+fn check_configuration(configuration: &str) -> Result<(), Failure> {
+    let parsed = configuration.parse::<hsa_vmm::simulation::Config>();
+    parsed.map(drop).map_err(|error| Failure::invalid_argument("configuration", error))
+}
+
+#[cfg(not(feature = "simulation"))]
+fn check_configuration(_: &str) -> Result<(), Failure> {
+    Err(Failure::new(errors::NOT_SUPPORTED, crate::process::WITHOUT_SIMULATION))
 }
 
 #[unsafe(no_mangle)]
@@ -213,4 +221,15 @@ extern "C" fn hsavmm_check() -> hipError_t {
         let check = process()?.vmm()?.check();
         check.map_err(|defect| Failure::new(errors::UNKNOWN, defect))
     })
+}
+
+#[cfg(all(test, not(feature = "simulation")))]
+mod tests {
+    use super::check_configuration;
+    use crate::errors;
+
+    #[test]
+    fn missing_simulation_is_not_supported() {
+        assert_eq!(check_configuration("gpus=3").unwrap_err().code, errors::NOT_SUPPORTED);
+    }
 }

@@ -26,6 +26,7 @@ mod buffers;
 mod by_name;
 mod contexts;
 mod devices;
+mod endpoint;
 mod errors;
 mod events;
 mod extensions;

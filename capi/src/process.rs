@@ -211,9 +211,11 @@ fn simulated(configuration: &str) -> Result<Runtime, Failure> {
 }
 
 #[cfg(not(feature = "simulation"))]
+pub const WITHOUT_SIMULATION: &str = "libhsavmm was built without the feature `simulation`";
+
+#[cfg(not(feature = "simulation"))]
 fn simulated(_: &str) -> Result<Runtime, Failure> {
-    let reason = "libhsavmm was built without the feature `simulation`";
-    Err(Failure::new(errors::NOT_INITIALIZED, reason))
+    Err(Failure::new(errors::NOT_INITIALIZED, WITHOUT_SIMULATION))
 }
 
 fn profile_from_environment() -> Result<HipProfile, Failure> {

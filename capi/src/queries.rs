@@ -2,6 +2,7 @@
 
 use crate::errors;
 use crate::memory::{Allocation, Kind};
+use crate::objects::AreaPosition;
 use crate::pointers::{address, not_null, read, write_out};
 use crate::process::{Process, process};
 use crate::registered::RegisteredMemory;
@@ -12,6 +13,7 @@ use crate::types::{
 };
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::Address;
+use hsa_vmm::agent::AgentKind;
 use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
 use std::sync::Arc;
@@ -23,6 +25,18 @@ enum MemoryAtAddress {
     Registered(RegisteredMemory),
     /// A mapping: start, size, device.
     Mapped(Address, usize, c_int),
+    Area(AreaRange),
+}
+
+/// Memory of an area that is not mapped memory of a device.
+struct AreaRange {
+    /// The start by which the caller knows the memory: an address of the host or of the device.
+    start: Address,
+    size: usize,
+    host_start: Address,
+    device_start: Address,
+    device: c_int,
+    is_on_host: bool,
 }
 
 impl Process {
@@ -36,6 +50,10 @@ impl Process {
         if let Some(found) = self.registered.at(at) {
             return Some(MemoryAtAddress::Registered(found));
         }
+        self.find_mapping(at).or_else(|| self.find_in_area(at).map(MemoryAtAddress::Area))
+    }
+
+    fn find_mapping(&self, at: Address) -> Option<MemoryAtAddress> {
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;
         let device = match vmm.location_at(at) {
@@ -43,6 +61,22 @@ impl Process {
             _ => -1,
         };
         Some(MemoryAtAddress::Mapped(start, size, device))
+    }
+
+    fn find_in_area(&self, at: Address) -> Option<AreaRange> {
+        let AreaPosition { area, start, offset, size, .. } = self.objects.area_at(at)?;
+        let mapped = area.mapped();
+        // Another thread may have unmapped the memory.
+        let memory = mapped.memory.get(&start).filter(|_| offset < size)?;
+        let owner = self.runtime.agent(memory.owner());
+        Some(AreaRange {
+            start: Address::new(at.get() - offset),
+            size,
+            host_start: memory.address(),
+            device_start: memory.device_address(),
+            device: self.devices.number(memory.device()),
+            is_on_host: owner.is_some_and(|agent| agent.kind() == AgentKind::Cpu),
+        })
     }
 }
 
@@ -54,6 +88,7 @@ impl MemoryAtAddress {
             Self::Opened(_, opened) => (opened.address(), opened.size()),
             Self::Registered(found) => (found.start, found.size),
             Self::Mapped(start, size, _) => (*start, *size),
+            Self::Area(found) => (found.start, found.size),
         }
     }
 
@@ -72,6 +107,16 @@ impl MemoryAtAddress {
         };
         match self {
             Self::Mapped(_, _, device) | Self::Opened(device, _) => on_device(*device),
+            Self::Area(found) if found.is_on_host => {
+                let offset = pointer as usize - found.start.get();
+                let pointer_at = |start: Address| start.as_ptr().wrapping_byte_add(offset);
+                hipPointerAttribute_t {
+                    device_pointer: pointer_at(found.device_start),
+                    host_pointer: pointer_at(found.host_start),
+                    ..on_host(MEMORY_HOST, found.device)
+                }
+            }
+            Self::Area(found) => on_device(found.device),
             Self::Registered(found) => hipPointerAttribute_t {
                 device_pointer: found.device_pointer,
                 allocation_flags: found.flags,

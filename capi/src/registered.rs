@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::Rejected;
-use hsa_vmm::{Address, Area};
+use hsa_vmm::{Address, Area, Error};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -101,7 +101,8 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         let host =
             NonNull::new(ptr.cast()).ok_or_else(|| Failure::invalid_argument("ptr", "is null"))?;
         // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.
-        let memory = area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(host) })?;
+        let options = unsafe { MmapOptions::new().with_host_pointer(host) };
+        let memory = area.mmap(size, options).map_err(register_failure)?;
         let device_address = memory.device_address();
         let area = Arc::new(OpenArea::new(area));
         area.mapped_mut().memory.insert(memory.address().get(), memory);
@@ -111,11 +112,25 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
     })
 }
 
+/// Converts the error of registering memory. As in HIP, a range that the runtime cannot lock is an invalid argument.
+fn register_failure(error: Error) -> Failure {
+    let failure = Failure::from(error);
+    if failure.code != errors::UNKNOWN {
+        return failure;
+    }
+    let message = format!(
+        "{}; the whole range must be mapped memory of the program, and not of hipMalloc or hipHostMalloc",
+        failure.message
+    );
+    Failure::new(errors::INVALID_VALUE, message)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
     run("hipHostUnregister", || {
         let process = process()?;
         process.devices.require()?;
+        not_null("ptr", ptr)?;
         let at = address(ptr).get();
         let mut map = lock(&process.registered.0);
         let not_registered = || {

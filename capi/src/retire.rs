@@ -7,6 +7,7 @@ use crate::process::process;
 use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use hsa_vmm::error::Problem;
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::vmm::{RetireQueue, RetireReport, SignalCondition};
 use std::sync::Arc;
@@ -134,6 +135,9 @@ unsafe extern "C" fn hsavmm_retire_create(
                 "flags",
                 format_args!("({flags:#x}) are invalid"),
             ));
+        }
+        if capacity == 0 {
+            return Err(Failure::invalid_argument("capacity", Problem::Zero));
         }
         if capacity > MAX_CAPACITY {
             return Err(Failure::invalid_argument(

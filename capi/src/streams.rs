@@ -24,14 +24,26 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream. A default stream belongs to the current device.
+/// Finds a stream. A default stream belongs to the current device. As in HIP, the error of a destroyed stream is
+/// `hipErrorContextIsDestroyed`.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
     match is_default_stream(stream) {
         true => Ok(Arc::new(Stream { device: current_device(), flags: 0 })),
-        false => process.objects.stream(stream),
+        false => process
+            .objects
+            .stream(stream)
+            .map_err(|failure| Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure }),
     }
+}
+
+/// Finds a stream. In HIP, the functions that return properties of a stream have another error for a destroyed stream.
+fn stream_with_properties(raw: hipStream_t) -> Result<Arc<Stream>, Failure> {
+    stream(raw).map_err(|failure| match failure.code {
+        errors::CONTEXT_IS_DESTROYED => Failure { code: errors::INVALID_HANDLE, ..failure },
+        _ => failure,
+    })
 }
 
 fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
@@ -92,14 +104,14 @@ extern "C" fn hipStreamQuery(raw: hipStream_t) -> hipError_t {
 unsafe extern "C" fn hipStreamGetFlags(raw: hipStream_t, flags: *mut c_uint) -> hipError_t {
     run("hipStreamGetFlags", || {
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("flags", flags, stream(raw)?.flags) }
+        unsafe { write_out("flags", flags, stream_with_properties(raw)?.flags) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetPriority(raw: hipStream_t, priority: *mut c_int) -> hipError_t {
     run("hipStreamGetPriority", || {
-        stream(raw)?;
+        stream_with_properties(raw)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("priority", priority, 0) }
     })

@@ -178,7 +178,7 @@ pub enum Problem {
         end: usize,
     },
     /// Flags with undefined bits. Contains all defined bits.
-    #[error("has undefined bits; the defined ones are {0:#x}")]
+    #[error("{}", undefined_flags(*.0))]
     UndefinedFlags(u64),
     /// Not a multiple of the granule.
     #[error(
@@ -408,5 +408,12 @@ impl Problem {
             }
             _ => self.to_string(),
         }
+    }
+}
+
+fn undefined_flags(defined: u64) -> String {
+    match defined {
+        0 => "must be 0".to_owned(),
+        _ => format!("has undefined bits; the defined ones are {defined:#x}"),
     }
 }

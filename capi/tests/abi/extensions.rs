@@ -75,6 +75,26 @@ fn area_memory_is_copied_and_filled_on_amds_runtime() {
 }
 
 #[test]
+fn failed_copies_change_nothing() {
+    let program = Program::compile("tests/c/failed_copies.c", Language::C99, &[]);
+    for generation in ["a", "b"] {
+        let output = program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
+        assert_eq!(expect_success(&output, generation), "all checks passed\n");
+    }
+}
+
+#[test]
+fn failed_copies_change_nothing_on_amds_runtime() {
+    let name = "extensions::failed_copies_change_nothing_on_amds_runtime";
+    let fetch_releases = test::fetch_selected_releases(name);
+    let program = Program::compile("tests/c/failed_copies.c", Language::C99, &[]);
+    for fetched in fetch_releases {
+        let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
+        assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
+    }
+}
+
+#[test]
 fn mappings_are_retired() {
     for language in Language::ALL {
         let program = Program::compile("tests/c/retire.c", language, &["-ldl"]);

@@ -23,13 +23,21 @@ fn program_name(name: String) -> String {
     if name == "hipGetDevicePropertiesR0600" { "hipGetDeviceProperties".to_owned() } else { name }
 }
 
+/// Returns the functions of the list that follows a text of the page.
+fn list(page: &str, heading: &str) -> BTreeSet<String> {
+    let (_, rest) = page.split_once(heading).expect("the list");
+    let (list, _) = rest.split_once("\n\n").unwrap();
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+const SUPPORTED: &str = "none of these programs uses them in these files:";
+const UNSUPPORTED: &str = "which return `hipErrorNotSupported`:";
+
 #[test]
 fn page_lists_every_function() {
     let page = page();
     let table = table(&page, "| function | used by | here |");
-    let (_, rest) = page.split_once("none of these programs uses them in these files:").unwrap();
-    let (rest, _) = rest.split_once("\n\n").unwrap();
-    let rest = rest.split('`').skip(1).step_by(2).map(str::to_owned);
+    let rest = list(&page, SUPPORTED).into_iter().chain(list(&page, UNSUPPORTED));
     let listed: BTreeSet<String> = table.into_keys().chain(rest).collect();
     let exported = functions().into_iter().filter(|name| name.starts_with("hip"));
     let mut expected: BTreeSet<String> = exported.map(program_name).collect();
@@ -53,14 +61,19 @@ fn page_lists_types_and_values_of_the_headers() {
 /// their arguments.
 #[test]
 fn unsupported_functions_return_not_supported() {
-    let table = table(&page(), "| function | used by | here |");
+    let page = page();
+    let table = table(&page, "| function | used by | here |");
+    let supported = list(&page, SUPPORTED);
+    let also_unsupported = list(&page, UNSUPPORTED);
     let rows = table.iter().filter(|(_, status)| *status == "`hipErrorNotSupported`");
     let mut unsupported: BTreeSet<&str> = rows.map(|(name, _)| name.as_str()).collect();
     assert!(unsupported.len() > 10, "{unsupported:?}");
+    unsupported.extend(also_unsupported.iter().map(String::as_str));
     let source = std::fs::read_to_string(package().join("src/unsupported.rs")).unwrap();
     let words = source.split(|letter: char| !letter.is_ascii_alphanumeric());
     for name in words.filter(|word| word.starts_with("hip") && functions().contains(*word)) {
         assert!(table.get(name).is_none_or(|status| status.contains("NotSupported")), "{name}");
+        assert!(!supported.contains(name), "{name}");
         unsupported.insert(name);
     }
     let mut source = String::from(

@@ -2,6 +2,7 @@
 
 use crate::program::{expect_success, library_folder, package};
 use hsa_rocr::test;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -158,12 +159,46 @@ fn install_rejects_drop_in_folders_that_hide_hip() {
     let output = installer().arg("--drop-in").arg(&hip).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(!destination.exists());
+    // DESTDIR followed by the prefix is the same folder.
+    let root = folder.path().file_name().unwrap();
+    let output = installer()
+        .args(["--drop-in".as_ref(), Path::new("/").join(root).join("rocm").as_os_str()])
+        .env("DESTDIR", folder.path().parent().unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
     let text = std::fs::read_to_string(hip.join("include/hip/hip_runtime_api.h")).unwrap();
     assert_eq!(text, "/* AMD's */\n");
     // The usual installation has no <hip/…> where compilers search for it.
     let prefix = folder.path().join("prefix");
     install(&prefix);
     assert!(!prefix.join("include/hip").exists() && prefix.join("include/hsavmm/hip").exists());
+}
+
+/// Asserts that everybody can read all files of a folder.
+fn assert_readable(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = path.metadata().unwrap();
+        let needed = if metadata.is_dir() { 0o555 } else { 0o444 };
+        assert_eq!(metadata.permissions().mode() & needed, needed, "{path:?}");
+        if metadata.is_dir() {
+            assert_readable(&path);
+        }
+    }
+}
+
+#[test]
+fn installed_files_are_readable_despite_umask() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, dropin) in [("prefix", ""), ("hip", "--drop-in ")] {
+        let mut shell = Command::new("sh");
+        let script = format!("umask 077; exec \"$1\" --built \"$2\" {dropin}\"$3\"");
+        shell.args(["-c", &script, "sh"]).arg(package().join("install"));
+        shell.arg(library_folder()).arg(folder.path().join(name));
+        expect_success(&shell.output().unwrap(), name);
+    }
+    assert_readable(folder.path());
 }
 
 /// Returns whether `install` ends with one line on standard error and status 2. A deadline of 10 seconds ends a

@@ -54,12 +54,17 @@ fn messages_name_functions_of_c() {
         ("not requested", "(hipMemAllocationProp::requestedHandleType)"),
         ("not reserved", "(hipMemAddressReserve)"),
         ("offset", "(hsavmm_use_page_tables or HSA_VMM_PAGE_TABLES=on)"),
+        ("flags", "flags 0x1 must be 0"),
+        ("no access", "`destination` cannot be written at 0x"),
+        ("no access", "neither a GPU nor the host has read and write access"),
         ("no access", "(hipMemSetAccess)"),
+        ("capacity", "`capacity` is zero"),
+        ("queue is full", "(hsavmm_retire_poll, hsavmm_retire_drain)"),
         ("released", "(hipMemRetainAllocationHandle)"),
         ("export freed", "is not memory that hipMalloc allocated"),
     ]);
     for (label, message) in messages() {
-        for name in ["::with_", "Vmm::", "PoolMemory"] {
+        for name in ["::with_", "Vmm::", "PoolMemory", "RetireQueue"] {
             assert!(!message.contains(name), "{label}: {message}");
         }
     }

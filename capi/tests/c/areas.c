@@ -37,6 +37,22 @@ static void copy_and_fill(char *memory, int is_shared_with_host) {
   EXPECT(error == (is_shared_with_host ? hipSuccess : hipErrorInvalidValue));
 }
 
+static void expect_attributes(char *memory, int is_on_host) {
+  hipPointerAttribute_t attributes;
+  void *start = NULL;
+  size_t range = 0;
+  OK(hipPointerGetAttributes(&attributes, memory + 5));
+  EXPECT(attributes.type == hipMemoryTypeHost || attributes.type == hipMemoryTypeDevice);
+  EXPECT(attributes.device == 0 && attributes.devicePointer == memory + 5);
+  if (is_on_host) {
+    EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == memory + 5);
+  }
+  OK(hipMemGetAddressRange(&start, &range, memory + 5));
+  EXPECT(start == memory && (is_on_host ? range == SIZE : range >= SIZE));
+  OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, memory + 5));
+  EXPECT(start == memory);
+}
+
 static void test_new_memory(void) {
   for (unsigned int flags = 0; flags < 16; ++flags) {
     hsavmm_area_t area;
@@ -46,6 +62,7 @@ static void test_new_memory(void) {
     OK(hsavmm_area_create(&area, 0, flags));
     OK(hsavmm_area_mmap(area, &memory, SIZE, NULL));
     copy_and_fill((char *)memory, has_host_access);
+    expect_attributes((char *)memory, has_host_access == HSAVMM_AREA_HOST);
     EXPECT(hipMemset(memory, 0, SIZE + 1) == hipErrorInvalidValue);
     EXPECT(hipMemset((char *)memory + SIZE, 0, (size_t)1 << 40) == hipErrorInvalidValue);
     OK(hsavmm_area_munmap(area, memory));
@@ -62,6 +79,20 @@ static void test_existing_memory(void) {
   OK(hsavmm_area_create(&area, 0, HSAVMM_AREA_MAPPED));
   OK(hsavmm_area_mmap(area, &memory, SIZE, host));
   OK(hsavmm_area_device_pointer(area, &on_device, memory));
+  hipPointerAttribute_t attributes;
+  char *addresses[2] = {(char *)memory, (char *)on_device};
+  for (int index = 0; index < 2; ++index) {
+    void *start;
+    size_t size;
+    OK(hipPointerGetAttributes(&attributes, addresses[index] + 5));
+    EXPECT(attributes.type == hipMemoryTypeHost && attributes.device == 0);
+    EXPECT(attributes.hostPointer == host + 5);
+    EXPECT(attributes.devicePointer == (char *)on_device + 5);
+    OK(hipMemGetAddressRange(&start, &size, addresses[index] + 5));
+    EXPECT(start == addresses[index] && size == SIZE);
+  }
+  OK(hipPointerGetAttributes(&attributes, host + SIZE));
+  EXPECT(attributes.type == hipMemoryTypeUnregistered);
   host[SIZE - 1] = 7;
   OK(hipMemcpy(result, on_device, SIZE, hipMemcpyDefault));
   EXPECT(result[SIZE - 1] == 7);

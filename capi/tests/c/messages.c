@@ -62,6 +62,7 @@ static void print_virtual_memory_messages(void) {
   prop.type = hipMemAllocationTypePinned;
   prop.location.type = hipMemLocationTypeDevice;
   FAILS("granule", hipMemCreate(&handle, 100, &prop, 0), hipErrorInvalidValue);
+  FAILS("flags", hipMemCreate(&handle, SIZE, &prop, 1), hipErrorInvalidValue);
   OK(hipMemCreate(&handle, 2 * SIZE, &prop, 0));
   FAILS("not requested",
         hipMemExportToShareableHandle(&descriptor, handle, hipMemHandleTypePosixFileDescriptor, 0),
@@ -78,9 +79,35 @@ static void print_virtual_memory_messages(void) {
   FAILS("released", hipMemRelease(handle), hipErrorInvalidValue);
 }
 
+static void print_messages_of_retire_queues(void) {
+  hipMemAllocationProp prop;
+  hsavmm_retire_queue_t queue;
+  hsavmm_retire_report report;
+  hipMemGenericAllocationHandle_t handle;
+  void *ptr;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  FAILS("capacity", hsavmm_retire_create(&queue, 0, 0, 0), hipErrorInvalidValue);
+  OK(hsavmm_retire_create(&queue, 1, 0, HSAVMM_RETIRE_NO_THREAD));
+  OK(hipMemAddressReserve(&ptr, 2 * SIZE, 0, NULL, 0));
+  OK(hipMemCreate(&handle, SIZE, &prop, 0));
+  OK(hipMemMap(ptr, SIZE, 0, handle, 0));
+  OK(hipMemMap((char *)ptr + SIZE, SIZE, 0, handle, 0));
+  OK(hsavmm_retire_submit(queue, ptr, SIZE, NULL, 0));
+  FAILS("queue is full", hsavmm_retire_submit(queue, (char *)ptr + SIZE, SIZE, NULL, 0),
+        hipErrorOutOfMemory);
+  OK(hsavmm_retire_poll(queue, &report));
+  OK(hsavmm_retire_destroy(queue));
+  OK(hipMemUnmap((char *)ptr + SIZE, SIZE));
+  OK(hipMemAddressFree(ptr, 2 * SIZE));
+  OK(hipMemRelease(handle));
+}
+
 int main(void) {
   print_ipc_messages();
   print_messages_about_freed_memory();
   print_virtual_memory_messages();
+  print_messages_of_retire_queues();
   return 0;
 }

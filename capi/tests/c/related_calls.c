@@ -116,12 +116,19 @@ static void test_streams_and_events(void) {
   EXPECT(hipEventCreateWithFlags(&start, hipEventInterprocess) == hipErrorNotSupported);
   OK(hipEventDestroy(stop));
   EXPECT(hipEventQuery(stop) == hipErrorInvalidHandle);
+  EXPECT(hipEventDestroy(stop) == hipErrorContextIsDestroyed);
+  EXPECT(hipEventDestroy(NULL) == hipErrorInvalidHandle);
   OK(hipStreamDestroy(stream));
-  EXPECT(hipStreamDestroy(stream) == hipErrorInvalidHandle);
-  EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorInvalidHandle);
+  EXPECT(hipStreamDestroy(stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamQuery(stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamSynchronize(stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamGetDevice(stream, &device) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamGetFlags(stream, &flags) == hipErrorInvalidHandle);
+  EXPECT(hipStreamGetPriority(stream, &least) == hipErrorInvalidHandle);
+  EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorContextIsDestroyed);
   EXPECT(hipStreamDestroy(NULL) == hipErrorInvalidHandle);
   /* A stream is not an event. */
-  EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorInvalidHandle);
+  EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorContextIsDestroyed);
   OK(hipStreamDestroy(other));
 }
 
@@ -193,13 +200,17 @@ static void test_registered_memory(void) {
   EXPECT(hipHostRegister(own, SIZE, hipHostRegisterIoMemory) == hipErrorNotSupported);
   EXPECT(hipHostRegister(NULL, SIZE, 0) == hipErrorInvalidValue);
   EXPECT(hipHostRegister(own, 0, 0) == hipErrorInvalidValue);
+  EXPECT(hipHostRegister(own, (size_t)1 << 46, 0) == hipErrorInvalidValue);
+  EXPECT(hipHostUnregister(NULL) == hipErrorInvalidValue);
   free(own);
   OK(hipHostAlloc(&host, SIZE, hipHostAllocMapped));
   OK(hipHostGetDevicePointer(&device, host, 0));
   EXPECT(device == host);
   OK(hipHostGetFlags(&flags, host));
   EXPECT(flags == hipHostAllocMapped);
+  EXPECT(hipHostRegister(host, SIZE, 0) == hipErrorInvalidValue);
   OK(hipFreeHost(host));
+  EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
   OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
   OK(hipPointerGetAttribute(&ordinal, HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
@@ -228,7 +239,7 @@ static void test_reset(void) {
   OK(hipStreamCreate(&stream));
   OK(hipMalloc(&memory, SIZE));
   OK(hipDeviceReset());
-  EXPECT(hipStreamQuery(stream) == hipErrorInvalidHandle);
+  EXPECT(hipStreamQuery(stream) == hipErrorContextIsDestroyed);
   EXPECT(hipFree(memory) == hipErrorInvalidValue);
   OK(hipMalloc(&memory, SIZE));
   OK(hipFree(memory));

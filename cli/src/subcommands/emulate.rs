@@ -29,7 +29,9 @@ program runs without the emulated driver.
 
 The emulated driver is a preloaded library. A program that was built with the
 option -fsanitize=address needs
-ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0.
+ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0. A program that sets
+LD_PRELOAD must append to its value:
+  hsa-vmm emulate -- sh -c 'LD_PRELOAD=$LD_PRELOAD:./x.so ./program'
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";

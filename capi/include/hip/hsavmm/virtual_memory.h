@@ -140,6 +140,18 @@ hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void 
                                 unsigned long long flags);
 /* Frees a whole reservation, which must contain no mapping. */
 hipError_t hipMemAddressFree(void *ptr, size_t size);
+/* Creates physical memory. `size` is a multiple of the minimum granularity, and `flags` must be 0. `prop->type` is
+ * hipMemAllocationTypePinned, or hipMemAllocationTypeUncached if the runtime supports it (hipErrorNotSupported
+ * otherwise). `prop->location.type` selects the memory:
+ *
+ * - hipMemLocationTypeDevice: the device `id`
+ * - hipMemLocationTypeHost: the host; `id` is ignored
+ * - hipMemLocationTypeHostNuma: the NUMA node `id` of the host, which only ROCm 10 can choose (hipErrorNotSupported
+ *   otherwise)
+ * - hipMemLocationTypeHostNumaCurrent: the same as hipMemLocationTypeHost
+ *
+ * `prop->requestedHandleType` is hipMemHandleTypeNone, hipMemHandleTypePosixFileDescriptor or
+ * hipMemHandleTypeFabric. */
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
 /* Releases one reference. The memory is freed when it has no reference and no mapping. */
@@ -158,9 +170,15 @@ hipError_t hipMemUnmap(void *ptr, size_t size);
  * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
  * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
+/* Returns the access of a device or of the host to the mapping at `ptr`, as hipMemSetAccess has set it. */
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
+/* Returns the granularity of memory with these properties. Sizes must be multiples of the minimum granularity.
+ * Multiples of the recommended granularity give the best performance. */
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
+/* Returns the properties that hipMemCreate received. Differences: the type of a location
+ * hipMemLocationTypeHostNumaCurrent is hipMemLocationTypeHost. The type is hipMemLocationTypeInvalid for imported
+ * memory whose owner is unknown. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a

@@ -1,0 +1,127 @@
+/* Checks that copies and fills that fail change no memory. */
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail(int line, const char *what) {
+  fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
+  exit(1);
+}
+#define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define OK(call) EXPECT((call) == hipSuccess)
+
+static const hipMemLocation gpu = {hipMemLocationTypeDevice, 0};
+static char *host;
+static void *device;
+
+static void expect_unchanged(void *start, size_t size, int line) {
+  char *bytes = (char *)malloc(size);
+  OK(hipMemcpyDtoH(bytes, start, size));
+  for (size_t index = 0; index < size; index++)
+    if (bytes[index] != 1) fail(line, "the memory has changed");
+  free(bytes);
+}
+
+/* Expects that transfers fail and change nothing if they begin at `start`, where only the first `valid` bytes may be
+ * written, and are twice as long. */
+static void expect_failures(void *start, size_t valid, int line) {
+  const size_t size = 2 * valid;
+#define FAILS(call) \
+  (EXPECT((call) == hipErrorInvalidValue), expect_unchanged(start, valid, line))
+  OK(hipMemset(start, 1, valid));
+  FAILS(hipMemset(start, 'X', size));
+  FAILS(hipMemsetD32(start, 0x58585858, size / 4));
+  FAILS(hipMemcpyHtoD(start, host, size));
+  FAILS(hipMemcpyDtoD(start, device, size));
+  FAILS(hipMemcpyAsync(start, host, size, hipMemcpyHostToDevice, NULL));
+  FAILS(hipMemcpy2D(start, valid, host, valid, valid - 64, 2, hipMemcpyHostToDevice));
+  /* As a source, the range must not change the destination. */
+  OK(hipMemset(device, 1, size));
+  EXPECT(hipMemcpyDtoD(device, start, size) == hipErrorInvalidValue);
+  expect_unchanged(device, size, line);
+  OK(hipMemset(device, 'X', size));
+}
+#define EXPECT_FAILURES(start, valid) expect_failures(start, valid, __LINE__)
+
+static void test_mappings(size_t granule) {
+  char *start;
+  void *ptr;
+  hipMemAllocationProp prop;
+  hipMemGenericAllocationHandle_t handle;
+  hipMemAccessDesc desc;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = desc.location = gpu;
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemAddressReserve(&ptr, 4 * granule, 0, NULL, 0));
+  start = (char *)ptr;
+  OK(hipMemCreate(&handle, granule, &prop, 0));
+  OK(hipMemMap(start, granule, 0, handle, 0));
+  OK(hipMemSetAccess(start, granule, &desc, 1));
+  EXPECT_FAILURES(start, granule);
+  EXPECT(strstr(hsavmm_last_message(), "`source` is not mapped at 0x") != NULL);
+  /* The second mapping grants no access. */
+  OK(hipMemMap(start + granule, granule, 0, handle, 0));
+  EXPECT_FAILURES(start, granule);
+  EXPECT(strstr(hsavmm_last_message(), "neither a GPU nor the host has read access") != NULL);
+  /* The third mapping can be used, but the range reaches the second one first. */
+  OK(hipMemUnmap(start + granule, granule));
+  OK(hipMemMap(start + 2 * granule, granule, 0, handle, 0));
+  OK(hipMemSetAccess(start + 2 * granule, granule, &desc, 1));
+  EXPECT_FAILURES(start, granule);
+  EXPECT_FAILURES(start + 2 * granule, granule);
+  OK(hipMemUnmap(start, granule));
+  OK(hipMemUnmap(start + 2 * granule, granule));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(start, 4 * granule));
+}
+
+static void test_buffers(size_t granule) {
+  hsavmm_growable_t growable;
+  hsavmm_paged_t paged;
+  void *ptr;
+  OK(hsavmm_growable_reserve(&growable, 0, 4 * granule));
+  OK(hsavmm_growable_grant(growable, &gpu, 1, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_growable_resize(growable, granule));
+  OK(hsavmm_growable_place(growable, &ptr, NULL));
+  EXPECT_FAILURES(ptr, granule);
+  OK(hsavmm_growable_destroy(growable));
+  OK(hsavmm_paged_reserve(&paged, 0, 4 * granule, granule, 0));
+  OK(hsavmm_paged_grant(paged, &gpu, 1, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_map(paged, 0, 1));
+  OK(hsavmm_paged_map(paged, 2, 1));
+  OK(hsavmm_paged_place(paged, &ptr, NULL, NULL));
+  EXPECT_FAILURES(ptr, granule);
+  OK(hsavmm_paged_destroy(paged));
+}
+
+/* The first row is in the allocation, the second is not. */
+static void test_rows(void) {
+  void *ptr;
+  OK(hipMalloc(&ptr, 4096));
+  OK(hipMemset(ptr, 1, 4096));
+  char *row = (char *)ptr + 4000;
+  EXPECT(hipMemcpy2D(row, 80, host, 64, 64, 2, hipMemcpyHostToDevice) == hipErrorInvalidValue);
+  expect_unchanged(ptr, 4096, __LINE__);
+  /* Rows without bytes. */
+  OK(hipMemcpy2D(row, 8, host, 8, 0, (size_t)1 << 58, hipMemcpyHostToDevice));
+  OK(hipFree(ptr));
+}
+
+int main(void) {
+  /* A copy has several chunks, each of 4 MiB. */
+  const size_t granule = 6 << 20;
+  host = (char *)malloc(2 * granule);
+  EXPECT(host != NULL);
+  memset(host, 'X', 2 * granule);
+  OK(hipMalloc(&device, 2 * granule));
+  OK(hipMemset(device, 'X', 2 * granule));
+  test_mappings(granule);
+  test_buffers(granule);
+  test_rows();
+  OK(hipFree(device));
+  free(host);
+  puts("all checks passed");
+  return 0;
+}
