@@ -67,6 +67,9 @@ fn main() -> ExitCode {
         return ExitCode::from(BAD_USAGE);
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| print_and_exit(&error));
+    if let Some(privacy) = arguments.command.privacy_of_stderr() {
+        screen::clean_stderr_with(privacy);
+    }
     start_logging(&arguments);
     let result = descriptor_limit::check(&arguments.command).and_then(|()| run(&arguments.command));
     match result {

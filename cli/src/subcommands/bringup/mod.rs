@@ -63,9 +63,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut kernel = KernelLog::open_at_end();
     args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
-    // The table is written level by level. Without --redact, the table keeps the names of the user and of the home
-    // folder, because its readers copy commands.
-    let open_table = || match args.privacy.removes_folders() {
+    // The table is written level by level. Without --redact, only the first line is cleaned, because readers copy the
+    // commands of the table.
+    let open_table = || match args.privacy.is_redacting() {
         true => args.output.private_stream(&args.privacy),
         false => args.output.stream(),
     };
@@ -92,7 +92,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             if runs.is_empty() {
                 let planned = planned_faults::planned(args.runtime.config_text().as_deref());
                 provenance::print_banner(out, &without_effects(planned))?;
-                print_runtime(out, &run)?;
+                print_runtime(out, args, &run)?;
             }
             show::print_level(out, &run)?;
             out.flush()?;
@@ -121,7 +121,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let command = |run: &LevelRun| {
         format!("{} --until {}", args.runtime.bringup_command(false), run.level.name())
     };
-    let failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
+    let mut failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
+    failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
@@ -164,6 +165,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         );
         let mut report = report(&runs, failure.as_ref(), args.until, probes);
         report.interrupted = !is_complete;
+        let mut report = serde_json::to_value(report)?;
+        args.privacy.clean_value(&mut report);
         args.output.write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;
     }
     if let Some(out) = &mut table {
@@ -229,9 +232,9 @@ fn create_log(path: &Path) -> anyhow::Result<File> {
     File::create(path).map_err(cannot_write)
 }
 
-fn print_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
+fn print_runtime(out: &mut Screen<'_>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
     match &run.runtime {
-        Some(Some(path)) => writeln!(out, "runtime: {path}\n"),
+        Some(Some(path)) => writeln!(out, "runtime: {}\n", args.privacy.clean_text(path)),
         Some(None) => writeln!(out, "runtime: simulation\n"),
         None => Ok(()),
     }

@@ -93,7 +93,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
-            if is_table && args.privacy.removes_folders() {
+            if is_table && args.privacy.is_redacting() {
                 // The table suggests a command with the path of the runtime.
                 out.clean_with(&args.privacy);
             }
@@ -165,7 +165,9 @@ fn not_started(
     let mut provenance = provenance::describe_run(None, config.as_deref(), String::new());
     provenance::shorten_paths(&mut provenance);
     args.privacy.clean(&mut provenance);
-    let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
+    let mut output: Vec<_> =
+        failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
+    args.privacy.clean_lines(&mut output);
     let reason = args.privacy.clean_text(&crate::error_message(error));
     NotStarted { reason, output, selected, provenance }
 }
@@ -371,7 +373,9 @@ fn run_all(
         }
         Event::Output { reported, text, case } if !reported || args.common.log_level.is_some() => {
             output_of_case.push_str(case.map_or("", |_| text));
-            bar.suspend(|| print_output(text));
+            if !args.privacy.is_redacting() {
+                bar.suspend(|| print_output(text));
+            }
         }
         Event::Output { .. } => {}
         // Print each cause at its first case: if many cases hang, the report is written much later.
@@ -394,7 +398,9 @@ fn run_all(
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
         add_finished(writer);
-        failed_requests.iter().for_each(|line| note_dimmed(line));
+        let mut noted = failed_requests.clone();
+        args.privacy.clean_lines(&mut noted);
+        noted.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })
 }

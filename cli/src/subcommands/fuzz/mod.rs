@@ -136,7 +136,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             }
         }
         RunFormat::Table => args.output.write(|out| {
-            if args.privacy.removes_folders() {
+            if args.privacy.is_redacting() {
                 out.clean_with(&args.privacy);
             }
             provenance::print_banner(out, &planned)?;

@@ -116,7 +116,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         RunFormat::Table => {
             args.output.write(|out| {
-                if args.privacy.removes_folders() {
+                if args.privacy.is_redacting() {
                     out.clean_with(&args.privacy);
                 }
                 provenance::print_banner(out, &faults)?;
