@@ -204,7 +204,9 @@ fn failed_start_is_reported_in_each_format() {
     let plan = "hsa_init:1:segv:always";
     let ktap = report_of_failed_start(plan, "ktap");
     let lines: Vec<_> = ktap.lines().collect();
-    assert_eq!(lines, ["KTAP version 1", "1..3", &format!("Bail out! {reason}")]);
+    assert_eq!(lines[..3], ["KTAP version 1", "1..3", "# runtime: not loaded"], "{ktap}");
+    assert!(lines[3].starts_with("# command: hsa-vmm conform"), "{ktap}");
+    assert_eq!(*lines.last().unwrap(), format!("Bail out! {reason}"));
 
     let junit = report_of_failed_start(plan, "junit");
     let error = format!("<error message=\"{reason}\" type=\"error\">");

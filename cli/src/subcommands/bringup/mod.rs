@@ -47,9 +47,11 @@ use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
 use recorder::Recorder;
 use serde::Serialize;
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::time::SystemTime;
 use supervisor::{LevelRun, Outcome, supervise};
 
 pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
@@ -80,6 +82,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
+    let mut driver_errors = BTreeSet::new();
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
@@ -97,6 +100,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::print_level(out, &run)?;
             out.flush()?;
         }
+        note_driver_errors(&run, &mut driver_errors);
         let failed = matches!(run.outcome, Outcome::Failed(_));
         if let Some(ktap) = ktap.as_mut().filter(|_| runs.is_empty()) {
             write_notes(ktap, args, &run)?;
@@ -127,6 +131,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
+    let program_written = match (failed_run, &args.program) {
+        (Some(run), Some(path)) => output::save(path, reproduce::program_source(run).as_bytes()),
+        _ => Ok(()),
+    };
     if let Some(out) = &mut table {
         show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;
         for differing in differing_probes(probes.iter().flatten()) {
@@ -136,6 +144,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::print_failure(out, run.level, failure)?;
             writeln!(out, "\nreproduce: {}", command(run))?;
             match &args.program {
+                Some(_) if program_written.is_err() => {}
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
                 }
@@ -176,9 +185,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         note!("interrupted after {} of {} levels", runs.len(), levels().count());
     }
     planned_faults::note_not_happened(&faults);
-    if let (Some(run), Some(path)) = (failed_run, &args.program) {
-        output::save(path, reproduce::program_source(run).as_bytes())?;
-    }
+    program_written?;
     log_written?;
     Ok(match failed_run.map(|run| run.level) {
         None if is_complete => Exit::Success,
@@ -227,9 +234,28 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Creates the log. The first line names the version of this command, the kernel and the time.
 fn create_log(path: &Path) -> anyhow::Result<File> {
-    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
-    File::create(path).map_err(cannot_write)
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let time = humantime::format_rfc3339_seconds(SystemTime::now());
+    let version = env!("CARGO_PKG_VERSION");
+    let line = format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim());
+    let created = File::create(path).and_then(|mut file| {
+        file.write_all(line.as_bytes())?;
+        Ok(file)
+    });
+    created.map_err(|error| BadUsage(format!("cannot write {}: {error}", path.display())).into())
+}
+
+/// Prints the errors that the emulated driver has printed in the level's processes, such as a log that cannot be
+/// written. Prints each error once.
+fn note_driver_errors(run: &LevelRun, printed: &mut BTreeSet<String>) {
+    let errors = run.output.lines().filter(|line| line.starts_with("hsa-kfd: cannot "));
+    for error in errors {
+        if printed.insert(error.to_owned()) {
+            note!("{error}");
+        }
+    }
 }
 
 fn print_runtime(out: &mut Screen<'_>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
@@ -335,7 +361,7 @@ impl LevelReport<'_> {
 
 /// Returns the requests to the emulated driver that the table of interfaces does not list.
 fn unlisted_requests(run: &LevelRun) -> Vec<String> {
-    let mut unlisted = std::collections::BTreeSet::new();
+    let mut unlisted = BTreeSet::new();
     for call in &run.calls {
         let table = interface::used_by(&call.begin.call);
         for line in run.driver_during(call) {

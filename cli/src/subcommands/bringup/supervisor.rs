@@ -6,6 +6,7 @@ use super::gpu_fault::{self, GpuFault};
 use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return, status_name};
+use crate::BadUsage;
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
@@ -89,7 +90,9 @@ pub fn supervise(
     interrupt: &Interrupt,
     kernel: &mut KernelLog,
 ) -> anyhow::Result<Option<LevelRun>> {
-    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let folder = tempfile::tempdir().map_err(|error| {
+        BadUsage(format!("cannot create a temporary folder: {error}; set TMPDIR to another folder"))
+    })?;
     // Use the user's log file if there is one.
     let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
     let driver_log = users_log.map_or_else(|| folder.path().join("driver"), Into::into);
