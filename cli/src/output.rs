@@ -174,7 +174,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 /// Removes the name of the temporary file from an error.
-fn without_path(error: io::Error) -> io::Error {
+pub fn without_path(error: io::Error) -> io::Error {
     let text = error.to_string();
     match text.split_once(" at path ") {
         Some((cause, _)) => io::Error::new(error.kind(), cause),

@@ -103,7 +103,8 @@ fn run_stops_after_eight_consecutive_hangs() {
     let plan = "hsa_amd_vmem_map:1:hang:always";
     let (output, _folder) = conform(plan, &filter);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let message = "stopped after 8 consecutive cases hung, the remaining cases were not run; with --output, --resume";
+    let message =
+        "stopped after 8 consecutive cases hung, the remaining cases were not run; --resume";
     assert!(stderr(&output).contains(message), "{}", stderr(&output));
     let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
     let report = read();

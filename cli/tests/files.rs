@@ -122,17 +122,12 @@ fn run_with_file_limit(blocks: u8, arguments: &[&str]) -> std::process::Output {
 #[test]
 fn full_disk_does_not_split_a_line() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("o.ktap");
-    let path = file.to_str().unwrap();
-    let arguments = ["conform", "--runtime", "sim", "--in-process", "--filter", "access.*"];
-    let arguments = [&arguments[..], &["--format", "ktap", "-o", path]].concat();
-    let output = run_with_file_limit(1, &arguments);
+    let file = folder.path().join("info");
+    let output =
+        run_with_file_limit(1, &["info", "--runtime", "sim", "-o", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = fs::read_to_string(&file).unwrap();
-    assert!(text.starts_with("KTAP") && text.ends_with('\n') && text.len() <= 512, "{text}");
-    for name in ["o.ktap: ", "o.ktap.partial: "] {
-        assert!(stderr(&output).contains(name), "{name}: {}", stderr(&output));
-    }
+    assert!(text.ends_with('\n') && text.len() <= 512, "{text}");
 }
 
 #[test]

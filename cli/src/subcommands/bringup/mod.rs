@@ -86,7 +86,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
-            let written = write_log(log, &run)
+            let header = if runs.is_empty() { write_log_header(log) } else { Ok(()) };
+            let written = header
+                .and_then(|()| write_log(log, &run))
                 .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
@@ -234,17 +236,17 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Creates the log. The first line names the version of this command, the kernel and the time.
 fn create_log(path: &Path) -> anyhow::Result<File> {
+    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
+    File::create(path).map_err(cannot_write)
+}
+
+/// Writes the first line of the log: the version of this command, the kernel and the time.
+fn write_log_header(log: &mut File) -> std::io::Result<()> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let time = humantime::format_rfc3339_seconds(SystemTime::now());
     let version = env!("CARGO_PKG_VERSION");
-    let line = format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim());
-    let created = File::create(path).and_then(|mut file| {
-        file.write_all(line.as_bytes())?;
-        Ok(file)
-    });
-    created.map_err(|error| BadUsage(format!("cannot write {}: {error}", path.display())).into())
+    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())
 }
 
 /// Prints the errors that the emulated driver has printed in the level's processes, such as a log that cannot be
