@@ -1,6 +1,7 @@
 //! The arguments of the command.
 
 use crate::choice::RuntimeOptions;
+use crate::provenance::Privacy;
 use crate::subcommands::bench::Bench;
 use crate::subcommands::bringup::Bringup;
 use crate::subcommands::completions::{COMPLETIONS_EXAMPLES, Completions};
@@ -185,6 +186,18 @@ impl Command {
         match self {
             Self::Worker(_) | Self::Map(_) => None,
             _ => Some(self.common()?.runtime.bringup_command(false)),
+        }
+    }
+
+    /// Returns how to remove private data from standard error, which reports of `conform` include. Other subcommands
+    /// remove data only with `--redact`, so that commands can be copied from their messages.
+    pub fn privacy_of_stderr(&self) -> Option<&Privacy> {
+        match self {
+            Self::Conform(Conform { privacy, .. }) => Some(privacy),
+            Self::Bringup(Bringup { privacy, .. })
+            | Self::Fuzz(Fuzz { privacy, .. })
+            | Self::Stress(Stress { privacy, .. }) => Some(privacy).filter(|it| it.is_redacting()),
+            _ => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The command `hsa-vmm`.
 
 mod arguments;
+mod bail_out;
 mod choice;
 mod descriptor_limit;
 mod driver_log;
@@ -67,6 +68,9 @@ fn main() -> ExitCode {
         return ExitCode::from(BAD_USAGE);
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| print_and_exit(&error));
+    if let Some(privacy) = arguments.command.privacy_of_stderr() {
+        screen::clean_stderr_with(privacy);
+    }
     start_logging(&arguments);
     let result = descriptor_limit::check(&arguments.command).and_then(|()| run(&arguments.command));
     match result {
@@ -172,7 +176,7 @@ pub fn error_message(error: &anyhow::Error) -> String {
 }
 
 /// Returns whether the error means that there is no runtime, or that it does not start.
-fn is_no_runtime(error: &anyhow::Error) -> bool {
+pub fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let library_error = match cause.downcast_ref() {
             Some(hsa_vmm_bench::BenchError::Load(_)) => return true,

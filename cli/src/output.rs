@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, LineWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,8 @@ impl Output {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
         let file =
             fs::File::create(path).map_err(|cause| record_failure(path.display(), &cause))?;
-        Ok(Screen::plain(Synced { file, path: path.clone() }))
+        // Write whole lines, so that the file never ends in the middle of a line.
+        Ok(Screen::plain(LineWriter::new(Synced { file, path: path.clone() })))
     }
 
     /// Opens the output like [`stream`](Self::stream). Removes private data from each text that is written.
@@ -116,8 +117,16 @@ impl Synced {
 
 impl Write for Synced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Devices and pipes have no position.
+        let start = self.file.stream_position().ok();
         // `write_all` returns no `Interrupted`.
-        self.named((&self.file).write_all(bytes)).map(|()| bytes.len())
+        let written = self.file.write_all(bytes);
+        if let (Err(_), Some(start)) = (&written, start) {
+            // Remove the incomplete text. The error of writing is reported, so ignore further errors.
+            let _ = self.file.set_len(start);
+            let _ = self.file.seek(SeekFrom::Start(start));
+        }
+        self.named(written).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -159,13 +168,13 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
     }
     let (mut file, path) = create_temporary(path)?;
-    file.write_all(text)?;
+    file.write_all(text).map_err(without_path)?;
     file.persist(&path)?;
     Ok(())
 }
 
 /// Removes the name of the temporary file from an error.
-fn without_path(error: io::Error) -> io::Error {
+pub fn without_path(error: io::Error) -> io::Error {
     let text = error.to_string();
     match text.split_once(" at path ") {
         Some((cause, _)) => io::Error::new(error.kind(), cause),

@@ -125,9 +125,7 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
     let mut names = RUNTIME_VARIABLES.to_vec();
-    if !outer_has(&["--gpus", "--machine", "--vram"]) {
-        names.push("HSA_KFD");
-    }
+    names.push("HSA_KFD");
     if !outer_has(&["--fault"]) {
         names.push("HSA_KFD_FAULTS");
     }
@@ -135,10 +133,29 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
         names.push("LD_PRELOAD");
     }
     let variable = |name: &&str| {
-        let value = env::var(name).ok().filter(|value| !value.is_empty())?;
+        let value = env::var(name).ok()?;
+        let value = if *name == "HSA_KFD" { settings_besides(&outer, &value) } else { value };
+        if value.is_empty() {
+            return None;
+        }
         Some(format!("{name}={} ", quoted(&[value])))
     };
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
+}
+
+/// Returns the settings in a value of `HSA_KFD` that the options of `emulate` in `outer` do not set.
+fn settings_besides(outer: &str, value: &str) -> String {
+    let is_option = |setting: &&str| {
+        let option = match setting.split('=').next() {
+            Some("gpus") => "--gpus",
+            Some("profile") => "--machine",
+            Some("vram") => "--vram",
+            _ => return false,
+        };
+        outer.contains(option)
+    };
+    let settings: Vec<_> = value.split(',').filter(|setting| !is_option(setting)).collect();
+    settings.join(",")
 }
 
 /// Returns the command line of another program, started by the same `emulate`, `vm` or `rocr run` as this process.
@@ -194,4 +211,17 @@ fn quoted(words: &[String]) -> String {
     // Quoting fails only for a NUL, which no argument contains.
     let word = |word: &String| shlex::try_quote(word).map_or_else(|_| word.clone(), Into::into);
     words.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::settings_besides;
+
+    #[test]
+    fn settings_without_an_option_are_kept() {
+        let value = "tlb=on,gpus=2,profile=apu";
+        assert_eq!(settings_besides("emulate --gpus 2", value), "tlb=on,profile=apu");
+        assert_eq!(settings_besides("emulate --gpus 2 --machine apu", value), "tlb=on");
+        assert_eq!(settings_besides("", value), value);
+    }
 }

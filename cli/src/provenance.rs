@@ -39,7 +39,8 @@ const OTHER_VARIABLES: &[&str] = &[
 pub struct Privacy {
     /// Remove folders, serial numbers, PCI addresses and captured output from the report
     ///
-    /// The names of the user and of the home folder are always replaced.
+    /// The names of the user and of the home folder are always replaced, except in the table of `bringup`. That table
+    /// keeps paths, so that its commands can be copied.
     #[arg(long, help_heading = "Output")]
     redact: bool,
 }
@@ -216,7 +217,7 @@ impl Privacy {
     }
 
     /// Cleans all texts of a value, except drawings. Drawings contain no paths, but `</text>` looks like a path.
-    fn clean_value(&self, value: &mut Value) {
+    pub fn clean_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.clean_text(text),
             Value::Array(values) => values.iter_mut().for_each(|value| self.clean_value(value)),
@@ -228,9 +229,16 @@ impl Privacy {
         }
     }
 
-    /// Returns whether `--redact` was given, which removes folders.
-    pub fn removes_folders(&self) -> bool {
+    /// Returns whether `--redact` was given.
+    pub fn is_redacting(&self) -> bool {
         self.redact
+    }
+
+    /// With `--redact`, removes captured lines. The replacement shows that there were lines.
+    pub fn clean_lines(&self, lines: &mut Vec<String>) {
+        if self.redact && !lines.is_empty() {
+            *lines = vec![REDACTED.to_owned()];
+        }
     }
 
     /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes
@@ -245,14 +253,17 @@ impl Privacy {
     }
 
     /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, removes
-    /// the folders of all absolute paths.
+    /// the folders of all absolute paths, and PCI addresses.
     pub fn clean_text(&self, text: &str) -> String {
         let shortened = without_names(
             text,
             env::var("HOME").ok().as_deref(),
             env::var("USER").or_else(|_| env::var("LOGNAME")).ok().as_deref(),
         );
-        if self.redact { without_folders(&shortened) } else { shortened }
+        match self.redact {
+            true => without_pci_addresses(&without_folders(&shortened)),
+            false => shortened,
+        }
     }
 }
 
@@ -307,6 +318,43 @@ fn without_folders(text: &str) -> String {
     result
 }
 
+/// Replaces PCI addresses such as `0000:03:00.0`.
+fn without_pci_addresses(text: &str) -> String {
+    let mut result = String::new();
+    let is_digit = |letter: char| letter.is_ascii_hexdigit() || letter == ':' || letter == '.';
+    let mut rest = text;
+    while let Some(start) = rest.find(is_digit) {
+        let (before, after) = rest.split_at(start);
+        let (word, after) = after.split_at(after.find(|it| !is_digit(it)).unwrap_or(after.len()));
+        result.push_str(before);
+        result.push_str(&replace_pci_address(word));
+        rest = after;
+    }
+    result + rest
+}
+
+/// Replaces the PCI address in a word of hexadecimal digits, colons and dots, if the word contains one. In the kernel's
+/// log, an address can follow a colon: `peer:0000:02:00.0`.
+fn replace_pci_address(word: &str) -> String {
+    let fields: Vec<_> = word.split(':').collect();
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.chars().all(|digit| digit.is_ascii_hexdigit())
+    };
+    let is_slot = |text: &str| {
+        let (device, function) = text.split_once('.').unwrap_or_default();
+        is_hex(device, 2) && function.starts_with(|digit: char| digit.is_digit(8))
+    };
+    let is_address = |fields: &[&str]| match fields {
+        [domain, bus, slot] => is_hex(domain, 4) && is_hex(bus, 2) && is_slot(slot),
+        _ => false,
+    };
+    let Some(first) = fields.windows(3).position(is_address) else { return word.to_owned() };
+    // The slot ends with the function, a single digit.
+    let slot_end = &fields[first + 2]["00.0".len()..];
+    let address = format!("{REDACTED}{slot_end}");
+    [&fields[..first], &[&address], &fields[first + 3..]].concat().join(":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +386,22 @@ mod tests {
         assert_eq!(without_folders(text), expected);
         for text in ["open /dev/kfd, 1/2", "see https://example.org/a/b"] {
             assert_eq!(without_folders(text), text);
+        }
+    }
+
+    #[test]
+    fn redact_removes_pci_addresses() {
+        for (text, expected) in [
+            (
+                "amdgpu 0000:00:01.0: map peer:0000:00:02.0 x",
+                "amdgpu (redacted): map peer:(redacted) x",
+            ),
+            ("0000:c3:00.0 (amdgpu)", "(redacted) (amdgpu)"),
+        ] {
+            assert_eq!(without_pci_addresses(text), expected);
+        }
+        for text in ["at 12:34:56.7 in 0x7f00:12", "1.17", "a.b:c.rs:10:2", "Größe: 3 MiB"] {
+            assert_eq!(without_pci_addresses(text), text);
         }
     }
 

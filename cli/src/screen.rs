@@ -12,6 +12,15 @@ use anstyle::Style;
 use hsa_vmm_conformance::printable;
 use std::fmt;
 use std::io::{self, LineWriter, Write};
+use std::sync::OnceLock;
+
+/// Removes private data from the text on standard error. Not set if nothing is removed.
+static PRIVACY_OF_STDERR: OnceLock<Privacy> = OnceLock::new();
+
+/// Removes private data from all later text on standard error.
+pub fn clean_stderr_with(privacy: &Privacy) {
+    let _ = PRIVACY_OF_STDERR.set(privacy.clone());
+}
 
 /// Writes text with control characters escaped, and styles if they are enabled.
 pub struct Screen<'a> {
@@ -42,7 +51,7 @@ impl Screen<'static> {
             writer: Box::new(io::stderr()),
             writes_styles,
             replaces_signs: !locale_is_utf8(),
-            privacy: None,
+            privacy: PRIVACY_OF_STDERR.get().cloned(),
         }
     }
 }

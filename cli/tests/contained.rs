@@ -103,7 +103,8 @@ fn run_stops_after_eight_consecutive_hangs() {
     let plan = "hsa_amd_vmem_map:1:hang:always";
     let (output, _folder) = conform(plan, &filter);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let message = "stopped after 8 consecutive cases hung, the remaining cases were not run; with --output, --resume";
+    let message =
+        "stopped after 8 consecutive cases hung, the remaining cases were not run; --resume";
     assert!(stderr(&output).contains(message), "{}", stderr(&output));
     let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
     let report = read();
@@ -204,7 +205,9 @@ fn failed_start_is_reported_in_each_format() {
     let plan = "hsa_init:1:segv:always";
     let ktap = report_of_failed_start(plan, "ktap");
     let lines: Vec<_> = ktap.lines().collect();
-    assert_eq!(lines, ["KTAP version 1", "1..3", &format!("Bail out! {reason}")]);
+    assert_eq!(lines[..3], ["KTAP version 1", "1..3", "# runtime: not loaded"], "{ktap}");
+    assert!(lines[3].starts_with("# command: hsa-vmm conform"), "{ktap}");
+    assert_eq!(*lines.last().unwrap(), format!("Bail out! {reason}"));
 
     let junit = report_of_failed_start(plan, "junit");
     let error = format!("<error message=\"{reason}\" type=\"error\">");

@@ -110,6 +110,37 @@ fn full_device_exits_with_2() {
     }
 }
 
+/// Runs the command with a limit of the size of files, in blocks of 512 bytes. A full disk has the same effect.
+fn run_with_file_limit(blocks: u8, arguments: &[&str]) -> std::process::Output {
+    let command = run_command::command(arguments);
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(arguments);
+    shell.env("LC_ALL", "C.UTF-8").output().unwrap()
+}
+
+#[test]
+fn full_disk_does_not_split_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("info");
+    let output =
+        run_with_file_limit(1, &["info", "--runtime", "sim", "-o", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.ends_with('\n') && text.len() <= 512, "{text}");
+}
+
+#[test]
+fn full_disk_error_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("o.json");
+    let path = file.to_str().unwrap();
+    let arguments = ["map", "--runtime", "sim", "--format", "json", "-o", path];
+    let output = run_with_file_limit(0, &arguments);
+    let text = stderr(&output);
+    assert!(text.contains("o.json") && !text.contains(".hsa-vmm-"), "{text}");
+}
+
 /// Runs the command with its standard output closed.
 fn run_with_closed_output(arguments: &[&str]) -> std::process::Output {
     let mut command = run_command::command(&[]);

@@ -152,7 +152,7 @@ fn ktap_begins_with_the_provenance() {
             "# runtime: simulation",
             "# command: ",
             "# machine: simulation",
-            "# planned fault: hsa_amd_vmem_get_access\\#999=0x1000 (simulated runtime)",
+            "# planned fault: hsa_amd_vmem_get_access#999=0x1000 (simulated runtime)",
             "# HSA_XNACK: 1",
         ] {
             assert!(notes.iter().any(|note| note.starts_with(expected)), "{expected}: {text}");
@@ -183,6 +183,88 @@ fn reports_replace_home_folder_and_redact_uuids() {
     let text = report(&["--redact"]);
     assert!(!text.contains("~/"), "{text}");
     assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
+}
+
+/// Reports consist of the output of `info` and of both outputs of `conform`. People also send the output of `bringup`.
+#[test]
+fn reports_on_amd_replace_the_home_folder() {
+    let name = "reports_on_amd_replace_the_home_folder";
+    let Some(releases) = test::fetch_releases(name) else { return };
+    let home = std::fs::canonicalize(releases[0].root()).unwrap();
+    let release = releases[0].release();
+    for (arguments, runtime) in [
+        (&["info", "--format", "json"][..], "\"path\": \"~/"),
+        (&["conform", "--filter", "map.memory"], "runtime: ~/"),
+        (&["bringup", "--until", "agents"], "runtime: ~/"),
+        (&["bringup", "--until", "agents", "--format", "json"], "\"runtime\": \"~/"),
+    ] {
+        let start = ["emulate", "--rocr", release.version(), "--", HSA_VMM];
+        let mut command = command(&[&start[..], arguments].concat());
+        let output = command.env("HOME", &home).output().unwrap();
+        let errors = if arguments[0] == "info" { String::new() } else { stderr(&output) };
+        let text = stdout(&output) + &errors;
+        assert!(text.contains(runtime), "{arguments:?}: {text}");
+        assert!(!text.contains(home.to_str().unwrap()), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn redact_removes_logs_and_folders() {
+    if test::fetch_releases("redact_removes_logs_and_folders").is_none() {
+        return;
+    }
+    let bringup = ["bringup", "--until", "gpu", "--redact", "--format"];
+    let output = run_emulated("GEM_VA.MAP=EIO", &[&bringup[..], &["json"]].concat());
+    let failure = &json(&output)["failure"];
+    let removed = serde_json::json!(["(redacted)"]);
+    assert_eq!((&failure["driver"], &failure["failed_requests"]), (&removed, &removed));
+    let table = [&bringup[..], &["table"]].concat();
+    let html = ["conform", "--filter", "map.memory", "--redact", "--format", "html"];
+    for arguments in [&table[..], &html] {
+        for plan in ["ACQUIRE_VM=EIO", "GEM_VA.MAP=EIO"] {
+            let output = run_emulated(plan, arguments);
+            let text = stdout(&output) + &stderr(&output);
+            assert!(text.contains("(redacted)"), "{plan} {arguments:?}: {text}");
+            assert!(!text.contains(" = EIO"), "{plan} {arguments:?}: {text}");
+            assert!(!text.contains("runtime: /"), "{plan} {arguments:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn ktap_reports_a_runtime_that_does_not_start() {
+    let is_fetched = test::fetch_releases("ktap_reports_a_runtime_that_does_not_start").is_some();
+    let check = |output: &Output, fault: Option<&str>| {
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let text = stdout(output);
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("Bail out! ") && !last.ends_with(':'), "{text}");
+        for note in ["# runtime: ", "# command: "].iter().copied().chain(fault) {
+            assert!(text.lines().any(|line| line.starts_with(note)), "{note}: {text}");
+        }
+    };
+    for subcommand in ["conform", "fuzz", "stress"] {
+        let arguments = [subcommand, "--format", "ktap"];
+        check(&run(&[&arguments[..], &["--runtime", "/nonexistent"]].concat()), None);
+        if is_fetched {
+            let fault = "# planned fault: ACQUIRE_VM=EIO";
+            check(&run_emulated("ACQUIRE_VM=EIO", &arguments), Some(fault));
+        }
+    }
+}
+
+#[test]
+fn reproduce_command_keeps_driver_settings() {
+    if test::fetch_releases("reproduce_command_keeps_driver_settings").is_none() {
+        return;
+    }
+    let bringup = ["bringup", "--until", "cpu", "--format", "json"];
+    let start = ["emulate", "--rocr", "6.4.3", "--gpus", "2", "--", HSA_VMM];
+    let mut command = command(&[&start[..], &bringup].concat());
+    let output = command.env("HSA_KFD", "tlb=on").output().unwrap();
+    let report = json(&output);
+    let line = report["provenance"]["reproduce"].as_str().unwrap();
+    assert!(line.starts_with("HSA_KFD='tlb=on' "), "{line}");
 }
 
 #[test]

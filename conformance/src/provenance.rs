@@ -140,6 +140,12 @@ impl Provenance {
         })
     }
 
+    /// Returns whether `hsa-vmm vm` started the run, so that the GPUs are made of software.
+    #[must_use]
+    pub fn has_software_gpus(&self) -> bool {
+        self.command.split(" -- ").any(|part| part.split(' ').nth(1) == Some("vm"))
+    }
+
     /// Returns the planned faults that never happened.
     pub fn missing_faults(&self) -> impl Iterator<Item = &PlannedFault> {
         self.planned_faults.iter().filter(|fault| fault.happened == Some(false))
@@ -163,6 +169,18 @@ mod tests {
                         hsa_init#9=lost (simulated runtime), which never happened";
         assert_eq!(provenance.planned_faults_text().as_deref(), Some(expected));
         assert_eq!(provenance.missing_faults().count(), 1);
+    }
+
+    #[test]
+    fn runs_in_vm_have_software_gpus() {
+        for (command, expected) in [
+            ("hsa-vmm vm --gpus 2 -- hsa-vmm conform", true),
+            ("hsa-vmm emulate --gpus 2 -- hsa-vmm conform", false),
+            ("hsa-vmm conform --filter vm", false),
+        ] {
+            let provenance = Provenance { command: command.to_owned(), ..Provenance::default() };
+            assert_eq!(provenance.has_software_gpus(), expected, "{command}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ use hsa_rocr::{
 };
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -101,6 +103,13 @@ pub enum EmulationError {
     Untrusted(#[from] UntrustedFolder),
     #[error(transparent)]
     NotPreloadable(#[from] NotPreloadable),
+    #[error("cannot start this program again: {0}")]
+    NotRestarted(io::Error),
+    /// The emulated driver does not start; the message is the driver's.
+    #[error("{0}")]
+    NoDriver(String),
+    #[error("cannot write {path}: {cause}", path = path.display())]
+    Output { path: PathBuf, cause: io::Error },
 }
 
 pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
@@ -122,6 +131,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     emulation.apply(&mut command).map_err(EmulationError::from)?;
     crate::program::set_outer_command(&mut command, &typed_arguments(args));
     check_configuration(args)?;
+    args.log.iter().chain(&args.page_tables).try_for_each(|path| check_appendable(path))?;
     crate::program::become_program(command, program)
 }
 
@@ -144,14 +154,22 @@ fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Fet
     Ok(newest)
 }
 
-/// Loads the emulated driver's configuration in another process. If the configuration is invalid, exits with the
-/// driver's message. Without this check, a misspelt fault would be reported late or never.
+/// Checks that the emulated driver can append to a file. Without this check, only the driver would report the error,
+/// inside of the program.
+fn check_appendable(path: &Path) -> Result<(), EmulationError> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened.map(drop).map_err(|cause| EmulationError::Output { path: path.to_owned(), cause })
+}
+
+/// Starts the emulated driver in another process. If its configuration is invalid, exits with the driver's message.
+/// Without this check, a misspelt fault would be reported late or never.
 fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
-    let mut command = hsa_rocr::restart_command()?;
+    let mut command = hsa_rocr::restart_command().map_err(EmulationError::NotRestarted)?;
     command.args(["kfd-version", "--open"]);
-    emulation(args).apply(&mut command)?;
+    emulation(args).apply(&mut command).map_err(EmulationError::from)?;
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");
-    let mut worker = Worker::start(command, Output::Capture)?;
+    let started = Worker::start(command, Output::Capture);
+    let mut worker = started.map_err(EmulationError::NotRestarted)?;
     // With the fault `OPEN=hang`, the process does not end.
     let Received::Exited(End::Exited(status)) = worker.receive::<()>(kfd_version::QUERY_LIMIT)
     else {
@@ -162,6 +180,10 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     }
     let message = worker.captured_output();
     let message = message.trim().trim_start_matches("hsa-kfd: ");
+    // Messages about the configuration begin with the name of a variable.
+    if !message.starts_with("HSA_KFD") {
+        return Err(EmulationError::NoDriver(message.to_owned()).into());
+    }
     let message = message.replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
     Arguments::command().error(ErrorKind::InvalidValue, message).exit()
 }

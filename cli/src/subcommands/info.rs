@@ -3,6 +3,7 @@
 use crate::Exit;
 use crate::arguments::{CommonOptions, Format};
 use crate::output::Output;
+use crate::provenance::Privacy;
 use crate::screen::{Screen, note};
 use crate::table::table;
 use clap::Args;
@@ -33,8 +34,9 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
     match args.format {
         Format::Json => {
             out.keep_utf8();
-            serde_json::to_writer_pretty(&mut out, &describe_probed(&runtime))?;
-            writeln!(out)?;
+            // Reports include this output, so the names of the user and of the home folder are replaced.
+            let text = serde_json::to_string_pretty(&describe_probed(&runtime))?;
+            writeln!(out, "{}", Privacy::default().clean_text(&text))?;
         }
         Format::Table => {
             let mut description = describe_probed(&runtime);

@@ -181,6 +181,34 @@ fn report_survives_unwritable_log() {
     let output = run_simulated(faults, &["--program", "/dev/full", "--format", "json"]);
     assert_eq!(failed_level(&report(&output, 2)), Some("mapped"));
     assert_contains(&stderr(&output), &["cannot write /dev/full", "No space left"]);
+    let output = run_simulated(faults, &["--program", "/dev/full"]);
+    assert!(!stdout(&output).contains("/dev/full"), "{output:?}");
+}
+
+#[test]
+fn missing_temporary_folder_exits_with_2() {
+    let mut command = command(&["bringup", "--runtime", "sim"]);
+    let output = command.env("TMPDIR", "/nonexistent").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_contains(&stderr(&output), &["cannot create a temporary folder", "/nonexistent"]);
+}
+
+#[test]
+fn until_accepts_the_name_in_json() {
+    let output = run_simulated("gpus=1", &["--until", "at_once", "--format", "json"]);
+    assert_eq!(failed_level(&report(&output, 0)), None);
+}
+
+#[test]
+fn log_names_version_and_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let output = run_simulated("gpus=1", &["--until", "library", "--log", log.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(log).unwrap();
+    let first = text.lines().next().unwrap();
+    let start = format!("hsa-vmm {}, Linux ", env!("CARGO_PKG_VERSION"));
+    assert!(first.starts_with(&start) && first.ends_with('Z'), "{first}");
 }
 
 /// The log lists each argument of a call with the name of a variable or parameter. No C expression such as `size / 4` is

@@ -169,6 +169,26 @@ fn environment_is_kept() {
 }
 
 #[test]
+fn failed_emulation_exits_with_125() {
+    let run = |options: &[&str], folder: &str| {
+        let mut command = command(&[&["emulate"], options, &["--", "true"]].concat());
+        command.env("TMPDIR", folder).output().unwrap()
+    };
+    let folder = std::env::temp_dir();
+    let folder = folder.to_str().unwrap();
+    for (options, folder, message) in [
+        (&[][..], "/nonexistent", "emulated driver: /nonexistent/hsa-kfd-"),
+        (&["--log", "/nonexistent/x"], folder, "cannot write /nonexistent/x: "),
+        (&["--page-tables", "/nonexistent/x"], folder, "cannot write /nonexistent/x: "),
+    ] {
+        let output = run(options, folder);
+        assert_eq!(output.status.code(), Some(125), "{options:?}: {output:?}");
+        let text = stderr(&output);
+        assert!(text.contains(message) && !text.contains("Usage"), "{options:?}: {text}");
+    }
+}
+
+#[test]
 fn programs_that_cannot_be_emulated_are_rejected() {
     run_on_releases("programs_that_cannot_be_emulated_are_rejected", |fixture| {
         let source = fixture.folder.path().join("static.c");

@@ -111,6 +111,19 @@ fn interrupted_program_exits_with_130() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
+#[test]
+fn closed_output_ends_a_program_that_writes() {
+    let name = "closed_output_ends_a_program_that_writes";
+    let Some(_lock) = lock_machine(name) else { return };
+    let mut command = command(&["vm", "--gpus", "1", "--time-limit", "5min", "--", "yes"]);
+    let mut child =
+        command.env("HOME", std::env::temp_dir()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // 128 + SIGPIPE
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("y\n", Some(141)));
+}
+
 /// Starts a program that sleeps, and waits until it runs. `folder` contains the kept machines.
 fn start_sleeping(options: &[&str], folder: &Path) -> Child {
     let script = "echo started; sleep 600";

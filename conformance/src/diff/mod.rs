@@ -149,9 +149,9 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
         facts.extend(provenance.kfd_version_text().map(|it| Fact::new("/dev/kfd version", it)));
-        let planned =
-            provenance.planned_faults_text().unwrap_or_else(|| "no planned faults".to_owned());
-        facts.push(Fact::new("faults", planned));
+        let planned = provenance.planned_faults_text().unwrap_or_else(|| "none".to_owned());
+        let planned = planned.trim_start_matches("planned faults: ");
+        facts.push(Fact::new("planned faults", planned));
     }
     facts
 }

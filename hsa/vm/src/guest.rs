@@ -24,6 +24,8 @@ const PORTS: &str = "/sys/class/virtio-ports";
 /// The time limit for the host to receive the program's last output.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
 const POLLING_INTERVAL: Duration = Duration::from_millis(10);
+/// The interval at which [`copy`] checks whether the host's reader has closed a stream.
+const CLOSED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Exit statuses, as in shells.
 const FAILED: u8 = 125;
@@ -131,8 +133,9 @@ fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io
     let (program_output, program_errors) = (child.stdout.take(), child.stderr.take());
     let host = job.join(job::KEEP).exists().then(|| output.file.try_clone()).transpose()?;
     let status = thread::scope(|scope| {
-        scope.spawn(|| copy(program_output, output));
-        scope.spawn(|| copy(program_errors, errors));
+        let [output_closed, errors_closed] = job::CLOSED.map(|name| job.join(name));
+        scope.spawn(move || copy(program_output, output, &output_closed));
+        scope.spawn(move || copy(program_errors, errors, &errors_closed));
         wait(&mut child, host.as_ref())
     })?;
     if counts_calls {
@@ -185,12 +188,21 @@ fn port(name: &str) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, "this is not a virtual machine of hsa-vmm"))
 }
 
-fn copy(reader: Option<impl Read>, mut writer: impl Write) {
+/// Copies from a pipe of the program to the host. Closes the pipe when the file `closed` exists, so that the next write
+/// of the program raises SIGPIPE, as outside of a virtual machine.
+fn copy(reader: Option<impl Read>, mut writer: impl Write, closed: &Path) {
     let mut buffer = [0; 16 << 10];
     let Some(mut reader) = reader else { return };
+    let mut checked = Instant::now();
     while let Ok(read @ 1..) = reader.read(&mut buffer) {
         if writer.write_all(&buffer[..read]).is_err() {
             return;
+        }
+        if checked.elapsed() > CLOSED_INTERVAL {
+            checked = Instant::now();
+            if closed.exists() {
+                return;
+            }
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) const ENVIRONMENT: &str = "environment";
 pub(crate) const WORKING_DIRECTORY: &str = "directory";
 /// Exists when the host has received as many bytes as [`WRITTEN`] says.
 pub(crate) const RECEIVED: &str = "received";
+/// Each exists when the reader of the host's standard output or standard error has closed the stream.
+pub(crate) const CLOSED: [&str; 2] = ["output-closed", "errors-closed"];
 /// The number of the job. The host writes this file last. The guest then starts the program.
 const READY: &str = "ready";
 /// The number of seconds for which an idle machine waits for the next program.

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,8 @@ pub(crate) struct RunningMachine {
     copies: [JoinHandle<Stream>; 2],
     /// The numbers of bytes that were copied.
     received: [Arc<AtomicU64>; 2],
+    /// Whether the streams' readers have closed the streams.
+    closed: [Arc<AtomicBool>; 2],
 }
 
 enum Qemu {
@@ -148,8 +150,12 @@ impl RunningMachine {
         [first, second]: [Stream; 2],
     ) -> Self {
         let received = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let copies = [copy(output, first, &received[0]), copy(errors, second, &received[1])];
-        Self { qemu, boot_limit, started: Instant::now(), copies, received }
+        let closed = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let copies = [
+            copy(output, first, &received[0], &closed[0]),
+            copy(errors, second, &received[1], &closed[1]),
+        ];
+        Self { qemu, boot_limit, started: Instant::now(), copies, received, closed }
     }
 
     /// Waits until the program or the machine has ended, or a limit is reached.
@@ -160,6 +166,12 @@ impl RunningMachine {
                 // If writing fails, this loop tries again. The guest does not wait longer than its
                 // time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
+            }
+            for (name, closed) in job::CLOSED.iter().zip(&self.closed) {
+                // If writing fails, this loop tries again.
+                if closed.load(Ordering::Relaxed) && job.write(name, "").is_ok() {
+                    closed.store(false, Ordering::Relaxed);
+                }
             }
             if self.has_ended(job) {
                 return match job.status() {
@@ -218,18 +230,22 @@ impl RunningMachine {
 }
 
 /// Starts a thread that copies from a pipe or socket to a stream, until QEMU closes its end. Counts the bytes in
-/// `received`.
+/// `received`. Sets `closed` if the stream's reader has closed the stream.
 fn copy(
     mut reader: Box<dyn Read + Send>,
     mut stream: Stream,
     received: &Arc<AtomicU64>,
+    closed: &Arc<AtomicBool>,
 ) -> JoinHandle<Stream> {
-    let received = Arc::clone(received);
+    let (received, closed) = (Arc::clone(received), Arc::clone(closed));
     thread::spawn(move || {
         let mut buffer = [0; 64 << 10];
         while let Ok(read @ 1..) = reader.read(&mut buffer) {
-            // A closed output must not stop the program.
-            let _ = stream.write_all(&buffer[..read]).and_then(|()| stream.flush());
+            // Keep reading after an error: the guest counts the received bytes.
+            let written = stream.write_all(&buffer[..read]).and_then(|()| stream.flush());
+            if written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                closed.store(true, Ordering::Relaxed);
+            }
             received.fetch_add(read as u64, Ordering::Relaxed);
         }
         stream

@@ -91,6 +91,9 @@ impl Environment {
     pub fn advise_trace(self, command: &str) -> Option<String> {
         match self {
             Self::Simulation | Self::EmulatedDriver => None,
+            Self::VirtualMachine if std::env::var_os("HSA_KFD_LOG").is_some() => {
+                Some("read the calls of the driver in the file of vm --log".to_owned())
+            }
             Self::VirtualMachine => {
                 let command = command.replacen(" vm ", " vm --log calls.log ", 1);
                 Some(format!("log the calls of the driver: {command}"))

@@ -8,6 +8,7 @@ use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
 use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
+use crate::provenance::Privacy;
 use serde::Serialize;
 
 /// The number of last lines of a log that are shown.
@@ -157,6 +158,15 @@ impl Failure {
             try_next,
             calls: run.listed_calls(),
         })
+    }
+}
+
+impl Failure {
+    /// With `--redact`, removes the lines of all logs.
+    pub fn remove_logs(&mut self, privacy: &Privacy) {
+        let logs = [&mut self.failed_requests, &mut self.runtime].into_iter();
+        let logs = logs.chain(&mut self.driver).chain(self.kernel.as_mut().ok());
+        logs.for_each(|lines| privacy.clean_lines(lines));
     }
 }
 

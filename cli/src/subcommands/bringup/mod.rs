@@ -47,9 +47,11 @@ use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
 use recorder::Recorder;
 use serde::Serialize;
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::time::SystemTime;
 use supervisor::{LevelRun, Outcome, supervise};
 
 pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
@@ -63,9 +65,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut kernel = KernelLog::open_at_end();
     args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
-    // The table is written level by level. Without --redact, the table keeps the names of the user and of the home
-    // folder, because its readers copy commands.
-    let open_table = || match args.privacy.removes_folders() {
+    // The table is written level by level. Without --redact, only the first line is cleaned, because readers copy the
+    // commands of the table.
+    let open_table = || match args.privacy.is_redacting() {
         true => args.output.private_stream(&args.privacy),
         false => args.output.stream(),
     };
@@ -80,10 +82,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
+    let mut driver_errors = BTreeSet::new();
     for level in levels() {
         let Some(run) = supervise(args, level, &interrupt, &mut kernel)? else { break };
         if let Some(log) = &mut log {
-            let written = write_log(log, &run)
+            let header = if runs.is_empty() { write_log_header(log) } else { Ok(()) };
+            let written = header
+                .and_then(|()| write_log(log, &run))
                 .map_err(|cause| output::record_failure("the log (--log)", &cause));
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
@@ -92,11 +97,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             if runs.is_empty() {
                 let planned = planned_faults::planned(args.runtime.config_text().as_deref());
                 provenance::print_banner(out, &without_effects(planned))?;
-                print_runtime(out, &run)?;
+                print_runtime(out, args, &run)?;
             }
             show::print_level(out, &run)?;
             out.flush()?;
         }
+        note_driver_errors(&run, &mut driver_errors);
         let failed = matches!(run.outcome, Outcome::Failed(_));
         if let Some(ktap) = ktap.as_mut().filter(|_| runs.is_empty()) {
             write_notes(ktap, args, &run)?;
@@ -121,11 +127,16 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let command = |run: &LevelRun| {
         format!("{} --until {}", args.runtime.bringup_command(false), run.level.name())
     };
-    let failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
+    let mut failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
+    failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
+    let program_written = match (failed_run, &args.program) {
+        (Some(run), Some(path)) => output::save(path, reproduce::program_source(run).as_bytes()),
+        _ => Ok(()),
+    };
     if let Some(out) = &mut table {
         show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;
         for differing in differing_probes(probes.iter().flatten()) {
@@ -135,6 +146,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::print_failure(out, run.level, failure)?;
             writeln!(out, "\nreproduce: {}", command(run))?;
             match &args.program {
+                Some(_) if program_written.is_err() => {}
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
                 }
@@ -164,6 +176,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         );
         let mut report = report(&runs, failure.as_ref(), args.until, probes);
         report.interrupted = !is_complete;
+        let mut report = serde_json::to_value(report)?;
+        args.privacy.clean_value(&mut report);
         args.output.write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;
     }
     if let Some(out) = &mut table {
@@ -173,9 +187,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         note!("interrupted after {} of {} levels", runs.len(), levels().count());
     }
     planned_faults::note_not_happened(&faults);
-    if let (Some(run), Some(path)) = (failed_run, &args.program) {
-        output::save(path, reproduce::program_source(run).as_bytes())?;
-    }
+    program_written?;
     log_written?;
     Ok(match failed_run.map(|run| run.level) {
         None if is_complete => Exit::Success,
@@ -229,9 +241,28 @@ fn create_log(path: &Path) -> anyhow::Result<File> {
     File::create(path).map_err(cannot_write)
 }
 
-fn print_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
+/// Writes the first line of the log: the version of this command, the kernel and the time.
+fn write_log_header(log: &mut File) -> std::io::Result<()> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let time = humantime::format_rfc3339_seconds(SystemTime::now());
+    let version = env!("CARGO_PKG_VERSION");
+    log.write_all(format!("hsa-vmm {version}, Linux {}, {time}\n", kernel.trim()).as_bytes())
+}
+
+/// Prints the errors that the emulated driver has printed in the level's processes, such as a log that cannot be
+/// written. Prints each error once.
+fn note_driver_errors(run: &LevelRun, printed: &mut BTreeSet<String>) {
+    let errors = run.output.lines().filter(|line| line.starts_with("hsa-kfd: cannot "));
+    for error in errors {
+        if printed.insert(error.to_owned()) {
+            note!("{error}");
+        }
+    }
+}
+
+fn print_runtime(out: &mut Screen<'_>, args: &Bringup, run: &LevelRun) -> std::io::Result<()> {
     match &run.runtime {
-        Some(Some(path)) => writeln!(out, "runtime: {path}\n"),
+        Some(Some(path)) => writeln!(out, "runtime: {}\n", args.privacy.clean_text(path)),
         Some(None) => writeln!(out, "runtime: simulation\n"),
         None => Ok(()),
     }
@@ -332,7 +363,7 @@ impl LevelReport<'_> {
 
 /// Returns the requests to the emulated driver that the table of interfaces does not list.
 fn unlisted_requests(run: &LevelRun) -> Vec<String> {
-    let mut unlisted = std::collections::BTreeSet::new();
+    let mut unlisted = BTreeSet::new();
     for call in &run.calls {
         let table = interface::used_by(&call.begin.call);
         for line in run.driver_during(call) {

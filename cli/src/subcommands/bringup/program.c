@@ -1,6 +1,10 @@
 /* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. The program needs no headers of ROCm. To build:
  *
- *   cc -g -o repeat repeat.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1 -lpthread
+ *   cc -g -o repeat repeat.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1 -lpthread \
+ *     -Wl,--allow-shlib-undefined
+ *
+ * The last option is needed if the runtime was built for a newer C library than this machine's. Run the program as
+ * bringup was run: with LD_LIBRARY_PATH=/opt/rocm/lib, or inside of `hsa-vmm emulate --rocr VERSION --`.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

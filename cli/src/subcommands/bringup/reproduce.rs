@@ -4,6 +4,7 @@ use super::level::Level;
 use super::supervisor::{Call, LevelRun};
 use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// The beginning of each program.
 const HEAD: &str = include_str!("program.c");
@@ -45,6 +46,10 @@ pub fn program_source(run: &LevelRun) -> String {
         _ => (calls_of(failed_process), Vec::new()),
     };
     let mut text = HEAD.replace("LEVEL", run.level.title());
+    let file = run.runtime.iter().flatten().next();
+    if let Some(folder) = file.and_then(|file| Path::new(file).parent()) {
+        text = text.replace("/opt/rocm/lib", &folder.display().to_string());
+    }
     text = text.replace("GRANULES", &run.level.granule_count().to_string());
     text = text.replacen("DECLARATIONS", &declarations(), 1);
     if matches!(run.level, Level::Offset | Level::Permission) {

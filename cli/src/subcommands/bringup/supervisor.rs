@@ -9,6 +9,7 @@ use super::record::{Begin, CallId, Record, Return, status_name};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
+use crate::{BadUsage, output};
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::collections::BTreeSet;
@@ -89,7 +90,13 @@ pub fn supervise(
     interrupt: &Interrupt,
     kernel: &mut KernelLog,
 ) -> anyhow::Result<Option<LevelRun>> {
-    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let folder = tempfile::tempdir().map_err(|error| {
+        let (folder, error) = (std::env::temp_dir(), output::without_path(error));
+        let folder = folder.display();
+        BadUsage(format!(
+            "cannot create a temporary folder in {folder}: {error}; set TMPDIR to another folder"
+        ))
+    })?;
     // Use the user's log file if there is one.
     let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
     let driver_log = users_log.map_or_else(|| folder.path().join("driver"), Into::into);

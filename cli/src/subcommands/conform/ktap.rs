@@ -3,6 +3,7 @@
 //! Each area of cases, such as `map`, is a subtest. The last result at the top level is about the worker
 //! process.
 
+use crate::bail_out::bail_out;
 use crate::screen::Screen;
 use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +61,7 @@ impl KtapStream {
 
     /// Writes the reason why no further case is run, and ends the document.
     pub fn bail_out(self, reason: &str) -> io::Result<()> {
-        self.ktap.bail_out(reason)
+        bail_out(self.ktap, reason)
     }
 
     /// Writes the results that are not written yet, and ends the document.

@@ -76,6 +76,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let mut report = match run_all(args, &options, &mut writer, &mut background, interrupt.flag()) {
         Ok(report) => report,
         Err(NoReport { error, failed_requests }) => {
+            if !writer.is_described {
+                writer.describe(args, "runtime: not loaded", None);
+            }
             let not_started = not_started(args, &error, failed_requests, selected_count);
             if let Err(error) = write_not_started(args, writer.stream, &not_started) {
                 note!("error: {}", crate::error_message(&error));
@@ -87,13 +90,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let interruption = report.interruption();
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
-    let closing = closing_lines(&report, writer.hangs, interruption.is_some());
+    let is_resumable = args.output.is_file();
+    let closing = closing_lines(&report, writer.hangs, interruption.is_some(), is_resumable);
     // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
-            if is_table && args.privacy.removes_folders() {
+            if is_table && args.privacy.is_redacting() {
                 // The table suggests a command with the path of the runtime.
                 out.clean_with(&args.privacy);
             }
@@ -102,7 +106,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
     };
-    let written = writer.error.map_or(written, Err);
+    let written = match (writer.error, written) {
+        (Some(first), Err(error)) if first.to_string() != error.to_string() => {
+            note!("error: {}", crate::error_message(&error));
+            Err(first)
+        }
+        (Some(first), _) => Err(first),
+        (None, written) => written,
+    };
     // All results are in the file or on standard output, so the partial results are not needed.
     if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
@@ -120,7 +131,13 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
 
 /// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
 /// for an early end, and the counts by status.
-fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
+fn closing_lines(
+    report: &Report,
+    hangs: Option<usize>,
+    is_interrupted: bool,
+    is_resumable: bool,
+) -> Vec<String> {
+    let resume = if is_resumable { "--resume" } else { "with --output, --resume" };
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
         known_passed.map(|case| format!("{}: {}", case.name, case.detail)).collect();
@@ -130,11 +147,11 @@ fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) ->
         lines.push(format!("{} known defect{plural} of this runtime", summary.known));
     }
     if is_interrupted {
-        lines.push("interrupted; with --output, --resume continues the run".to_owned());
+        lines.push(format!("interrupted; {resume} continues the run"));
     } else if let Some(hangs) = hangs {
         lines.push(format!(
-            "stopped after {hangs} consecutive cases hung, the remaining cases were not run; with --output, \
-             --resume continues after these cases; --filter selects others"
+            "stopped after {hangs} consecutive cases hung, the remaining cases were not run; {resume} \
+             continues after these cases; --filter selects others"
         ));
     }
     lines.push(summary.to_string());
@@ -165,7 +182,9 @@ fn not_started(
     let mut provenance = provenance::describe_run(None, config.as_deref(), String::new());
     provenance::shorten_paths(&mut provenance);
     args.privacy.clean(&mut provenance);
-    let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
+    let mut output: Vec<_> =
+        failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
+    args.privacy.clean_lines(&mut output);
     let reason = args.privacy.clean_text(&crate::error_message(error));
     NotStarted { reason, output, selected, provenance }
 }
@@ -196,6 +215,8 @@ fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
 struct ResultWriter {
     partial: Option<PartialFile>,
     stream: Option<KtapStream>,
+    /// Whether KTAP output has the description of the run.
+    is_described: bool,
     /// The number of consecutive hung cases, if these stopped the run.
     hangs: Option<usize>,
     /// The first error of writing.
@@ -212,6 +233,7 @@ impl ResultWriter {
     /// Writes a description of the run to KTAP output. `runtime` describes the runtime.
     fn describe(&mut self, args: &Conform, runtime: &str, driver: Option<Driver>) {
         let Some(stream) = &mut self.stream else { return };
+        self.is_described = true;
         let config = args.common.runtime.config_text();
         let provenance = provenance::describe_run(driver, config.as_deref(), String::new());
         let notes = provenance::ktap_notes(runtime, provenance, &args.privacy);
@@ -371,7 +393,9 @@ fn run_all(
         }
         Event::Output { reported, text, case } if !reported || args.common.log_level.is_some() => {
             output_of_case.push_str(case.map_or("", |_| text));
-            bar.suspend(|| print_output(text));
+            if !args.privacy.is_redacting() {
+                bar.suspend(|| print_output(text));
+            }
         }
         Event::Output { .. } => {}
         // Print each cause at its first case: if many cases hang, the report is written much later.
@@ -394,7 +418,9 @@ fn run_all(
         let lines = log.borrow_mut().new_lines();
         let failed_requests = driver_failures(lines.iter().map(String::as_str));
         add_finished(writer);
-        failed_requests.iter().for_each(|line| note_dimmed(line));
+        let mut noted = failed_requests.clone();
+        args.privacy.clean_lines(&mut noted);
+        noted.iter().for_each(|line| note_dimmed(line));
         NoReport { error: error.into(), failed_requests }
     })
 }

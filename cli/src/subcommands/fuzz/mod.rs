@@ -6,13 +6,15 @@ mod progress;
 mod workers;
 
 use crate::arguments::RunFormat;
+use crate::bail_out::bail_out;
 use crate::choice::{SelectedRuntime, note_dimmed};
 use crate::interrupt::Interrupt;
-use crate::screen::note;
+use crate::screen::{Screen, note};
 use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
+use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::fuzz::{Generator, SequenceRuntime};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use progress::Progress;
@@ -28,6 +30,38 @@ const COMPARE_EVERY: usize = 16;
 const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
+    let mut ktap = None;
+    let result = run_sequences(args, &mut ktap);
+    if let Err(error) = &result
+        && args.format == RunFormat::Ktap
+        && crate::is_no_runtime(error)
+    {
+        let ktap = match ktap {
+            Some(ktap) => ktap,
+            None => begin_ktap(args, "runtime: not loaded", None, None, &[])?,
+        };
+        bail_out(ktap, &crate::error_message(error))?;
+    }
+    result
+}
+
+/// Begins the KTAP document with the notes and a description of the run.
+fn begin_ktap(
+    args: &Fuzz,
+    runtime: &str,
+    driver: Option<Driver>,
+    config: Option<&str>,
+    notes: &[String],
+) -> anyhow::Result<Ktap<Screen<'static>>> {
+    let mut ktap = Ktap::begin(args.output.private_stream(&args.privacy)?, 1)?;
+    let provenance = provenance::describe_run(driver, config, String::new());
+    let description = provenance::ktap_notes(runtime, provenance, &args.privacy);
+    notes.iter().chain(&description).try_for_each(|line| ktap.write_note(line))?;
+    Ok(ktap)
+}
+
+/// Runs the sequences. Stores the KTAP document in `ktap` as soon as the document has begun.
+fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check_writable)?;
     let selected = args.common.runtime.select()?;
     let runtime_note = format!("runtime: {selected}");
@@ -69,18 +103,13 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     let plural = if processes == 1 { "" } else { "es" };
     note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
-    let begin_ktap = || -> anyhow::Result<_> {
-        let mut ktap = Ktap::begin(args.output.private_stream(&args.privacy)?, 1)?;
+    if args.format == RunFormat::Ktap {
         // Write the seed before the first sequence runs: the machine may hang.
-        ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
+        let seed = format!("seed {seed}, {processes} process{plural}, {:?}", args.time);
         let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
         let config = simulation_config(&generator.runtime);
-        let provenance = provenance::describe_run(Some(driver), config, String::new());
-        let notes = provenance::ktap_notes(&runtime_note, provenance, &args.privacy);
-        notes.iter().try_for_each(|line| ktap.write_note(line))?;
-        Ok(ktap)
-    };
-    let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
+        *ktap = Some(begin_ktap(args, &runtime_note, Some(driver), config, &[seed])?);
+    }
     let mut workers = Workers::start(args, &generator, processes)?;
     let outcome = workers.watch(&mut progress, &interrupt)?;
     drop(workers);
@@ -128,7 +157,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
             // The seed is in a note, because the name must be the same in each run.
             let test = KtapTest { name: "fuzz", status, detail: &detail };
-            if let Some(ktap) = &mut ktap {
+            if let Some(ktap) = ktap {
                 if interrupt.arrived() {
                     ktap.write_note("interrupted")?;
                 }
@@ -136,7 +165,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             }
         }
         RunFormat::Table => args.output.write(|out| {
-            if args.privacy.removes_folders() {
+            if args.privacy.is_redacting() {
                 out.clean_with(&args.privacy);
             }
             provenance::print_banner(out, &planned)?;

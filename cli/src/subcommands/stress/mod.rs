@@ -22,6 +22,7 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::RunFormat;
+use crate::bail_out::bail_out;
 use crate::choice::RuntimeChoice;
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
@@ -75,6 +76,12 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         let result = run_scenario(args, scenario, seed, time, &interrupt)?;
         if let Some(error) = &result.no_runtime {
+            if let Some(mut ktap) = ktap.take() {
+                if report.scenarios.is_empty() {
+                    write_notes(&mut ktap, args, result.simulation)?;
+                }
+                bail_out(ktap, error)?;
+            }
             anyhow::bail!(NoRuntime(error.clone()));
         }
         note!("{}: {}", scenario.name(), result.summary());
@@ -116,7 +123,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         RunFormat::Table => {
             args.output.write(|out| {
-                if args.privacy.removes_folders() {
+                if args.privacy.is_redacting() {
                     out.clean_with(&args.privacy);
                 }
                 provenance::print_banner(out, &faults)?;

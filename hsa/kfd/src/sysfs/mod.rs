@@ -74,7 +74,9 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     }
     let draft = environment::temporary_folder()
         .join(format!("{name}.{:016x}", memory_file::random_token()));
-    fs::DirBuilder::new().mode(0o700).create(&draft)?;
+    fs::DirBuilder::new().mode(0o700).create(&draft).map_err(|error| {
+        io::Error::other(format!("{}: {error}; set TMPDIR to another folder", draft.display()))
+    })?;
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {
         fs::remove_dir_all(&draft)?;
