@@ -10,10 +10,13 @@ use hsa_vmm_conformance::describe::Driver;
 use hsa_vmm_conformance::{PlannedFault, Provenance, Report, TestEnvironment};
 use serde::Serialize;
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The text that replaces a removed value.
 const REDACTED: &str = "(redacted)";
@@ -255,6 +258,7 @@ impl Privacy {
     /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, removes
     /// the folders of all absolute paths, and PCI addresses.
     pub fn clean_text(&self, text: &str) -> String {
+        let text = if self.redact { &without_known_folders(text, &KNOWN_FOLDERS) } else { text };
         let shortened = without_names(
             text,
             env::var("HOME").ok().as_deref(),
@@ -296,6 +300,43 @@ fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
         rest = after;
     }
     result + rest
+}
+
+/// The folders that [`known_folders`] finds for this process.
+static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let paths = [env::current_dir(), env::current_exe()];
+    let paths = paths.into_iter().filter_map(Result::ok).map(PathBuf::into_os_string);
+    let values = env::vars_os().map(|(_, value)| value);
+    known_folders(env::args_os().chain(values).chain(paths))
+});
+
+/// Returns the existing folders that arguments and variables name, and the folders above them, if their paths contain
+/// white space. In a text, [`without_folders`] cannot find the end of such a path. The longest folders are first.
+fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
+    let mut folders = Vec::new();
+    for word in words {
+        // A word can contain several paths: `--runtime=PATH`, `PATH:PATH`, or a quoted command.
+        for part in word.to_string_lossy().split([':', '=', '\'', '"']) {
+            let path = Path::new(part);
+            let named = path.is_absolute().then(|| path.to_owned());
+            for path in [named, path.canonicalize().ok()].into_iter().flatten() {
+                let spaced = |folder: &Path| {
+                    let text = folder.to_str().filter(|text| text.contains(char::is_whitespace))?;
+                    folder.is_dir().then(|| text.trim_end_matches('/').to_owned())
+                };
+                folders.extend(path.ancestors().filter_map(spaced));
+            }
+        }
+    }
+    folders.sort_by_key(|folder| Reverse(folder.len()));
+    folders.dedup();
+    folders
+}
+
+/// Removes these folders from the paths of files in them.
+fn without_known_folders(text: &str, folders: &[String]) -> String {
+    let remove = |text: String, folder: &String| text.replace(&format!("{folder}/"), "/");
+    folders.iter().fold(text.to_owned(), remove)
 }
 
 /// Reduces absolute paths, and paths below the home folder, to their last component. Keeps paths below
@@ -377,6 +418,19 @@ mod tests {
         let libraries = "/a/libx.so:/b/c/libhsa_kfd.so:/d/liby.so";
         assert_eq!(with_short_driver(libraries), "/a/libx.so:libhsa_kfd.so:/d/liby.so");
         assert_eq!(with_short_driver("/b/libhsa_kfd.so"), "libhsa_kfd.so");
+    }
+
+    #[test]
+    fn redact_removes_folders_with_spaces() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path().join("sub dir/a rt/lib");
+        fs::create_dir_all(&folder).unwrap();
+        let file = format!("{}/x y.so", folder.display());
+        let words = [format!("--runtime={file}"), format!("LIST=/lib:{file}")];
+        let folders = known_folders(words.into_iter().map(OsString::from));
+        let text = format!("hsa-vmm '--runtime={file}' -o {file}, {file}: {file}");
+        let cleaned = without_folders(&without_known_folders(&text, &folders));
+        assert_eq!(cleaned, "hsa-vmm '--runtime=x y.so' -o x y.so, x y.so: x y.so");
     }
 
     #[test]

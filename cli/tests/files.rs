@@ -4,6 +4,7 @@
 mod run_command;
 
 use run_command::{run, stderr};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -69,6 +70,28 @@ fn output_keeps_links() {
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+fn conform_opens_no_link_or_fifo_as_partial_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [report, partial, target] =
+        ["out", "out.partial", "target"].map(|name| folder.path().join(name));
+    let create_link = || symlink(&target, &partial).unwrap();
+    let create_fifo =
+        || mknodat(CWD, &partial, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::write(&target, "text").unwrap();
+    for create in [&create_link as &dyn Fn(), &create_fifo] {
+        for (resume, status) in [(Some("--resume"), Some(2)), (None, Some(0))] {
+            let _ = fs::remove_file(&partial);
+            create();
+            let mut conform = run_command::command(&["conform", "--runtime", "sim"]);
+            conform.args(["--filter", "map.handle.zero", "-o"]).arg(&report).args(resume);
+            let output = conform.output().unwrap();
+            assert_eq!(output.status.code(), status, "{output:?}");
+            assert_eq!(fs::read(&target).unwrap(), b"text");
+        }
+    }
 }
 
 #[test]

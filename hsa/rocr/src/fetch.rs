@@ -77,7 +77,7 @@ impl From<NotFetched> for FetchError {
 ///
 /// Stores each release atomically in `folder/VERSION`. Changes nothing outside of the folder, and
 /// does not need root. Keeps existing releases. If several processes fetch at once, one process
-/// fetches and the others wait. Calls `report` with a description of each step.
+/// fetches and the others report that they wait. Calls `report` with a description of each step.
 ///
 /// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources.
 /// `apt-get` checks signatures and checksums against the keys of the package
@@ -96,7 +96,7 @@ pub fn fetch(
     if let Ok(all) = open() {
         return Ok(all);
     }
-    let _lock = lock_folder(folder, NEEDED_SPACE)?;
+    let _lock = lock_folder(folder, NEEDED_SPACE, report)?;
     // Another process may have fetched the releases meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
@@ -127,15 +127,23 @@ pub fn fetch(
     Ok(open()?)
 }
 
-/// Creates a folder, locks it against other processes that fetch, and checks the free space.
-pub(crate) fn lock_folder(folder: &Path, needed: u64) -> Result<File, FetchError> {
+/// Creates a folder, locks it against other processes that fetch, and checks the free space. Reports if it waits for the
+/// lock.
+pub(crate) fn lock_folder(
+    folder: &Path,
+    needed: u64,
+    report: &mut dyn FnMut(&str),
+) -> Result<File, FetchError> {
     fs::create_dir_all(folder).map_err(folder_error(folder))?;
     let path = folder.join("lock");
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false);
     let lock = open_regular(&path, options).map_err(folder_error(&path))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|error| folder_error(&path)(error.into()))?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        report(&format!("waiting for another process, which has locked {}", path.display()));
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|error| folder_error(&path)(error.into()))?;
+    }
     let disk = statvfs(folder).map_err(|error| folder_error(folder)(error.into()))?;
     let available = disk.f_bavail.saturating_mul(disk.f_frsize);
     if available < needed {
@@ -169,4 +177,25 @@ fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     names.sort();
     let list = root.join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lock_folder;
+
+    #[test]
+    fn lock_reports_that_it_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut unexpected = |step: &str| panic!("{step}");
+        let mut first = Some(lock_folder(folder.path(), 0, &mut unexpected).unwrap());
+        let mut steps = Vec::new();
+        let mut report = |step: &str| {
+            steps.push(step.to_owned());
+            first = None;
+        };
+        lock_folder(folder.path(), 0, &mut report).unwrap();
+        let path = folder.path().join("lock");
+        let expected = format!("waiting for another process, which has locked {}", path.display());
+        assert_eq!(steps, [expected]);
+    }
 }

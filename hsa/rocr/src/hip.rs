@@ -48,7 +48,7 @@ pub(crate) fn fetch_packages(
 ) -> Result<FetchedRelease, FetchError> {
     let open = || FetchedRelease::open(folder, release);
     fetch(&[release], folder, report)?;
-    let _lock = lock_folder(folder, NEEDED_SPACE)?;
+    let _lock = lock_folder(folder, NEEDED_SPACE, report)?;
     let fetched = open()?;
     if fetched.has_package(package) {
         return Ok(fetched);

@@ -107,7 +107,7 @@ pub fn fetch_from(
         Some(base) => base,
         None => FetchedRelease::open(folder, Release::R7_2_4)?,
     };
-    let _lock = lock_folder(folder, NEEDED_SPACE)?;
+    let _lock = lock_folder(folder, NEEDED_SPACE, report)?;
     remove_temporary_folders(folder).map_err(folder_error(folder))?;
     let work = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(folder);
     let work = work.map_err(folder_error(folder))?;

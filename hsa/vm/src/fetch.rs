@@ -78,7 +78,7 @@ pub enum FetchError {
 /// the software GPUs. The kernel is `release`, or the newest of the supported series.
 ///
 /// If this process is root, installs missing tools, including QEMU. Calls `report` with each step.
-/// If several processes fetch at once, one process fetches and the others wait.
+/// If several processes fetch at once, one process fetches and the others report that they wait.
 ///
 /// # Errors
 /// The message names the failed step and a remedy.
@@ -88,7 +88,7 @@ pub fn fetch(
     report: &mut dyn FnMut(&str),
 ) -> Result<Kernel, FetchError> {
     let source = folder::module_source()?;
-    let _lock = lock(folder)?;
+    let _lock = lock(folder, report)?;
     if let Some(release) = release.filter(|release| !packages::is_in_series(release)) {
         return Err(FetchError::OtherSeries { requested: release.to_owned() });
     }
@@ -127,15 +127,18 @@ pub fn fetch(
     Ok(Kernel::open(folder, Some(&kernel.release))?)
 }
 
-/// Creates and locks the folder. Waits while another process holds the lock.
-pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
+/// Creates and locks the folder. Waits while another process holds the lock, and reports this.
+pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, ToolError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
-    let lock = folder.join("lock");
+    let path = folder.join("lock");
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false);
-    let lock = open_regular(&lock, options).map_err(file_error(&lock))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|error| file_error(folder)(error.into()))?;
+    let lock = open_regular(&path, options).map_err(file_error(&path))?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        report(&format!("waiting for another process, which has locked {}", path.display()));
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|error| file_error(&path)(error.into()))?;
+    }
     Ok(lock)
 }
 
@@ -243,4 +246,24 @@ fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolErro
     command.args(["--strip-components=5", "--wildcards", "--exclude=*/asic_reg/*"]);
     command.arg("*/drivers/gpu/drm/amd/*.h");
     tool::run(command, "tar").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lock;
+
+    #[test]
+    fn lock_reports_that_it_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = Some(lock(folder.path(), &mut |_| panic!("the lock is free")).unwrap());
+        let mut steps = Vec::new();
+        let mut report = |step: &str| {
+            steps.push(step.to_owned());
+            first = None;
+        };
+        lock(folder.path(), &mut report).unwrap();
+        let path = folder.path().join("lock");
+        let expected = format!("waiting for another process, which has locked {}", path.display());
+        assert_eq!(steps, [expected]);
+    }
 }

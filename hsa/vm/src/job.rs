@@ -79,7 +79,7 @@ const LOCK: &str = "lock";
 /// The prefix of the names of temporary folders.
 const PREFIX: &str = "hsa-vmm-vm-";
 /// The maximum size of a file that is copied from the guest.
-const MAX_COPY: u64 = 4 << 30;
+const MAX_COPY: u64 = 256 << 20;
 
 /// A program to run in a virtual machine.
 ///
@@ -258,17 +258,26 @@ impl Job {
         open_regular(&self.guest_folder().join(name), File::options().read(true))
     }
 
-    /// Copies a file of the guest.
+    /// Copies a file of the guest. Rejects a file of [`MAX_COPY`] or more, so that a program cannot make the host copy
+    /// for long after the time limit.
     pub fn copy(&self, name: &str, target: &Path) -> io::Result<()> {
         let source = self.open_file(name)?;
-        let mut target = File::create(target)?;
-        // The file can grow during the copy, and a file with holes can be larger than the disk.
-        if io::copy(&mut (&source).take(MAX_COPY), &mut target)? < MAX_COPY {
-            return Ok(());
+        // A file with holes can be larger than the disk. Check before creating the target.
+        if source.metadata()?.len() >= MAX_COPY {
+            return Err(too_large(name));
         }
-        let message = format!("{name} of the virtual machine has {} GiB or more", MAX_COPY >> 30);
-        Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
+        let mut target = File::create(target)?;
+        // In a kept machine, the file can grow during the copy.
+        if io::copy(&mut source.take(MAX_COPY), &mut target)? >= MAX_COPY {
+            return Err(too_large(name));
+        }
+        Ok(())
     }
+}
+
+fn too_large(name: &str) -> io::Error {
+    let message = format!("{name} of the virtual machine has {} MiB or more", MAX_COPY >> 20);
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// Removes the job folders that killed processes of this user have left.

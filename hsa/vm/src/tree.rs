@@ -107,7 +107,7 @@ pub fn use_tree(
     let tree = fs::canonicalize(tree).map_err(file_error(tree))?;
     let release = check(&tree)?;
     let source = folder::module_source()?;
-    let _lock = lock(folder)?;
+    let _lock = lock(folder, report)?;
     let target = folder.join(&release);
     let work = target.join("module");
     let root = target.join("root");

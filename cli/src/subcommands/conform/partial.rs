@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use hsa_vmm_conformance::{Case, CaseReport, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// If the run has ended this number of times during the same case, the case counts as failed.
@@ -46,18 +46,21 @@ impl PartialFile {
         options: Vec<String>,
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
         let Some(path) = output.partial_path() else { return Ok(None) };
-        // A missing file is not an error, so that scripts can always pass --resume.
-        let resume = resume && path.exists();
-        let (finished, length) =
-            if resume { read_results(&path, cases, &options)? } else { (Vec::new(), 0) };
-        let mut file = OpenOptions::new();
-        file.create(true).append(true);
         let failed = |cause| output::record_failure(path.display(), &cause);
-        let file = file.open(&path).map_err(failed)?;
-        // Remove an incomplete last line or, if no run is resumed, the earlier content.
-        file.set_len(length).map_err(failed)?;
+        // A missing file is not an error, so that scripts can always pass --resume.
+        let existing = if resume { open_existing(&path).map_err(failed)? } else { None };
+        let is_resumed = existing.is_some();
+        let (file, finished) = match existing {
+            Some(file) => {
+                let (finished, length) = read_results(&path, &file, cases, &options)?;
+                // Remove an incomplete last line.
+                file.set_len(length).map_err(failed)?;
+                (file, finished)
+            }
+            None => (replace(&path).map_err(failed)?, Vec::new()),
+        };
         let partial = Self { path, file };
-        if !resume {
+        if !is_resumed {
             let names = cases.iter().map(|case| case.name.to_owned()).collect();
             partial.append(&Line::Selected(names))?;
             partial.append(&Line::Options(options))?;
@@ -78,7 +81,7 @@ impl PartialFile {
     /// Removes the file. Call this after the complete results are written.
     pub fn remove(self) {
         // Ignore errors: the next run replaces the file.
-        let _ = std::fs::remove_file(self.path);
+        let _ = fs::remove_file(self.path);
     }
 
     fn append(&self, line: &Line) -> anyhow::Result<()> {
@@ -89,15 +92,33 @@ impl PartialFile {
     }
 }
 
+/// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects links and FIFOs, which
+/// another user may have created.
+fn open_existing(path: &Path) -> io::Result<Option<File>> {
+    match hsa_sys::open_regular(path, File::options().read(true).append(true)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Creates the file. Removes an existing file or link first, and never opens it.
+fn replace(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
 /// Reads the results of an interrupted run. Also returns the length of the complete lines: if the computer
 /// stopped, the last line may be incomplete.
 fn read_results(
     path: &Path,
+    mut file: &File,
     cases: &[&'static Case],
     options: &[String],
 ) -> anyhow::Result<(Vec<CaseReport>, u64)> {
-    let bytes = std::fs::read(path);
-    let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
     let mut length = 0;
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').map_while(|line| {
         let parsed = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;

@@ -1,6 +1,6 @@
 use super::{
-    ARGUMENTS, ENDED, ENVIRONMENT, Job, LOCK, LOG, PREFIX, RECEIVED, STARTED, STATUS, WRITTEN,
-    remove_abandoned, split_words,
+    ARGUMENTS, ENDED, ENVIRONMENT, Job, LOCK, LOG, MAX_COPY, PREFIX, RECEIVED, STARTED, STATUS,
+    WRITTEN, remove_abandoned, split_words,
 };
 use rustix::fs::{FileType, FlockOperation, Mode, flock, mknodat};
 use std::fs;
@@ -147,6 +147,16 @@ fn copy_ignores_the_mode_of_the_file() {
     job.copy(LOG, &target).unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"text");
     assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o7111, 0);
+}
+
+#[test]
+fn copy_rejects_large_sparse_files() {
+    let job = booted_job();
+    let [log, target] = [job.guest_folder().join(LOG), job.folder().join("target")];
+    fs::File::create(&log).unwrap().set_len(MAX_COPY).unwrap();
+    let error = job.copy(LOG, &target).unwrap_err().to_string();
+    assert_eq!(error, "log of the virtual machine has 256 MiB or more");
+    assert!(!target.exists());
 }
 
 #[test]
