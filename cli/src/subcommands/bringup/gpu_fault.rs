@@ -2,8 +2,8 @@
 
 use super::supervisor::Call;
 
-/// The start of the message that AMD's runtime prints when a GPU accesses an unmapped address.
-const MESSAGE: &str = "Memory access fault by GPU";
+/// The starts of the messages that AMD's runtime and its libhsakmt print when a GPU accesses an unmapped address.
+const MESSAGES: [&str; 2] = ["Memory access fault by GPU", "Memory exception on virtual address"];
 
 /// The words with which amdgpu logs a fault. The address follows in this line or in one of the next two:
 /// `amdgpu: [gfxhub0] no-retry page fault (src_id:0 …)`, `amdgpu:   in page starting at address 0x00007f… from …`.
@@ -23,7 +23,7 @@ impl GpuFault {
     pub fn find(output: &str, kernel: &[String]) -> Option<Self> {
         let address = address(output).or_else(|| address_in_kernel_log(kernel));
         let is_reported =
-            output.contains(MESSAGE) || kernel.iter().any(|line| is_kernel_message(line));
+            output.lines().any(is_message) || kernel.iter().any(|line| is_kernel_message(line));
         (address.is_some() || is_reported).then_some(Self { address })
     }
 
@@ -32,6 +32,10 @@ impl GpuFault {
         let address = self.address.map(|address| format!(" at {address:#x}"));
         format!("a GPU page fault{}", address.unwrap_or_default())
     }
+}
+
+fn is_message(line: &str) -> bool {
+    MESSAGES.iter().any(|message| line.contains(message))
 }
 
 fn is_kernel_message(line: &str) -> bool {
@@ -48,8 +52,8 @@ fn address_in_kernel_log(lines: &[String]) -> Option<u64> {
 
 /// Returns the address at which a GPU faulted, from the runtime's message.
 fn address(output: &str) -> Option<u64> {
-    let line = output.lines().find(|line| line.contains(MESSAGE))?;
-    parse_hex(line.split(" on address ").nth(1)?)
+    let line = output.lines().find(|line| is_message(line))?;
+    line.split(" address ").find_map(parse_hex)
 }
 
 /// Parses the hexadecimal number at the start of a text.
@@ -123,6 +127,8 @@ mod tests {
             "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f1000. Reason: x";
         assert_eq!(address(text), Some(0x7f_1000));
         assert_eq!(address("on address 0x7f1000"), None);
+        let early = "Memory exception on virtual address 0x7f2000, node id 1 : page not present";
+        assert_eq!(address(early), Some(0x7f_2000));
         let grant = "hsa_amd_vmem_set_access";
         let calls = [
             call(grant, &[("va", "0x7f1000"), ("size", "0x2000")]),

@@ -38,6 +38,8 @@ pub enum Level {
     /// Unmapped memory can no longer be accessed
     Unmapped,
     /// A GPU uses memory immediately after it is granted access
+    // The name in JSON.
+    #[value(alias = "at_once")]
     AtOnce,
     /// Freed memory can be allocated again
     Reused,
