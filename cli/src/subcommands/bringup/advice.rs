@@ -64,7 +64,8 @@ fn advise_failed_request(run: &LevelRun, line: &str, times: usize) -> String {
     let lines = run.driver.iter().flatten().map(|(_, line)| line.as_str());
     let suspect = last_user(lines, line).and_then(|earlier| Some((earlier, function_of(earlier)?)));
     let suspect = suspect.map(|(earlier, function)| {
-        format!("; suspect {function} first ({}, of the same object)", call_and_error(earlier).0)
+        let (call, _) = call_and_error(earlier);
+        format!(": perhaps {call} ({function}), the last other request for the same object")
     });
     format!(
         "the driver returned {error} for {call}{repeated}: find where {function} returns {error}; if {error} is \
@@ -112,7 +113,7 @@ fn advise_successful_requests(
             let (function, request) = (interface.function, interface.request);
             format!("suspect the kernel's {function} first ({request}{operation}){others}")
         }
-        None if has_suspect => format!("then suspect {}", functions.join(", ")),
+        None if has_suspect => format!("also suspect {}", functions.join(", ")),
         None => format!("suspect {} first", functions.join(", ")),
     };
     format!(

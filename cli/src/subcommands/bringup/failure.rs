@@ -411,3 +411,16 @@ fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
     };
     lines.chunk_by(|one, next| one == next).map(line).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsupported_optional_call_is_no_failure() {
+        assert!(returned_error("1:1 0.1 kfd GET_VERSION = EIO (1.0 us)"));
+        assert!(returned_error("1:1 0.1 engine COPY length=0x1000 = ? (has not returned)"));
+        assert!(!returned_error("1:1 0.1 kfd ALLOC_MEMORY_OF_GPU handle=0x0 -> ok (1.0 us)"));
+        assert!(!returned_error("1:1 0.1 NOT EMULATED: kfd call 0xc0384b20 SVM = ENOTTY"));
+    }
+}

@@ -1,6 +1,7 @@
 //! Finds GPU faults in the messages of runtime and kernel, and the call that granted access to the address.
 
-use super::supervisor::Call;
+use super::level::Level;
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 
 /// The starts of the messages that AMD's runtime and its libhsakmt print when a GPU accesses an unmapped address.
 const MESSAGES: [&str; 2] = ["Memory access fault by GPU", "Memory exception on virtual address"];
@@ -85,10 +86,32 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
     }
 }
 
+impl LevelRun {
+    /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime may report the
+    /// fault while the process exits.
+    pub fn fail_on_gpu_fault(&mut self) {
+        if self.outcome != Outcome::Reached || self.level == Level::Permission {
+            return;
+        }
+        // The kernel's log may contain faults of other processes.
+        let Some(fault) = GpuFault::find(&self.output, &[]) else { return };
+        let call = fault.address.and_then(|address| granted_by(&self.calls, address));
+        let cause = match (call, fault.address) {
+            (Some(call), Some(address)) => Cause::GpuFault(call, address, Vec::new()),
+            _ => {
+                let last = self.calls.len().checked_sub(1);
+                Cause::Wrong(last, "all calls of the level succeeded".to_owned())
+            }
+        };
+        self.outcome = Outcome::Failed(cause);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::{Argument, Begin, CallId, Logs};
     use super::*;
+    use std::time::Duration;
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
@@ -140,5 +163,31 @@ mod tests {
         assert_eq!(granted_by(&calls, 0x7f_3000), None);
         assert_eq!(granted_range(&calls[1]), Some((0x7f_1000, 0x1000)));
         assert_eq!(granted_by(&calls, 0x80_0000), Some(2));
+    }
+
+    #[test]
+    fn reported_fault_fails_a_level_that_passed() {
+        let mut run = LevelRun {
+            level: Level::Data,
+            outcome: Outcome::Reached,
+            calls: vec![call("hsa_shut_down", &[])],
+            facts: Vec::new(),
+            runtime: None,
+            took: Duration::ZERO,
+            idle: Duration::ZERO,
+            driver: None,
+            output: "Memory exception on virtual address 0x7f2000, node id 1".to_owned(),
+            kernel: Ok(Vec::new()),
+        };
+        run.fail_on_gpu_fault();
+        let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };
+        let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";
+        assert_eq!(run.describe(cause), text);
+        // Other processes can cause the faults in the kernel's log.
+        run.outcome = Outcome::Reached;
+        run.output.clear();
+        run.kernel = Ok(vec!["amdgpu: page fault at 0x7f2000".to_owned()]);
+        run.fail_on_gpu_fault();
+        assert_eq!(run.outcome, Outcome::Reached);
     }
 }

@@ -141,3 +141,18 @@ impl Level {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_reports_are_accepted() {
+        for level in Level::ALL {
+            let in_json = serde_json::to_value(level).unwrap();
+            for name in [level.name(), in_json.as_str().unwrap().to_owned()] {
+                assert_eq!(Level::from_str(&name, false), Ok(level));
+            }
+        }
+    }
+}

@@ -347,25 +347,6 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime may report the
-    /// fault while the process exits.
-    fn fail_on_gpu_fault(&mut self) {
-        if self.outcome != Outcome::Reached || self.level == Level::Permission {
-            return;
-        }
-        // The kernel's log may contain faults of other processes.
-        let Some(fault) = GpuFault::find(&self.output, &[]) else { return };
-        let call = fault.address.and_then(|address| gpu_fault::granted_by(&self.calls, address));
-        let cause = match (call, fault.address) {
-            (Some(call), Some(address)) => Cause::GpuFault(call, address, Vec::new()),
-            _ => {
-                let last = self.calls.len().checked_sub(1);
-                Cause::Wrong(last, "all calls of the level succeeded".to_owned())
-            }
-        };
-        self.outcome = Outcome::Failed(cause);
-    }
-
     /// Returns whether a call of the level returned an error.
     pub fn has_error_status(&self) -> bool {
         let mut ends = self.calls.iter().filter_map(|call| call.end.as_ref());
