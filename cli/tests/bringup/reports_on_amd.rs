@@ -177,7 +177,11 @@ fn request_that_is_the_cause_is_suspected_first() {
                 "shared",
                 "suspect the kernel's kfd_ioctl_get_dmabuf_info first",
             ),
-            ("GET_DMABUF_INFO=half", "shared", "returned its arguments: kfd_ioctl_get_dmabuf_info"),
+            (
+                "GET_DMABUF_INFO=half",
+                "shared",
+                "kfd_ioctl_get_dmabuf_info, kfd_ioctl_import_dmabuf (--log FILE",
+            ),
             (
                 "UNMAP_MEMORY_FROM_GPU=lost",
                 "gpu",
