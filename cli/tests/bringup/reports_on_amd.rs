@@ -193,14 +193,13 @@ fn request_that_is_the_cause_is_suspected_first() {
                 "did not set event_id: suspect the kernel's kfd_ioctl_create_e",
             ),
             ("CREATE_QUEUE=lost", "gpu", "suspect the kernel's kfd_ioctl_create_queue first"),
-            ("GEM_MMAP=lost", "mapped", "suspect the kernel's amdgpu_gem_mmap_ioctl first"),
+            ("GEM_MMAP=lost", "cpu", "suspect the kernel's amdgpu_gem_mmap_ioctl first"),
             ("SET_EVENT=lost", "runtime", "suspect the kernel's kfd_ioctl_set_event first"),
             (
                 "WAIT_EVENTS=EIO",
                 "runtime",
                 "find where the kernel's kfd_ioctl_wait_events returns EIO",
             ),
-            ("MMAP=shifted", "runtime", "SIGBUS means that the address is mapped"),
             ("FILL=lost", "blit", "suspect the GPU's engine (SDMA or"),
         ] {
             let arguments = ["--until", level, "--time-limit", "5s", "--format", "json"];

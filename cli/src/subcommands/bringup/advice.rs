@@ -9,6 +9,7 @@ use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{functions_of_arguments, last_user, missing_result};
+use hsa_vmm_conformance::worker::End;
 use std::time::Duration;
 
 /// Names the kernel function that handles the request in a line of the driver's log.
@@ -142,6 +143,15 @@ fn advise_silent_hang(call: Option<&Call>, driver: &[String]) -> Option<String> 
     ))
 }
 
+/// Returns the advice for a crash by SIGBUS.
+fn advise_bus_error(end: End) -> Option<String> {
+    end.to_string().starts_with("SIGBUS").then(|| {
+        "SIGBUS means that the address is mapped, but has no memory: suspect the kernel's functions for mmap \
+         (drm_gem_mmap, kfd_mmap), the offset and length they receive, and amdgpu_gem_fault"
+            .to_owned()
+    })
+}
+
 /// Returns the advice for a wrong result.
 fn advise_wrong_result(
     run: &LevelRun,
@@ -270,13 +280,7 @@ pub fn advise(
         Cause::Hang(..) => advice.push(environment.advise_hang(command)),
         Cause::GpuFault(..) => advice.push(environment.advise_gpu_fault()),
         Cause::Crash(_, end) => {
-            if end.to_string().starts_with("SIGBUS") {
-                advice.push(
-                    "SIGBUS means that the address is mapped, but has no memory: suspect the kernel's functions for \
-                     mmap (drm_gem_mmap, kfd_mmap), the offset and length they receive, and amdgpu_gem_fault"
-                        .to_owned(),
-                );
-            }
+            advice.extend(advise_bus_error(*end));
             advice.extend(environment.advise_backtrace());
         }
         _ => {}
@@ -294,6 +298,12 @@ pub fn advise(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bus_error_is_explained_by_mmap() {
+        assert!(advise_bus_error(End::Signal(7)).unwrap().contains("drm_gem_mmap, kfd_mmap"));
+        assert_eq!(advise_bus_error(End::Signal(11)), None);
+    }
 
     #[test]
     fn unfinished_operation_of_an_engine_is_recognised() {
