@@ -197,7 +197,7 @@ fn request_that_is_the_cause_is_suspected_first() {
             ("SET_EVENT=lost", "runtime", "suspect the kernel's kfd_ioctl_set_event first"),
             (
                 "WAIT_EVENTS=EIO",
-                "runtime",
+                "gpu",
                 "find where the kernel's kfd_ioctl_wait_events returns EIO",
             ),
             ("FILL=lost", "blit", "suspect the GPU's engine (SDMA or"),
