@@ -35,7 +35,7 @@ fn call_that_does_not_return_is_named() {
     let name = "on_hanging::call_that_does_not_return_is_named";
     for fetched in test::fetch_selected_releases(name) {
         for (fault, exit, call) in [
-            ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
+            ("ACQUIRE_VM=hang", 3, "kfd ACQUIRE_VM"),
             ("PRIME_FD_TO_HANDLE=crash", 1, "PRIME_FD_TO_HANDLE"),
         ] {
             let arguments = ["--time-limit", "4s", "--format", "json"];

@@ -2,7 +2,7 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};
-use crate::run_command::stdout;
+use crate::run_command::{json, stdout};
 use hsa_rocr::test;
 
 /// `bringup` lets the CPU read the exported dma-buf without an import, to find out whether the export or the import is
@@ -157,6 +157,77 @@ fn reaction_to_an_accepted_error_is_named() {
             let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
             assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
             assert_contains(report["failure"]["what"].as_str().unwrap(), &words);
+        }
+    }
+}
+
+/// The first advice names the request that is the cause, even if a later request fails, or none.
+#[test]
+fn request_that_is_the_cause_is_suspected_first() {
+    let name = "reports_on_amd::request_that_is_the_cause_is_suspected_first";
+    for fetched in test::fetch_selected_releases(name) {
+        for (fault, level, words) in [
+            (
+                "IMPORT_DMABUF=lost",
+                "shared",
+                "did not set handle: suspect the kernel's kfd_ioctl_import_",
+            ),
+            (
+                "GET_DMABUF_INFO=lost",
+                "shared",
+                "suspect the kernel's kfd_ioctl_get_dmabuf_info first",
+            ),
+            (
+                "GET_DMABUF_INFO=half",
+                "shared",
+                "kfd_ioctl_get_dmabuf_info, kfd_ioctl_import_dmabuf (--log FILE",
+            ),
+            (
+                "UNMAP_MEMORY_FROM_GPU=lost",
+                "gpu",
+                "the kernel's kfd_ioctl_unmap_memory_from_gpu first",
+            ),
+            (
+                "CREATE_EVENT=lost",
+                "runtime",
+                "did not set event_id: suspect the kernel's kfd_ioctl_create_e",
+            ),
+            ("CREATE_QUEUE=lost", "gpu", "suspect the kernel's kfd_ioctl_create_queue first"),
+            ("GEM_MMAP=lost", "cpu", "suspect the kernel's amdgpu_gem_mmap_ioctl first"),
+            ("SET_EVENT=lost", "runtime", "suspect the kernel's kfd_ioctl_set_event first"),
+            ("WAIT_EVENTS=EIO", "gpu", "find where the kernel's kfd_ioctl_wait_events returns EIO"),
+            ("FILL=lost", "blit", "suspect the GPU's engine (SDMA or"),
+        ] {
+            let arguments = ["--until", level, "--time-limit", "5s", "--format", "json"];
+            let report = json(&run_emulated(fetched, &["--fault", fault], &arguments));
+            let failure = &report["failure"];
+            // A fault of events has an effect only if a thread of the runtime sleeps.
+            if failure.is_null() && fault.contains("_EVENT") {
+                continue;
+            }
+            let first = failure["try_next"][0].as_str().unwrap_or_default();
+            let release = fetched.release();
+            assert!(first.contains(words), "{release}, {fault}: {failure:#}");
+            let mut used = failure["rests_on"].as_array().unwrap().iter();
+            let is_wait = used.find(|used| used["log"] == "kfd WAIT_EVENTS");
+            if fault == "WAIT_EVENTS=EIO"
+                && let Some(wait) = is_wait
+            {
+                assert_eq!(wait["answer"], "error", "{failure:#}");
+            }
+        }
+    }
+}
+
+/// The exit status is 3 only if the runtime does not start, not if it does not stop.
+#[test]
+fn failure_after_the_start_has_exit_status_1() {
+    let name = "reports_on_amd::failure_after_the_start_has_exit_status_1";
+    for fetched in test::fetch_selected_releases(name) {
+        for (fault, status) in [("DESTROY_EVENT=EIO", 1), ("GET_VERSION=EIO", 3)] {
+            let arguments = ["--until", "runtime", "--format", "json"];
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), status);
+            assert_eq!(failed_level(&report), Some("runtime"), "{fault}: {report:#}");
         }
     }
 }

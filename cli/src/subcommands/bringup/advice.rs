@@ -2,26 +2,15 @@
 
 use super::data::{LATE_COPY, LATE_MAPPING};
 use super::environment::Environment;
-use super::failure::{call_and_error, is_failed_request, is_unfinished};
+use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL};
-use super::interface::{function_of, suspect};
+use super::interface::{function_of, is_logged, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
+use super::suspicion::{functions_of_arguments, last_user, missing_result};
+use hsa_vmm_conformance::worker::End;
 use std::time::Duration;
-
-/// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
-const ENDLESS_REPETITIONS: usize = 1000;
-/// The requests that return a handle or a descriptor, as the driver's log names them.
-const WITH_RESULT: [&str; 4] =
-    ["ALLOC_MEMORY_OF_GPU", "EXPORT_DMABUF", "PRIME_FD_TO_HANDLE", "PRIME_HANDLE_TO_FD"];
-
-/// Returns whether a request that should return a handle or a descriptor has succeeded without returning one:
-/// `… -> ok`, not `… -> handle=1`.
-fn has_no_result(line: &str) -> bool {
-    let name = line.split(' ').nth(3);
-    name.is_some_and(|name| WITH_RESULT.contains(&name)) && line.contains(" -> ok ")
-}
 
 /// Names the kernel function that handles the request in a line of the driver's log.
 fn kernel_function(line: &str) -> String {
@@ -68,6 +57,145 @@ fn uses_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
+/// Returns the advice for a request that failed `times` times.
+fn advise_failed_request(run: &LevelRun, line: &str, times: usize) -> String {
+    let (call, error) = call_and_error(line);
+    let function = kernel_function(line);
+    let repeated = if times > 1 { format!(" {times} times") } else { String::new() };
+    let lines = run.driver.iter().flatten().map(|(_, line)| line.as_str());
+    let suspect = last_user(lines, line).and_then(|earlier| Some((earlier, function_of(earlier)?)));
+    let suspect = suspect.map(|(earlier, function)| {
+        let (call, _) = call_and_error(earlier);
+        format!(": perhaps {call} ({function}), the last other request for the same object")
+    });
+    format!(
+        "the driver returned {error} for {call}{repeated}: find where {function} returns {error}; if {error} is \
+         the right result, an earlier call returned success without taking effect, or returned a wrong handle, \
+         offset or size{}",
+        suspect.unwrap_or_default()
+    )
+}
+
+/// Returns the advice if all requests during a call returned success. `has_suspect` tells whether earlier advice
+/// already names a suspect.
+fn advise_successful_requests(
+    run: &LevelRun,
+    call: Option<&Call>,
+    driver: &[String],
+    has_suspect: bool,
+) -> String {
+    let during = call.map_or("the level", |call| &call.begin.call);
+    let mut functions: Vec<_> = driver.iter().filter_map(|line| function_of(line)).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    if functions.is_empty() {
+        let start = format!("the driver received no request during {during}");
+        let functions =
+            call.map(|call| functions_of_arguments(run, call)).unwrap_or_default().join(", ");
+        return match functions.is_empty() {
+            true => format!("{start} (--log FILE has all calls)"),
+            false => format!(
+                "{start}: suspect the requests of the calls that returned its arguments: {functions} (--log FILE \
+                 has all calls)"
+            ),
+        };
+    }
+    // Suspect only a request that the call has made.
+    let suspected = call.and_then(|call| suspect(run.level, &call.begin.call));
+    let suspected =
+        suspected.filter(|(interface, _)| driver.iter().any(|line| is_logged(interface, line)));
+    let suspects = match suspected {
+        Some((interface, operation)) => {
+            functions.retain(|function| *function != interface.function);
+            let others = match functions[..] {
+                [] => String::new(),
+                _ => format!(", then {}", functions.join(", ")),
+            };
+            let (function, request) = (interface.function, interface.request);
+            format!("suspect the kernel's {function} first ({request}{operation}){others}")
+        }
+        None if has_suspect => format!("also suspect {}", functions.join(", ")),
+        None => format!("suspect {} first", functions.join(", ")),
+    };
+    format!(
+        "every request to the driver during {during} returned success: {suspects}; compare the results and effects \
+         of the calls above with the expected ones (--log FILE has all calls)"
+    )
+}
+
+/// Returns the advice for a hang without a failed or unfinished request.
+fn advise_silent_hang(call: Option<&Call>, driver: &[String]) -> Option<String> {
+    let name = &call?.begin.call;
+    if name.starts_with("hsa_signal_") {
+        return Some(
+            "no request failed, so the GPU's operation has not ended, or its end was not signalled: suspect the \
+             queue and its doorbell (kfd_ioctl_create_queue, kfd_mmap), the engine, the interrupt at the end \
+             (kfd_signal_event_interrupt) and kfd_ioctl_wait_events"
+                .to_owned(),
+        );
+    }
+    let line = driver.iter().rev().find(|line| function_of(line).is_some())?;
+    let (request, _) = call_and_error(line);
+    Some(format!(
+        "the last request before {name} hung was {request}, which returned success: suspect {} first, then the \
+         requests before it",
+        kernel_function(line)
+    ))
+}
+
+/// Returns the advice for a crash by SIGBUS.
+fn advise_bus_error(end: End) -> Option<String> {
+    end.to_string().starts_with("SIGBUS").then(|| {
+        "SIGBUS means that the address is mapped, but has no memory: suspect the kernel's functions for mmap \
+         (drm_gem_mmap, kfd_mmap), the offset and length they receive, and amdgpu_gem_fault"
+            .to_owned()
+    })
+}
+
+/// Returns the advice for a wrong result.
+fn advise_wrong_result(
+    run: &LevelRun,
+    what: &str,
+    call: Option<&Call>,
+    environment: Environment,
+) -> Option<String> {
+    let is_simulation = environment == Environment::Simulation;
+    let call = call.map_or("", |call| &call.begin.call);
+    // If a call returned an error, no GPU has accessed the memory.
+    if run.level == Level::Unmapped && !is_simulation && !run.has_error_status() {
+        return Some(environment.advise_old_entry());
+    }
+    if what.contains(LATE_MAPPING) && !is_simulation {
+        return Some(
+            "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
+             of the page-table update, not the TLB, which no later call has flushed"
+                .to_owned(),
+        );
+    }
+    if what.contains(LATE_COPY) {
+        return Some(
+            "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
+             copy's last write, and the flush of caches before it"
+                .to_owned(),
+        );
+    }
+    if !is_simulation && uses_data(call) {
+        return Some(format!(
+            "the destination does not contain the source's data. If it still has its old contents (0, or a value \
+             written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
+             engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
+             other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
+             HDP, and other mappings",
+            environment.page_tables()
+        ));
+    }
+    (call == "hsa_system_get_info").then(|| {
+        "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
+         dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
+            .to_owned()
+    })
+}
+
 /// Returns advice on what to try, the most promising first. `command` repeats the level.
 pub fn advise(
     run: &LevelRun,
@@ -86,7 +214,7 @@ pub fn advise(
         return advice;
     }
     // The first error usually causes the later errors.
-    let is_error = |line: &&String| is_failed_request(line);
+    let is_error = |line: &&String| returned_error(line);
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
@@ -99,6 +227,12 @@ pub fn advise(
     let mut unfinished =
         errors.iter().copied().chain(lines_of_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
+    let mut lines = run.driver.iter().flatten();
+    let without_result = lines.find_map(|(_, line)| Some((line, missing_result(line)?)));
+    let mut wrong_result = match cause {
+        Cause::Wrong(Some(_), what) => advise_wrong_result(run, what, call, environment),
+        _ => None,
+    };
     advice.extend(unfinished.map(|line| advise_unfinished(line)));
     advice.extend(checks.iter().filter_map(|check| {
         let advice = check.advice.as_ref()?;
@@ -109,21 +243,15 @@ pub fn advise(
     }
     if unfinished.is_some() {
         // The list already begins with the advice for this call.
-    } else if let Some(line) = driver.iter().flatten().find(|line| has_no_result(line)) {
+    } else if let Some((line, field)) = without_result {
         let (call, _) = call_and_error(line);
         let function = kernel_function(line);
         advice.push(format!(
-            "the driver returned success for {call}, but no result: suspect {function} first"
+            "the driver returned success for {call}, but did not set {field}: suspect {function} first"
         ));
     } else if let Some(line) = errors.first() {
+        advice.push(advise_failed_request(run, line, repeated));
         let (call, error) = call_and_error(line);
-        let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
-        let function = kernel_function(line);
-        advice.push(format!(
-            "the driver returned {error} for {call}{times}: find where {function} returns {error}; \
-             if {error} is the right result, an earlier call returned success without taking effect, \
-             or returned a wrong handle, offset or size"
-        ));
         if call == "kfd ALLOC_MEMORY_OF_GPU" && error == "ENODEV" {
             advice.push(
                 "amdkfd returns ENODEV for memory of a GPU without an address space: check that \
@@ -131,70 +259,29 @@ pub fn advise(
                     .to_owned(),
             );
         }
-    } else if let (false, Some(_)) = (is_crash_or_hang, driver) {
-        advice.extend(call.and_then(|call| suspect(run.level, &call.begin.call)));
-        let during = call.map_or("the level", |call| &call.begin.call);
-        let mut functions: Vec<_> =
-            driver.iter().flatten().filter_map(|line| function_of(line)).collect();
-        functions.sort_unstable();
-        functions.dedup();
-        advice.push(match functions[..] {
-            [] => format!("the driver received no request during {during} (--log FILE has all calls)"),
-            _ => format!(
-                "every request to the driver during {during} returned success: suspect {} first; compare the \
-                 results and effects of the calls above with the expected ones (--log FILE has all calls)",
-                functions.join(", ")
-            ),
-        });
+    } else if let Some(driver) = driver {
+        match cause {
+            Cause::Hang(..) => advice.extend(advise_silent_hang(call, driver)),
+            Cause::Crash(..) => {}
+            _ => {
+                if call.is_some_and(|call| uses_data(&call.begin.call)) {
+                    advice.extend(wrong_result.take());
+                }
+                let has_suspect = !advice.is_empty();
+                advice.push(advise_successful_requests(run, call, driver, has_suspect));
+            }
+        }
     }
+    advice.extend(wrong_result);
     if run.gpu_fault().is_some() && !matches!(cause, Cause::GpuFault(..)) {
         advice.push(environment.advise_gpu_fault());
     }
     match cause {
-        Cause::Hang(..) => {
-            // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
-            if driver.is_some() && unfinished.is_none() && repeated < ENDLESS_REPETITIONS {
-                let hint = "the driver's log lists calls that have returned, and calls that a planned fault \
-                            makes hang; a driver call that hangs for another reason is not listed";
-                advice.push(hint.to_owned());
-            }
-            advice.push(environment.advise_hang(command));
-        }
+        Cause::Hang(..) => advice.push(environment.advise_hang(command)),
         Cause::GpuFault(..) => advice.push(environment.advise_gpu_fault()),
-        Cause::Wrong(..) if run.level == Level::Unmapped && !is_simulation => {
-            advice.push(environment.advise_old_entry());
-        }
-        Cause::Crash(..) => advice.extend(environment.advise_backtrace()),
-        Cause::Wrong(_, what) if what.contains(LATE_MAPPING) && !is_simulation => advice.push(
-            "the page-table entry was written only after AMDGPU_GEM_VA had returned: suspect the wait for the fence \
-             of the page-table update, not the TLB, which no later call has flushed"
-                .to_owned(),
-        ),
-        Cause::Wrong(_, what) if what.contains(LATE_COPY) => advice.push(
-            "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
-             copy's last write, and the flush of caches before it"
-                .to_owned(),
-        ),
-        Cause::Wrong(Some(_), _)
-            if !is_simulation && call.is_some_and(|call| uses_data(&call.begin.call)) =>
-        {
-            advice.push(format!(
-                "the destination does not contain the source's data. If it still has its old contents (0, or a value \
-                 written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
-                 engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
-                 other contents, also suspect the page tables of both addresses ({}), missing flushes of caches or \
-                 HDP, and other mappings",
-                environment.page_tables()
-            ));
-        }
-        Cause::Wrong(Some(_), _)
-            if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
-        {
-            advice.push(
-                "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
-                 dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
-                    .to_owned(),
-            );
+        Cause::Crash(_, end) => {
+            advice.extend(advise_bus_error(*end));
+            advice.extend(environment.advise_backtrace());
         }
         _ => {}
     }
@@ -213,13 +300,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_result_is_recognised() {
-        let line =
-            |end| format!("1:1 0.123772 drm0 PRIME_FD_TO_HANDLE handle=0 flags=0x0 fd=7 {end}");
-        assert!(has_no_result(&line("-> ok (9.6 us)")));
-        assert!(!has_no_result(&line("-> handle=1 (9.6 us)")));
-        assert!(!has_no_result(&line("= ENOENT (9.6 us)")));
-        assert!(!has_no_result("1:1 0.1 drm0 GEM_VA handle=1 operation=MAP -> ok (9.1 us)"));
+    fn bus_error_is_explained_by_mmap() {
+        assert!(advise_bus_error(End::Signal(7)).unwrap().contains("drm_gem_mmap, kfd_mmap"));
+        assert_eq!(advise_bus_error(End::Signal(11)), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Finds GPU faults in the messages of runtime and kernel, and the call that granted access to the address.
 
-use super::supervisor::Call;
+use super::level::Level;
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 
-/// The start of the message that AMD's runtime prints when a GPU accesses an unmapped address.
-const MESSAGE: &str = "Memory access fault by GPU";
+/// The starts of the messages that AMD's runtime and its libhsakmt print when a GPU accesses an unmapped address.
+const MESSAGES: [&str; 2] = ["Memory access fault by GPU", "Memory exception on virtual address"];
 
 /// The words with which amdgpu logs a fault. The address follows in this line or in one of the next two:
 /// `amdgpu: [gfxhub0] no-retry page fault (src_id:0 …)`, `amdgpu:   in page starting at address 0x00007f… from …`.
@@ -23,7 +24,7 @@ impl GpuFault {
     pub fn find(output: &str, kernel: &[String]) -> Option<Self> {
         let address = address(output).or_else(|| address_in_kernel_log(kernel));
         let is_reported =
-            output.contains(MESSAGE) || kernel.iter().any(|line| is_kernel_message(line));
+            output.lines().any(is_message) || kernel.iter().any(|line| is_kernel_message(line));
         (address.is_some() || is_reported).then_some(Self { address })
     }
 
@@ -32,6 +33,10 @@ impl GpuFault {
         let address = self.address.map(|address| format!(" at {address:#x}"));
         format!("a GPU page fault{}", address.unwrap_or_default())
     }
+}
+
+fn is_message(line: &str) -> bool {
+    MESSAGES.iter().any(|message| line.contains(message))
 }
 
 fn is_kernel_message(line: &str) -> bool {
@@ -48,8 +53,8 @@ fn address_in_kernel_log(lines: &[String]) -> Option<u64> {
 
 /// Returns the address at which a GPU faulted, from the runtime's message.
 fn address(output: &str) -> Option<u64> {
-    let line = output.lines().find(|line| line.contains(MESSAGE))?;
-    parse_hex(line.split(" on address ").nth(1)?)
+    let line = output.lines().find(|line| is_message(line))?;
+    line.split(" address ").find_map(parse_hex)
 }
 
 /// Parses the hexadecimal number at the start of a text.
@@ -81,10 +86,32 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
     }
 }
 
+impl LevelRun {
+    /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime may report the
+    /// fault while the process exits.
+    pub fn fail_on_gpu_fault(&mut self) {
+        if self.outcome != Outcome::Reached || self.level == Level::Permission {
+            return;
+        }
+        // The kernel's log may contain faults of other processes.
+        let Some(fault) = GpuFault::find(&self.output, &[]) else { return };
+        let call = fault.address.and_then(|address| granted_by(&self.calls, address));
+        let cause = match (call, fault.address) {
+            (Some(call), Some(address)) => Cause::GpuFault(call, address, Vec::new()),
+            _ => {
+                let last = self.calls.len().checked_sub(1);
+                Cause::Wrong(last, "all calls of the level succeeded".to_owned())
+            }
+        };
+        self.outcome = Outcome::Failed(cause);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::{Argument, Begin, CallId, Logs};
     use super::*;
+    use std::time::Duration;
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
@@ -123,6 +150,8 @@ mod tests {
             "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f1000. Reason: x";
         assert_eq!(address(text), Some(0x7f_1000));
         assert_eq!(address("on address 0x7f1000"), None);
+        let early = "Memory exception on virtual address 0x7f2000, node id 1 : page not present";
+        assert_eq!(address(early), Some(0x7f_2000));
         let grant = "hsa_amd_vmem_set_access";
         let calls = [
             call(grant, &[("va", "0x7f1000"), ("size", "0x2000")]),
@@ -134,5 +163,31 @@ mod tests {
         assert_eq!(granted_by(&calls, 0x7f_3000), None);
         assert_eq!(granted_range(&calls[1]), Some((0x7f_1000, 0x1000)));
         assert_eq!(granted_by(&calls, 0x80_0000), Some(2));
+    }
+
+    #[test]
+    fn reported_fault_fails_a_level_that_passed() {
+        let mut run = LevelRun {
+            level: Level::Data,
+            outcome: Outcome::Reached,
+            calls: vec![call("hsa_shut_down", &[])],
+            facts: Vec::new(),
+            runtime: None,
+            took: Duration::ZERO,
+            idle: Duration::ZERO,
+            driver: None,
+            output: "Memory exception on virtual address 0x7f2000, node id 1".to_owned(),
+            kernel: Ok(Vec::new()),
+        };
+        run.fail_on_gpu_fault();
+        let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };
+        let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";
+        assert_eq!(run.describe(cause), text);
+        // Other processes can cause the faults in the kernel's log.
+        run.outcome = Outcome::Reached;
+        run.output.clear();
+        run.kernel = Ok(vec!["amdgpu: page fault at 0x7f2000".to_owned()]);
+        run.fail_on_gpu_fault();
+        assert_eq!(run.outcome, Outcome::Reached);
     }
 }

@@ -235,9 +235,9 @@ pub fn is_requested(line: &str) -> bool {
     function_of(line).is_some()
 }
 
-/// Returns which kernel function to suspect first, and for which request, if a level found a wrong result although all
+/// Returns the interface to suspect first, and its operation as text or an empty text, if a level found a wrong result although all
 /// requests succeeded. `call` is the call that the level reported.
-pub fn suspect(level: Level, call: &str) -> Option<String> {
+pub fn suspect(level: Level, call: &str) -> Option<(Interface, String)> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),
         (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => {
@@ -255,8 +255,7 @@ pub fn suspect(level: Level, call: &str) -> Option<String> {
     };
     let operation = operation
         .map_or(String::new(), |name| format!(" with the operation {name} (AMDGPU_VA_OP_{name})"));
-    let Interface { request, function, .. } = interface;
-    Some(format!("suspect the kernel's {function} first: {request}{operation}"))
+    Some((interface, operation))
 }
 
 /// Returns the kernel function for a line of the emulated driver's log, if the table contains it.

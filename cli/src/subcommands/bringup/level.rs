@@ -38,6 +38,7 @@ pub enum Level {
     /// Unmapped memory can no longer be accessed
     Unmapped,
     /// A GPU uses memory immediately after it is granted access
+    // The name in JSON.
     #[value(alias = "at_once")]
     AtOnce,
     /// Freed memory can be allocated again
@@ -138,5 +139,20 @@ impl Level {
     /// Returns the name in arguments: `cpu`.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_reports_are_accepted() {
+        for level in Level::ALL {
+            let in_json = serde_json::to_value(level).unwrap();
+            for name in [level.name(), in_json.as_str().unwrap().to_owned()] {
+                assert_eq!(Level::from_str(&name, false), Ok(level));
+            }
+        }
     }
 }

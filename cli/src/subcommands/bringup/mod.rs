@@ -30,6 +30,7 @@ mod reuse;
 mod run_level;
 mod show;
 mod supervisor;
+mod suspicion;
 
 pub use arguments::{ABOUT, Bringup};
 pub use failure::{call_and_error, count_failures, returned_error};
@@ -189,9 +190,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     planned_faults::note_not_happened(&faults);
     program_written?;
     log_written?;
-    Ok(match failed_run.map(|run| run.level) {
+    Ok(match failed_run {
         None if is_complete => Exit::Success,
-        Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
+        Some(run) if run.level <= Level::Runtime && !run.has_started() => Exit::NoRuntime,
         None | Some(_) => Exit::Failure,
     })
 }

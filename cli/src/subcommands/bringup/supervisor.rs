@@ -1,7 +1,7 @@
 //! Runs a level from the parent process: starts the level's process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
+use super::failure::{call_and_error, count_failures, returned_error};
 use super::gpu_fault::{self, GpuFault};
 use super::interface::function_of;
 use super::level::Level;
@@ -152,6 +152,7 @@ pub fn supervise(
         LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output, kernel };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
+    run.fail_on_gpu_fault();
     run.fail_on_driver_errors();
     Ok(Some(run))
 }
@@ -345,12 +346,25 @@ impl LevelRun {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
             let has_driver_error = |index: &usize| {
-                let lines = self.driver_during(&self.calls[*index]);
+                let lines = self.requests_during(&self.calls[*index]);
                 lines.into_iter().any(returned_error)
             };
             calls.sort_by_cached_key(|index| !has_driver_error(index));
         }
         self.outcome = Outcome::Failed(cause);
+    }
+
+    /// Returns whether a call of the level returned an error.
+    pub fn has_error_status(&self) -> bool {
+        let mut ends = self.calls.iter().filter_map(|call| call.end.as_ref());
+        ends.any(|end| end.status.is_some_and(|status| status != 0))
+    }
+
+    /// Returns whether the runtime has started: whether a call of `hsa_init` succeeded.
+    pub fn has_started(&self) -> bool {
+        let is_start = |call: &&Call| call.begin.call == "hsa_init";
+        let mut ends = self.calls.iter().filter(is_start).filter_map(|call| call.end.as_ref());
+        ends.any(|end| end.status == Some(0))
     }
 
     /// Makes a level fail if the driver returned an error although the level passed. The runtime has then ignored the
@@ -361,9 +375,7 @@ impl LevelRun {
             return;
         }
         let lines = self.driver.iter().flatten();
-        let is_counted = |line: &&(u64, String)| {
-            returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
-        };
+        let is_counted = |line: &&(u64, String)| returned_final_error(&line.1);
         let errors: Vec<_> = lines.filter(is_counted).collect();
         let Some((offset, line)) = errors.first() else { return };
         let (call, error) = call_and_error(line);
@@ -386,9 +398,29 @@ impl LevelRun {
     /// Returns whether requests to the emulated driver failed only after a call had returned.
     pub fn requests_fail_after(&self, call: &Call) -> bool {
         let lines = self.driver.iter().flatten();
-        let mut failed = lines.filter(|(_, line)| is_failed_request(line)).peekable();
+        let mut failed = lines.filter(|(_, line)| returned_error(line)).peekable();
         let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
         failed.peek().is_some() && failed.all(|(offset, _)| *offset >= end)
+    }
+
+    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call, and the errors that
+    /// the runtime's own threads received during the call.
+    pub fn requests_during(&self, call: &Call) -> Vec<&str> {
+        let start = call.begin.logs.driver;
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let task = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+        let process = call.begin.task.split_inclusive(':').next().unwrap_or_default();
+        let is_by_runtime = |line: &str| {
+            line.starts_with(process) && !self.calls.iter().any(|it| it.begin.task == task(line))
+        };
+        let is_shown = |line: &str| {
+            task(line) == call.begin.task || (returned_final_error(line) && is_by_runtime(line))
+        };
+        let lines = self.driver.iter().flatten();
+        lines
+            .filter(|(offset, line)| (start..end).contains(offset) && is_shown(line))
+            .map(|(_, line)| line.as_str())
+            .collect()
     }
 
     /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
@@ -407,7 +439,7 @@ impl LevelRun {
     /// equal failures.
     pub fn failed_requests(&self, limit: usize) -> Vec<String> {
         let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
-        let mut failed = count_failures(lines.filter(|line| is_failed_request(line)));
+        let mut failed = count_failures(lines.filter(|line| returned_error(line)));
         failed.truncate(limit);
         failed
     }
@@ -421,6 +453,11 @@ impl LevelRun {
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
         self.output.get(start..end).unwrap_or_default()
     }
+}
+
+/// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
+fn returned_final_error(line: &str) -> bool {
+    returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
 }
 
 /// Describes what the runtime returned from a call during which the driver returned an error.

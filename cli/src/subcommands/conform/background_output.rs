@@ -47,22 +47,27 @@ impl BackgroundOutput {
     }
 
     /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of the
-    /// background lines. A request that fails in every run may be the cause if no other request failed.
+    /// background lines. If no other request failed, the background requests may be the cause, except those that fail in
+    /// every run. If those are the only requests that failed, they may be the cause unless they are background.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
             key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
         };
-        let (background, rest): (Vec<_>, Vec<_>) =
-            output.lines().partition(|line| self.background_short_form(line).is_some());
-        let (always_logged, others): (Vec<_>, Vec<_>) =
-            rest.iter().copied().partition(|line| in_every_run(line));
-        let mut background: BTreeSet<_> = background.into_iter().map(short_form).collect();
-        if !others.iter().any(|line| driver_line_failed(line) == Some(true)) {
-            return (rest, background);
-        }
-        background.extend(always_logged.into_iter().map(short_form));
-        (others, background)
+        let is_failed = |line: &str| driver_line_failed(line) == Some(true);
+        let is_background = |line: &str| self.background_short_form(line).is_some();
+        let is_other = |line: &str| !is_background(line) && !in_every_run(line);
+        let has_other_request = output.lines().any(|line| is_other(line) && is_failed(line));
+        let is_failed_background =
+            |line: &str| is_background(line) && is_failed(line) && !in_every_run(line);
+        let has_failed_background = output.lines().any(is_failed_background);
+        let (causes, background): (Vec<_>, Vec<_>) =
+            output.lines().partition(|line| match (has_other_request, has_failed_background) {
+                (true, _) => is_other(line),
+                (false, true) => is_other(line) || is_failed_background(line),
+                (false, false) => !is_background(line),
+            });
+        (causes, background.into_iter().map(short_form).collect())
     }
 }
 
@@ -130,6 +135,20 @@ mod tests {
         let in_short: Vec<_> = in_short.into_iter().collect();
         assert_eq!(causes, [hang]);
         assert_eq!(in_short, ["4 Signals leaked.", "kfd GET_DMABUF_INFO EINVAL"]);
+    }
+
+    #[test]
+    fn background_request_is_cause_of_a_case_alone() {
+        let mut background = BackgroundOutput::default();
+        let (error, einval) = (log_line("= EIO"), log_line("= EINVAL"));
+        background.add([error.as_str(), &einval].into_iter());
+        let output = format!("{error}\n{einval}\n4 Signals leaked.");
+        let (causes, in_short) = background.split(&output);
+        assert_eq!((causes, in_short.len()), (vec![error.as_str()], 2));
+        let other = "driver: 1:1 0.6 kfd EXPORT_DMABUF handle=0x1 = EIO (1.0 us)";
+        let output = format!("{output}\n{other}");
+        let (causes, in_short) = background.split(&output);
+        assert_eq!((causes, in_short.len()), (vec![other], 3));
     }
 
     #[test]

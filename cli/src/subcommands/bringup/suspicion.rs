@@ -1,0 +1,124 @@
+//! Finds the request to suspect in the emulated driver's log: a request that succeeded without a result, or the
+//! request that used an object before another request of this object failed.
+
+use super::interface::function_of;
+use super::supervisor::{Call, LevelRun};
+
+/// The requests that return a value other than 0, as the driver's log names them, and the field of this value in the
+/// kernel's header.
+const RESULTS: [(&str, &str); 12] = [
+    ("ALLOC_MEMORY_OF_GPU", "handle"),
+    ("CREATE_EVENT", "event_id"),
+    ("CREATE_QUEUE", "queue_id"),
+    ("EXPORT_DMABUF", "dmabuf_fd"),
+    ("GEM_MMAP", "addr_ptr"),
+    ("GET_DMABUF_INFO", "size"),
+    ("GET_PROCESS_APERTURES_NEW", "num_of_nodes"),
+    ("IMPORT_DMABUF", "handle"),
+    ("MAP_MEMORY_TO_GPU", "n_success"),
+    ("PRIME_FD_TO_HANDLE", "handle"),
+    ("PRIME_HANDLE_TO_FD", "fd"),
+    ("UNMAP_MEMORY_FROM_GPU", "n_success"),
+];
+
+/// The fields of the driver's log that identify an object of the driver.
+const IDENTIFIERS: [&str; 4] = ["handle", "event_id", "queue_id", "fd"];
+
+fn device_and_name(line: &str) -> (Option<&str>, Option<&str>) {
+    let mut words = line.split(' ').skip(2);
+    (words.next(), words.next())
+}
+
+/// Returns the field that a request has not set although it returned success: the line ends with `-> ok`, not with
+/// `-> handle=1`.
+pub fn missing_result(line: &str) -> Option<&'static str> {
+    let name = device_and_name(line).1?;
+    let (_, field) = RESULTS.iter().find(|row| row.0 == name)?;
+    line.contains(" -> ok ").then_some(field)
+}
+
+/// Returns the identifiers in a line of the driver's log, without those that are 0: `handle=0x1`.
+fn identifiers(line: &str) -> impl Iterator<Item = &str> {
+    line.split(' ').filter(|word| {
+        word.split_once('=').is_some_and(|(name, value)| {
+            IDENTIFIERS.contains(&name) && !matches!(value, "0" | "0x0")
+        })
+    })
+}
+
+/// Returns the last other request that succeeded before `failed`, in the same process and with the same object. This
+/// request has returned the object, or used it.
+pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Option<&'a str> {
+    let process = failed.split_inclusive(':').next()?;
+    let (device, name) = device_and_name(failed);
+    let arguments = failed.split(" = ").next()?;
+    let uses_object = |line: &str| {
+        let (other_device, other_name) = device_and_name(line);
+        // Descriptors belong to the process, other identifiers to a device.
+        let is_shared = |id: &str| id.starts_with("fd=") || other_device == device;
+        other_name != name
+            && identifiers(arguments)
+                .any(|id| is_shared(id) && line.split(' ').any(|word| word == id))
+    };
+    lines
+        .take_while(|line| *line != failed)
+        .filter(|line| line.starts_with(process) && line.contains(" -> ") && uses_object(line))
+        .last()
+}
+
+/// Returns the kernel functions that handled the requests of the calls that returned the arguments of `call`.
+pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
+    let arguments = &call.begin.arguments;
+    let is_argument = |value: &str| {
+        value.starts_with("0x") && value != "0x0" && arguments.iter().any(|it| it.value == value)
+    };
+    let returned_argument = |other: &&Call| {
+        let is_before = other.begin.id.process == call.begin.id.process
+            && other.begin.id.number < call.begin.id.number;
+        let mut outputs = other.end.iter().flat_map(|end| &end.outputs);
+        is_before && outputs.any(|output| is_argument(&output.value))
+    };
+    let calls = run.calls.iter().filter(returned_argument);
+    let lines = calls.flat_map(|other| run.driver_during(other));
+    let mut functions: Vec<_> = lines.filter_map(function_of).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    functions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_result_is_recognised() {
+        let line =
+            |end| format!("1:1 0.123772 drm0 PRIME_FD_TO_HANDLE handle=0 flags=0x0 fd=7 {end}");
+        assert_eq!(missing_result(&line("-> ok (9.6 us)")), Some("handle"));
+        assert_eq!(missing_result(&line("-> handle=1 (9.6 us)")), None);
+        assert_eq!(missing_result(&line("= ENOENT (9.6 us)")), None);
+        assert_eq!(missing_result("1:1 0.1 drm0 GEM_VA handle=1 -> ok (9.1 us)"), None);
+        let unmap = "1:1 0.1 kfd UNMAP_MEMORY_FROM_GPU handle=0x5 count=2 done=0 -> ok (1.0 us)";
+        assert_eq!(missing_result(unmap), Some("n_success"));
+    }
+
+    #[test]
+    fn last_user_of_the_object_is_found() {
+        let failed = "1:2 0.5 kfd FREE_MEMORY_OF_GPU handle=0x5 = EBUSY (1.0 us)";
+        let log = [
+            "1:1 0.1 kfd ALLOC_MEMORY_OF_GPU handle=0x0 -> handle=0x5 (1.0 us)",
+            "1:1 0.2 kfd UNMAP_MEMORY_FROM_GPU handle=0x5 done=0 -> done=2 (1.0 us)",
+            "1:1 0.3 kfd UNMAP_MEMORY_FROM_GPU handle=0x55 done=0 -> done=2 (1.0 us)",
+            "1:1 0.4 drm0 GEM_VA handle=0x5 -> ok (1.0 us)",
+            "9:9 0.4 kfd MAP_MEMORY_TO_GPU handle=0x5 done=0 -> done=2 (1.0 us)",
+            failed,
+            "1:1 0.6 kfd MAP_MEMORY_TO_GPU handle=0x5 done=0 -> done=2 (1.0 us)",
+        ];
+        assert_eq!(last_user(log.into_iter(), failed), Some(log[1]));
+        let without_object = "1:2 0.5 kfd FREE_MEMORY_OF_GPU handle=0x0 = EINVAL (1.0 us)";
+        assert_eq!(last_user(log.into_iter(), without_object), None);
+        let import = "1:1 0.5 drm0 PRIME_FD_TO_HANDLE handle=0 fd=7 = EIO (1.0 us)";
+        let export = "1:1 0.4 kfd EXPORT_DMABUF handle=0x5 fd=0 -> fd=7 (1.0 us)";
+        assert_eq!(last_user([export, import].into_iter(), import), Some(export));
+    }
+}
