@@ -71,9 +71,7 @@ pub enum PauseMode {
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug(
-    "PausableBuffer({buffer:?}, paused: {}, holds addresses: {})", self.is_paused(), self.holds_addresses()
-)]
+#[debug("PausableBuffer({buffer:?}, paused: {}, holds addresses: {})", self.is_paused(), self.holds_addresses())]
 pub struct PausableBuffer {
     /// Contains at most one mapping, of `extent` bytes. A paused buffer has a mapping only if the runtime failed to
     /// unmap, and has `memory` only if the runtime failed to unmap or to release the memory.

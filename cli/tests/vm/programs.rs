@@ -124,6 +124,27 @@ fn closed_output_ends_a_program_that_writes() {
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("y\n", Some(141)));
 }
 
+#[test]
+fn unread_output_does_not_delay_the_time_limit() {
+    let name = "unread_output_does_not_delay_the_time_limit";
+    let Some(_lock) = lock_machine(name) else { return };
+    let mut command = command(&["vm", "--gpus", "1", "--time-limit", "40s", "--", "yes"]);
+    let mut child =
+        command.env("HOME", std::env::temp_dir()).stdout(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(100) {
+            child.kill().unwrap();
+            panic!("waits for a reader of its output after {:?}", begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(status.code(), Some(125));
+}
+
 /// Starts a program that sleeps, and waits until it runs. `folder` contains the kept machines.
 fn start_sleeping(options: &[&str], folder: &Path) -> Child {
     let script = "echo started; sleep 600";

@@ -25,6 +25,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a kept machine to start a program, after which another machine is booted.
 const REUSE_LIMIT: Duration = Duration::from_secs(60);
+/// How long the reader of a program's output can delay the end of a program that was killed.
+const STREAM_LIMIT: Duration = Duration::from_secs(2);
 
 /// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
@@ -209,6 +211,8 @@ impl RunningMachine {
 
     /// Ends QEMU. If the machine is kept, and its program or a signal ended the wait, the machine
     /// becomes idle instead. Returns the streams.
+    ///
+    /// After the time limit or a signal, gives up a stream whose reader does not read for [`STREAM_LIMIT`].
     pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {
@@ -225,7 +229,17 @@ impl RunningMachine {
                 connection.shut_down();
             }
         }
-        self.copies.map(|thread| thread.join().unwrap_or_else(|_| Box::new(io::sink())))
+        let is_limited = matches!(end, WaitEnd::TimeOut | WaitEnd::Signal(_));
+        let deadline = Instant::now() + STREAM_LIMIT;
+        self.copies.map(|thread| {
+            while is_limited && !thread.is_finished() {
+                if Instant::now() > deadline {
+                    return Box::new(io::sink()) as Stream;
+                }
+                thread::sleep(POLLING_INTERVAL);
+            }
+            thread.join().unwrap_or_else(|_| Box::new(io::sink()))
+        })
     }
 }
 
