@@ -367,7 +367,7 @@ pub const FAULTS: &[Fault] = &[
         "GPUs can access half of a range",
         Simulation("era=a"),
         "hsa_amd_vmem_set_access=half",
-        Fuzz("page of GPU"),
+        Fuzz("page-table entry of GPU"),
     ),
     fault(
         "a bit of a copy is flipped",
