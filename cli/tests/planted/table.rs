@@ -330,7 +330,7 @@ pub const FAULTS: &[Fault] = &[
         "half of the data is copied",
         SIM,
         "hsa_amd_memory_async_copy=half",
-        Conform("pool.memory.copied_between_gpus", "the range was not copied completely"),
+        Conform("pool.memory.copied_between_gpus", "copied wrong data from"),
     ),
     fault(
         "available memory is reported twice as large",
