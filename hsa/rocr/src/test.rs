@@ -3,9 +3,12 @@
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
-//! fn reserves_a_page() { test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2),
-//! |fixture| { // Runs in a process with AMD's runtime and two GPUs, once for each selected
-//! release. assert!(fixture.runtime().exists()); }); }
+//! fn reserves_a_page() {
+//!     test::run_on_releases("reserves_a_page", &Emulation::with_gpus(2), |fixture| {
+//!         // Runs in a process with AMD's runtime and two GPUs, once for each selected release.
+//!         assert!(fixture.runtime().exists());
+//!     });
+//! }
 //! ```
 //!
 //! The test restarts its own program with only that test, under the loader and libraries of a

@@ -265,7 +265,7 @@ static const struct amdgpu_ip_block_version blocks[] = {
 	{ AMD_IP_BLOCK_TYPE_GMC, 9, 0, 0, &gmc_ip_funcs },
 	{ AMD_IP_BLOCK_TYPE_IH, 4, 4, 2, &ih_ip_funcs },
 	{ AMD_IP_BLOCK_TYPE_GFX, 9, 4, 3, &gfx_ip_funcs },
-	{ AMD_IP_BLOCK_TYPE_SDMA, 4, 4, 2, &sdma_ip_funcs },
+	{ AMD_IP_BLOCK_TYPE_SDMA, 4, 4, 2, &kernel_engine_ip_funcs },
 };
 
 /* Runs in place of amdgpu_discovery_set_ip_blocks(). */
