@@ -34,7 +34,7 @@ fn kept_machine_removes_folders_of_a_program() {
     let machines = KeptMachines(tempfile::tempdir().unwrap());
     let folder = machines.0.path();
     let script = "mkdir -p /run/hsa-vmm/folder/.inner && touch /run/hsa-vmm/.hidden";
-    let list = "test \"$(ls -A /run/hsa-vmm)\" = booted";
+    let list = "test \"$(ls -A /run/hsa-vmm)\" = started";
     // The second program runs in the machine of the first. The third and the fourth program run in new machines.
     for (keep, script) in [("60s", script), ("1s", list), ("1s", script), ("1s", list)] {
         let (output, _) = run_kept(folder, &[&format!("--keep={keep}")], script);
