@@ -11,9 +11,12 @@ use std::time::Duration;
 static STATE: OnceLock<(Runtime, Vmm)> = OnceLock::new();
 /// The number of events at which `look_up` has looked up the state.
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
+/// The number of events during which look-ups began. The library catches the panic of a look-up.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 fn look_up(_: log::Fields) {
     let Some((runtime, vmm)) = STATE.get() else { return };
+    BEGUN.fetch_add(1, Ordering::Relaxed);
     let _ = (
         runtime.pool_memory(),
         vmm.mappings(),
@@ -55,5 +58,7 @@ fn subscriber_may_look_up_the_state() {
     });
     let ended = receiver.recv_timeout(Duration::from_secs(60));
     assert!(ended.is_ok(), "an operation waits for a look-up of its own thread, or has panicked");
-    assert!(LOOK_UPS.load(Ordering::Relaxed) > 10);
+    let returned = LOOK_UPS.load(Ordering::Relaxed);
+    assert!(returned > 10);
+    assert_eq!(BEGUN.load(Ordering::Relaxed), returned, "a look-up has panicked");
 }

@@ -112,8 +112,8 @@ impl IpcHandle {
     /// Returns whether the exporter's table does not contain this handle: the memory was freed, or the handle was
     /// modified.
     ///
-    /// Waits up to 15 seconds while another process changes the entry. Returns `false` if this process may not read the table. Also returns `false` for HIP's own handles, which have
-    /// no table.
+    /// Waits up to 15 seconds while another process changes the entry. Returns `false` if this process may not read the
+    /// table. Also returns `false` for HIP's own handles, which have no table.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};

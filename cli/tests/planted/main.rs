@@ -205,8 +205,8 @@ fn chosen_faults() -> (Vec<&'static Fault>, bool) {
 /// Returns whether the target of a fault is available. If AMD's releases are not fetched, prints a note.
 fn can_run(fault: &Fault) -> bool {
     let Target::Release(release) = fault.target else { return true };
-    let fetch_releases = test::fetch_releases("planned_faults_are_found").unwrap_or_default();
-    fetch_releases.iter().any(|it| it.release().version() == release)
+    let fetched_releases = test::fetch_releases("planned_faults_are_found").unwrap_or_default();
+    fetched_releases.iter().any(|it| it.release().version() == release)
 }
 
 #[test]

@@ -235,8 +235,8 @@ pub fn is_requested(line: &str) -> bool {
     function_of(line).is_some()
 }
 
-/// Returns the interface to suspect first, and its operation as text or an empty text, if a level found a wrong result although all
-/// requests succeeded. `call` is the call that the level reported.
+/// Returns the interface to suspect first if a level found a wrong result although all requests succeeded, and the text
+/// for its operation, which may be empty. `call` is the call that the level reported.
 pub fn suspect(level: Level, call: &str) -> Option<(Interface, String)> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),
