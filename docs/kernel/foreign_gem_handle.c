@@ -2,13 +2,13 @@
  * Two processes share one allocation. Afterwards, each of them can get access to allocations of the other process that
  * were never shared.
  *
- * amdkfd deletes a GEM handle once when shared memory is freed, and again when its import is freed
- * (amdgpu_amdkfd_gpuvm_free_memory_of_gpu; see shared_gem_handle.c). The table of these handles belongs to the GPU
- * (adev->kfd.client), not to a process, so an import by another process has the same handle as the memory.
+ * amdkfd deletes a GEM handle when an import is freed, and deletes the same handle again when the shared memory itself
+ * is freed (amdgpu_amdkfd_gpuvm_free_memory_of_gpu; see shared_gem_handle.c). The table of these handles belongs to the
+ * GPU (adev->kfd.client), not to a process, so an import by another process has the same handle as the memory.
  *
- * Memory A is allocated between the two deletions, and gets the free handle number. The second deletion deletes the
- * handle of A. Memory B, of any process, is allocated next and gets the same number. When A is mapped,
- * kfd_mem_export_dmabuf looks up the number, and exports B, the memory of another process.
+ * Here, the reader frees its import first, and allocates memory A, which gets the free handle number. Then the owner
+ * frees the shared memory, which deletes the handle of A. The owner allocates memory B, which gets the same number.
+ * When the reader maps A, kfd_mem_export_dmabuf looks up the number, and exports B, the memory of the owner.
  */
 #include "gpu.h"
 #include <sys/socket.h>
@@ -88,7 +88,7 @@ static void run_reader(int socket) {
     secrets += page[0] == SECRET && !memcmp(page, page + 1, 4095);
   }
   report(secrets + unmappable > 0, secrets > 0 ? "a process has read memory of another process"
-                                   : "another process released its import, and memory can no longer be mapped");
+                                   : "another process freed shared memory, and now this process cannot map its own memory");
 }
 
 /* Shares memory and releases it. Then creates other memory, which contains the secret. */

@@ -350,6 +350,15 @@ pub const FAULTS: &[Fault] = &[
         "hsa_amd_memory_pool_get_info=half",
         Conform("pool.granule.power_of_two", "a granule is"),
     ),
+    fault(
+        "an export returns other memory",
+        R7_2,
+        "EXPORT_DMABUF=other",
+        Conform(
+            "granularity.minimum.suffices",
+            "hsa_amd_vmem_export_shareable_handle (EXPORT_DMABUF) returns other memory: two exports",
+        ),
+    ),
     // Random sequences against the model.
     fault(
         "the seventh mapping is lost",
@@ -389,15 +398,6 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault("data that a GPU writes has a flipped bit", R7_2, "COPY=garbled", Fuzz("value read at")),
     fault("the CPU accesses wrong memory", R6_1, "EXPORT_DMABUF=other", Fuzz("value read at")),
-    fault(
-        "an export returns other memory",
-        R7_2,
-        "EXPORT_DMABUF=other",
-        Conform(
-            "granularity.minimum.suffices",
-            "hsa_amd_vmem_export_shareable_handle (EXPORT_DMABUF) returns other memory: two exports",
-        ),
-    ),
     fault("revoked access stays", R6_4, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     fault(
         "the ninth mapping finds no memory",

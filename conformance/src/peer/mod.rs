@@ -138,7 +138,8 @@ impl Peer {
         Err(NotPassed::Failed(format!("the second process: {why}")))
     }
 
-    /// Lets a GPU of the peer access memory. After a fault, the peer serves no other request.
+    /// Lets a GPU of the peer access memory. After a fault, send no other request: the peer may
+    /// have ended, and its later results are invalid.
     pub fn access_by_gpu(&mut self, access: &GpuAccess) -> TestResult<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) gpus: usize,
+    /// The model of all GPUs.
     pub(crate) profile: &'static Profile,
     /// Bytes of memory of each GPU.
     pub(crate) memory: u64,

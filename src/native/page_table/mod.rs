@@ -63,7 +63,8 @@ pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
 /// Calls `ioctl`. Repeats the call after each error in `retried`.
 ///
 /// # Safety
-/// The call with this opcode has this argument.
+/// `T` is the structure that the `ioctl` with this opcode reads and writes. Its pointers are valid until the call
+/// returns.
 pub(in crate::native) unsafe fn ioctl<T>(
     file: &File,
     call: &'static str,
@@ -72,7 +73,7 @@ pub(in crate::native) unsafe fn ioctl<T>(
     retried: &[Errno],
 ) -> Result<(), DriverError> {
     loop {
-        // SAFETY: the caller guarantees that the call with this opcode has this argument. Calls libc, because the
+        // SAFETY: the caller guarantees that `argument` is what the opcode reads and writes. Calls libc, because the
         // emulated driver cannot intercept rustix's `ioctl`.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
