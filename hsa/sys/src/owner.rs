@@ -62,14 +62,15 @@ fn check_user(found: &Metadata) -> Result<(), String> {
     Err(format!("belongs to user {user}, who is neither this user, root nor this program's owner"))
 }
 
-/// Opens a regular file in a folder that others can write to. Does not follow a symbolic link, and does not wait for
-/// the other end of a FIFO.
+/// Opens a regular file of a trusted user (see [`check_owner`]) in a folder that others can write to. Does not follow a
+/// symbolic link, and does not wait for the other end of a FIFO.
 ///
 /// # Errors
-/// The file is a link, a FIFO, a device or a folder, or cannot be opened.
+/// The file is a link, a FIFO, a device or a folder, belongs to an untrusted user, or cannot be opened.
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let check = |found: io::Result<Metadata>| match found {
         Ok(found) if !found.is_file() => Err(io::Error::other("not a regular file")),
+        Ok(found) => check_user(&found).map_err(io::Error::other),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
@@ -143,6 +144,21 @@ mod tests {
             open_regular(path, File::options().write(true).truncate(true)).unwrap_err();
         }
         assert_eq!(fs::read(&file).unwrap(), b"text");
+    }
+
+    #[test]
+    fn open_regular_rejects_files_of_other_users() {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("file");
+        fs::write(&file, "").unwrap();
+        if chown(&file, NOBODY, None).is_err() {
+            println!(
+                "SKIPPED open_regular_rejects_files_of_other_users: only root can change owners"
+            );
+            return;
+        }
+        let error = open_regular(&file, File::options().read(true)).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 65534"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, q
 use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -132,7 +133,8 @@ pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, 
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let path = folder.join("lock");
     let mut options = File::options();
-    let options = options.write(true).create(true).truncate(false);
+    // Without permissions for other users: whoever can read the file can lock it.
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
     let lock = open_regular(&path, options).map_err(file_error(&path))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         report(&format!("waiting for another process, which has locked {}", path.display()));

@@ -92,8 +92,8 @@ impl PartialFile {
     }
 }
 
-/// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects links and FIFOs, which
-/// another user may have created.
+/// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects what another
+/// user may have created: links, FIFOs and that user's own files.
 fn open_existing(path: &Path) -> io::Result<Option<File>> {
     match hsa_sys::open_regular(path, File::options().read(true).append(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
