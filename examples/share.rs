@@ -24,8 +24,8 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. Starts this program again as the second process. `arguments` are arguments with
-/// which this program calls `run`.
+/// Runs the example. Starts this program again as the second process, with the command line `arguments`, so that the
+/// second process also calls `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let role = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.

@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Address, AgentId, Allocation, Error, Handle, HandleType, R
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
-/// Makes every call that takes a handle, with this handle. Returns the results.
+/// Makes calls that take a handle, with this handle. Returns the results.
 fn call_results(vmm: &Vmm, handle: Handle, address: Address) -> [Result<(), Error>; 5] {
     [
         vmm.map(address, 4 * KIB, 0, handle),

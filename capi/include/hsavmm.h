@@ -97,8 +97,8 @@ hipError_t hsavmm_check(void);
 /* Reserves addresses at exactly `ptr`. Free them with hipMemAddressFree. */
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
-/* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
- * `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions of
+/* Sets `*enforced` to 1 if the agent at `location` faults when it makes an access that hipMemSetAccess has not granted.
+ * Sets `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions of
  * a GPU whose page table it does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
@@ -203,10 +203,10 @@ typedef struct hsavmm_signal {
 typedef struct hsavmm_retire_report {
   size_t retired; /* mappings unmapped since the last report */
   size_t pending; /* mappings in the queue */
-  size_t failed;  /* mappings that left the queue since the last report and were not unmapped */
+  size_t failed;  /* mappings that left the queue since the last report because of an error */
   void *address;  /* the first failed mapping; null if there is none */
   size_t size;    /* of that mapping */
-  char reason[240]; /* why that mapping was not unmapped */
+  char reason[240]; /* the error of that mapping */
 } hsavmm_retire_report;
 
 /* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. After `limit` milliseconds
@@ -222,9 +222,8 @@ hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, u
  * submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
-/* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
- * be unmapped. `report` describes the first mapping that could not be unmapped. hsavmm_quarantine() lists the mappings
- * that stay mapped. */
+/* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings failed:
+ * `report` describes the first of them, and hsavmm_quarantine() lists the mappings that stay mapped. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
 /* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
  * milliseconds. */

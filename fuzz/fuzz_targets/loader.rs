@@ -53,13 +53,13 @@ fuzz_target!(|input: Input| {
         // The loader tries only this path, and the file there is not a library.
         (Err(error), Some(path)) => {
             let ErrorKind::Load(error) = error.kind() else {
-                panic!("{} is not a runtime: {error:?}", path.display());
+                panic!("expected ErrorKind::Load for {}, found {error:?}", path.display());
             };
             assert_eq!(error.rejected.len(), 1);
             assert_eq!(error.rejected[0].path, path);
             assert!(!error.rejected[0].reason.is_empty());
         }
-        (result, Some(path)) => panic!("{} is not a runtime: {result:?}", path.display()),
+        (result, Some(path)) => panic!("{}, which is not a runtime, was loaded: {result:?}", path.display()),
         // AMD's runtime may be installed on this machine.
         (Ok(_), None) => {}
         (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),

@@ -13,7 +13,7 @@ use derive_more::Debug;
 /// |---|---|---|
 /// | 0–31 | `ipc_handle` | the runtime's own handle (`hsa_amd_ipc_memory_t`) |
 /// | 32–39 | `psize` | the size of the whole allocation |
-/// | 40–47 | `poffset` | the offset in the allocation of the address for which the handle was created |
+/// | 40–47 | `poffset` | the address for which the handle was created, as an offset from the start of the allocation |
 /// | 48–51 | `owners_process_id` | the process that exported the memory |
 /// | 52–63 | `reserved` | HIP writes zeros; this library writes the [registration](Self::is_registered): |
 /// | 52–54 | | the exporter's file descriptor of its table of exports |
@@ -43,7 +43,7 @@ pub struct IpcHandle {
     pub(super) native: NativeIpc,
     /// The size of the whole allocation in bytes.
     pub allocation_size: u64,
-    /// The offset in the allocation of the address for which the handle was created.
+    /// The address for which the handle was created, as an offset from the start of the allocation.
     pub offset: u64,
     /// The number of the process that exported the memory.
     pub process: i32,

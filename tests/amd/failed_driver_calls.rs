@@ -61,7 +61,7 @@ pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 
 /// Makes each driver call of each operation fail, each in a process of its own. Checks that the operation fails and
-/// changes nothing, or succeeds anyway.
+/// changes nothing, succeeds anyway, or aborts where [`ABORTS`] lists the call.
 pub fn fail_each_driver_call<S: Setup>(
     test: &str,
     operations: &[NamedOperation<S>],

@@ -22,8 +22,8 @@ fn every_generation_reaches_every_level() {
         assert!(skipped.eq(expected), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
         let probes = report["probes"].as_array().unwrap();
-        // Only generation `c` fails to grant a peer access after the owner. In the other generations, the probe of this
-        // quirk has no result and is not reported.
+        // Only in generation `c`, granting access to a peer fails after access was granted to the owner. In the other
+        // generations, the probe of this quirk has no result and is not reported.
         let count = if generation == "c" { 8 } else { 7 };
         assert_eq!(probes.len(), count, "{generation}: {report:#}");
         assert!(probes.iter().all(|it| it["expected"] == it["found"]), "{generation}: {report:#}");

@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.peer_after_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
-        "access to an import can be granted to a peer after the owner",
+        "access to an import can be granted to a peer after it was granted to the owner",
         grants_peer_after_owner,
     ),
     Case::new(

@@ -37,19 +37,19 @@ pub struct RetireReport {
     pub retired: usize,
     /// The number of mappings that are in the queue now.
     pub pending: usize,
-    /// The mappings that have left the queue since the previous report, but that the queue did not unmap. The list has
-    /// at most as many elements as the queue's capacity; the log contains all failures.
+    /// The mappings that have left the queue since the previous report because of an error. The list has at most as
+    /// many elements as the queue's capacity; the log contains all failures.
     pub failures: Vec<RetireFailure>,
 }
 
-/// A mapping that a [`RetireQueue`] did not unmap.
+/// A mapping that a [`RetireQueue`] did not unmap, or whose addresses it could not keep reserved.
 ///
 /// ```
 /// use hsa_vmm::vmm::RetireQueue;
 ///
 /// fn print_failures(queue: &RetireQueue) -> Result<(), hsa_vmm::Error> {
 ///     for failure in queue.poll()?.failures {
-///         eprintln!("{} was not unmapped: {}", failure.address, failure.error);
+///         eprintln!("{} was not retired: {}", failure.address, failure.error);
 ///     }
 ///     Ok(())
 /// }
@@ -61,7 +61,7 @@ pub struct RetireFailure {
     pub address: Address,
     /// The size in bytes.
     pub size: usize,
-    /// Why the mapping was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
+    /// The reason: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
     /// Whether the mapping is quarantined ([`Vmm::quarantined_ranges`]): it stays mapped and is never used again.
     /// If `false`, the mapping does not exist any more. Either a call by address unmapped it first, or the queue
@@ -168,7 +168,7 @@ impl RetireQueueBuilder {
 /// let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
 /// let mapping = reservation.map(0, &memory)?;
 /// let mut done = hsa_sys::hsa_signal_t { handle: 0 };
-/// // The program's own call, and its kernel, whose packet names `done` as completion signal.
+/// // The program creates a signal, and submits a kernel (not shown) whose packet names `done` as completion signal.
 /// unsafe { create(1, 0, std::ptr::null(), &mut done) };
 ///
 /// let queue = RetireQueue::builder(1024).open(&vmm)?;
