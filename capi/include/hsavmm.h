@@ -198,7 +198,7 @@ typedef struct hsavmm_signal {
 } hsavmm_signal;
 
 #define HSAVMM_RETIRE_MAX_SIGNALS 8
-#define HSAVMM_RETIRE_NO_THREAD 0x1 /* creates no thread: only the program's calls of poll and drain unmap */
+#define HSAVMM_RETIRE_NO_THREAD 0x1 /* creates no thread: only poll, drain and destroy unmap */
 
 typedef struct hsavmm_retire_report {
   size_t retired; /* mappings unmapped since the last report */

@@ -1,4 +1,5 @@
-//! Makes each driver call of an operation on buffers fail in turn. Lists the driver calls whose failure aborts AMD's
+//! Makes each driver call of an operation on buffers fail in turn, except calls whose failure the operation cannot
+//! notice. Lists the driver calls whose failure aborts AMD's
 //! runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;

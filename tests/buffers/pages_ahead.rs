@@ -97,7 +97,7 @@ fn pool_has_at_most_the_pages_of_the_buffer() {
     let options = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_handle_pool(1 << 40);
     let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
     wait_for(&buffer, |statistics| statistics.ready >= 4);
-    // Without a limit, the thread continues to create memory.
+    // If the library did not limit the pool, the thread would create more memory during this pause.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(buffer.statistics().ready, 4);
     drop(buffer);
@@ -252,7 +252,7 @@ fn thread_ends_with_the_buffer() {
 }
 
 #[test]
-fn zero_page_buffers_only_create_memory_ahead() {
+fn zero_page_buffers_never_map_pages_ahead() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);

@@ -95,8 +95,8 @@ impl RetireQueueBuilder {
         Self { limit, ..self }
     }
 
-    /// Creates no thread. Only the caller's calls of [`RetireQueue::poll`] and [`RetireQueue::drain`] then unmap
-    /// mappings.
+    /// Creates no thread. Mappings are then unmapped only when the caller calls [`RetireQueue::poll`] or
+    /// [`RetireQueue::drain`], or drops the queue.
     pub fn without_thread(self) -> Self {
         Self { has_thread: false, ..self }
     }
@@ -149,7 +149,7 @@ impl RetireQueueBuilder {
 /// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.
 /// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the runtime calls that
 ///   unmap.
-/// * In a forked child, every call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
+/// * In a forked child, every fallible call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
 ///
 /// Neither the closure of [`Mapping::with_access`] nor a subscriber of `tracing` may call `poll` or `drain`, or drop
 /// the queue: that would deadlock.
