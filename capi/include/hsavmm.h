@@ -98,8 +98,8 @@ hipError_t hsavmm_check(void);
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
 /* Sets `*enforced` to 1 if the agent at `location` faults when it makes an access that hipMemSetAccess has not granted.
- * Sets `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions of
- * a GPU whose page table it does not control, because AMD's driver maps all memory readable and writable. */
+ * Sets `*enforced` to 0 if the library only records the agent's permissions. The library only records the permissions
+ * of a GPU whose page table it does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
