@@ -4,7 +4,7 @@ use crate::errors;
 use crate::memory::{Allocation, Kind};
 use crate::objects::AreaPosition;
 use crate::pointers::{address, not_null, read, write_out};
-use crate::process::{Process, process};
+use crate::process::{Process, process, profile};
 use crate::registered::RegisteredMemory;
 use crate::status::{Failure, run};
 use crate::types::{
@@ -14,6 +14,7 @@ use crate::types::{
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::Address;
 use hsa_vmm::agent::AgentKind;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
 use std::sync::Arc;
@@ -160,8 +161,10 @@ unsafe extern "C" fn hipPointerGetAttributes(
     run("hipPointerGetAttributes", || {
         let process = process()?;
         process.devices.require()?;
-        not_null("ptr", ptr)?;
-        // Since HIP 6.0, unknown memory is not an error of this function.
+        // In HIP 6, null is an error, but any other unknown memory is not. In HIP 7, null is not an error either.
+        if profile() == HipProfile::Hip6 {
+            not_null("ptr", ptr)?;
+        }
         let found = process.find(address(ptr));
         let result = found.map_or(UNREGISTERED, |found| found.attributes(ptr));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
@@ -182,7 +185,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
         let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
         let result = found.attributes(ptr);
         let (start, size) = found.range();
-        // SAFETY: the C caller passes null or a writable pointer to the type that HIP documents (lib.rs).
+        // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
                 pointer_attribute::MEMORY_TYPE => write_out("data", data.cast(), result.kind),
@@ -196,7 +199,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                     write_out("data", data.cast(), result.host_pointer)
                 }
                 // Every copy is synchronous.
-                pointer_attribute::SYNC_MEMOPS => write_out::<c_int>("data", data.cast(), 1),
+                pointer_attribute::SYNC_MEMOPS => write_out("data", data.cast::<bool>(), true),
                 pointer_attribute::IS_MANAGED => {
                     write_out("data", data.cast::<bool>(), result.is_managed != 0)
                 }
@@ -204,7 +207,8 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 pointer_attribute::RANGE_START_ADDR => {
                     write_out::<*mut c_void>("data", data.cast(), start.as_ptr())
                 }
-                pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size),
+                // HIP writes the low 32 bits, and programs provide no more space.
+                pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size as u32),
                 pointer_attribute::MAPPED => write_out("data", data.cast::<bool>(), true),
                 // HIP's other attributes.
                 1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
@@ -231,8 +235,9 @@ unsafe extern "C" fn hipPointerSetAttribute(
             let problem = format!("({attribute}) cannot be set");
             return Err(Failure::invalid_argument("attribute", problem));
         }
-        // SAFETY: the C caller passes null or a readable pointer to an `int` (lib.rs).
-        match unsafe { read("value", value.cast::<c_int>()) }? {
+        // SAFETY: the C caller passes null or a readable pointer to a `bool` (lib.rs). Read as a number, because it may
+        // be no valid `bool`.
+        match unsafe { read("value", value.cast::<u8>()) }? {
             0 => Err(Failure::not_supported("copies that are not synchronous")),
             _ => Ok(()),
         }

@@ -177,16 +177,23 @@ static void test_registered_memory(void) {
   EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
   EXPECT(attributes.devicePointer == device);
   EXPECT(hipPointerGetAttributes(NULL, own) == hipErrorInvalidValue);
-  EXPECT(hipPointerGetAttributes(&attributes, NULL) == hipErrorInvalidValue);
   EXPECT(hipPointerGetAttributes(NULL, NULL) == hipErrorInvalidValue);
   EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
   OK(hipPointerGetAttributes(&attributes, &size));
   EXPECT(attributes.type == hipMemoryTypeUnregistered && attributes.device == -2);
   EXPECT(attributes.devicePointer == NULL && attributes.hostPointer == NULL);
   OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, own + 5));
-  OK(hipPointerGetAttribute(&size, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
+  OK(hipPointerGetAttributes(&attributes, NULL));
+  EXPECT(attributes.type == hipMemoryTypeUnregistered);
+  /* Nothing is written behind the value. */
+  struct { unsigned size, after; } range = {0, 7};
+  OK(hipPointerGetAttribute(&range, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
+  EXPECT(range.size == SIZE && range.after == 7);
+  struct { char synchronous, after[3]; } copies = {0, {7, 7, 7}};
+  OK(hipPointerGetAttribute(&copies, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, own + 5));
+  EXPECT(copies.synchronous == 1 && copies.after[0] == 7 && copies.after[2] == 7);
   OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, own + 5));
-  EXPECT(start == own && size == SIZE && type == hipMemoryTypeHost);
+  EXPECT(start == own && type == hipMemoryTypeHost);
   OK(hipMalloc(&memory, SIZE));
   OK(hipMemset(memory, 3, SIZE));
   OK(hipMemcpy(own, memory, SIZE, hipMemcpyDeviceToHost));

@@ -75,7 +75,8 @@ hipError_t hipFree(void *ptr);
 hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
-/* HIP's older names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. */
+/* HIP's older names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. hipHostAlloc accepts all flags of
+ * hipHostMalloc; HIP accepts fewer. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
@@ -100,12 +101,14 @@ hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
 /* Returns the attributes of an address. Memory that does not belong to this library has the type
- * hipMemoryTypeUnregistered, as in HIP since 6.0. Returns hipErrorInvalidValue if a pointer is null. */
+ * hipMemoryTypeUnregistered, as in HIP since 6.0. Null has this type, too; in profile 6, it returns
+ * hipErrorInvalidValue. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
-/* Writes one attribute, in the type that HIP documents. Returns hipErrorNotSupported for attributes that
- * this library does not support. */
+/* Writes one attribute, in the type that HIP writes: an `int` for MEMORY_TYPE and DEVICE_ORDINAL; a pointer for
+ * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; the low 32 bits of the size as `unsigned` for RANGE_SIZE; a `bool`
+ * for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns hipErrorNotSupported for the other attributes. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
-/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0, because every copy is
+/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with the value `true` (a `bool`), because every copy is
  * synchronous. */
 hipError_t hipPointerSetAttribute(const void *value, hipPointer_attribute attribute,
                                   hipDeviceptr_t ptr);
