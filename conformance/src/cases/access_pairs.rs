@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_agent.each_permission",
         "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
-        "each agent is granted each permission on memory of each GPU, and get returns the permission",
+        "each GPU and the CPU get each permission on memory that they can access, and get returns the permission",
         get_returns_each_permission,
     ),
     Case::new(
@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_pair.in_one_range",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "one call grants all GPUs access to a range with memory of all GPUs, and each GPU uses the range",
+        "one call grants several GPUs access to a range with memory of each of them, and each GPU uses the range",
         grants_one_range_to_all_gpus,
     ),
 ];

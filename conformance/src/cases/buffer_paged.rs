@@ -71,7 +71,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.shared_released",
         "documentation: PagedBuffer::share_pages",
-        "shared memory stays when one buffer unmaps it, and is released with its last page",
+        "shared memory stays when one buffer unmaps it, and is released when no page uses it any longer",
         releases_shared_pages,
     ),
     Case::new(

@@ -1,7 +1,7 @@
 //! A GPU's page table permits exactly the granted access. After the access was revoked, or the memory was unmapped, the
 //! page table permits no access.
 //!
-//! A second process makes each access, because a process cannot continue after a GPU fault.
+//! A second process makes the accesses that can fault, because a process cannot continue after a GPU fault.
 
 use super::sharing;
 use crate::case::{Case, NotPassed, TestResult, ensure, ensure_bytes};
@@ -83,9 +83,9 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The value of `HSA_ENABLE_SDMA` with which DMA engines copy.
+/// The value of `HSA_ENABLE_SDMA` that makes DMA engines copy.
 const DMA: &str = "1";
-/// The value of `HSA_ENABLE_SDMA` with which the runtime's kernels copy.
+/// The value of `HSA_ENABLE_SDMA` that makes the runtime's kernels copy.
 const KERNELS: &str = "0";
 
 /// The GPU and the process that access memory of the first GPU.

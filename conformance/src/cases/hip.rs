@@ -73,7 +73,7 @@ pub(super) const CASES: &[Case] = &[
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
         "a range has memory of every GPU; each GPU can access its own memory, and the CPU can access the whole range",
-        shares_range_between_gpus,
+        each_gpu_uses_own_part_of_range,
     ),
     Case::new(
         "hip.use.copy_between_gpus",
@@ -204,7 +204,7 @@ fn moves_memory(context: &Context) -> TestResult {
     Ok(context.vmm().address_free(source, 2 * context.granule())?)
 }
 
-fn shares_range_between_gpus(context: &Context) -> TestResult {
+fn each_gpu_uses_own_part_of_range(context: &Context) -> TestResult {
     context.other_gpu()?;
     let gpus = context.gpus();
     let at = context.reserve(gpus.len())?;

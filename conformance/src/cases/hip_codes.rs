@@ -220,7 +220,7 @@ fn returns_map_codes(context: &Context) -> TestResult {
             ("size 0", reserved, 0, 0, handle, 0),
             ("unaligned size", reserved, granule - 1, 0, handle, 0),
             ("a size larger than the handle", reserved, 2 * granule, 0, handle, 0),
-            ("an offset", reserved, granule, granule, handle, 0),
+            ("an offset past the handle", reserved, granule, granule, handle, 0),
             ("flags", reserved, granule, 0, handle, 1),
             ("handle 0", reserved, granule, 0, Handle::from_bits(0), 0),
             ("a mapped address", at, granule, 0, handle, 0),

@@ -304,7 +304,7 @@ fn rejects_missing_process(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
-        // The bytes from 52 on are zeros in a handle from HIP. They identify the export in a handle from this library.
+        // In a handle from HIP, the bytes from 52 on are zeros. In one from this library, they identify the export.
         for clears_rest in [false, true] {
             let handle = changed_handle(&ipc, &memory, |bytes| {
                 bytes[48..52].copy_from_slice(&process.to_le_bytes());

@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.memory.is_counted",
         "HIP: hipMemGetInfo",
-        "a GPU's available memory is at most its size, and less while memory is allocated",
+        "a GPU's available memory is at most the size of its pool, and decreases while memory is allocated",
         available_memory_is_counted,
     ),
     Case::new(
@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.gpu.as_its_page_table_has_it",
         "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
-        "a GPU's page table contains all granted memory and nothing else",
+        "a GPU's page table has no entry for mapped memory until the GPU is granted access, and then permits this access",
         page_table_matches_granted_access,
     ),
     Case::new(
@@ -49,7 +49,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.gpu.page_table_forgets",
         "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
-        "no GPU's page table contains unmapped memory or memory whose access was revoked",
+        "a GPU's page table permits no access to memory after revoke, and has no entry for the memory after unmap",
         page_table_is_cleared,
     ),
 ];
@@ -251,8 +251,8 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// Returns how many bytes of this process's memory of a GPU the kernel keeps in VRAM and in system memory. Skips the
-/// case if the driver does not report the placement.
+/// Returns the size of this process's buffers on a GPU, in VRAM and in system memory. Skips the case if the driver does
+/// not report the placement.
 fn placement(context: &Context, gpu: AgentId) -> TestResult<Placement> {
     let pci = context.runtime().agent(gpu).and_then(|agent| agent.pci);
     pci.and_then(|pci| memory_placement::of_gpu(&pci.to_string())).ok_or_else(|| {

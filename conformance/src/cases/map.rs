@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.again.other_handles",
         "hip-tests: hipMemMap_VMMMemoryReuse_SingleGPU",
-        "if several handles are mapped at one address one after another, the address shows the memory of the mapped handle",
+        "several handles are mapped at the same address in turn; the address shows the memory of the handle mapped last",
         remaps_other_handles,
     ),
     Case::new(
@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.gpus.each_uses_memory_of_one",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_MultiDev",
-        "memory of one GPU can be made accessible to another GPU only",
+        "a GPU can be granted access to another GPU's memory although the owner has no access",
         grants_peer_only,
     ),
 ];

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.imported.told",
         "recorded: cuda_h200_edges props_imported; reference 6.2 #61",
-        "an import is pinned, has the handle type of the import, and the full size",
+        "imported memory is pinned, and has the full size and the handle type that the import call named",
         returns_import_properties,
     ),
     Case::new(

@@ -261,7 +261,7 @@ fn ignores_taken_hint(context: &Context) -> TestResult {
 
 fn aligns_despite_hint(context: &Context) -> TestResult {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
-    // Use an address of a range that was just freed as the hint: the address is most likely still free.
+    // The hint is an address of a range that was just freed. The address is most likely still free.
     let freed = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(freed, 3 * alignment)?;
     let hint = offset_by(freed, granule);

@@ -68,7 +68,7 @@ fn memory_stays_until_signal_fires(context: &Context) -> TestResult {
     Ok(vmm.address_free(at, size)?)
 }
 
-/// Returns the error of freeing a reservation with a mapping.
+/// Returns the error of an attempt to free a reservation that still contains a mapping.
 fn still_mapped_error(context: &Context) -> HipError {
     match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::Unknown,

@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.functions.listed",
         "HSA: hsa_ext_amd.h",
-        "every optional function is listed once, whether present or not",
+        "the list of optional functions contains no name twice, and each name begins with `hsa_`",
         lists_functions_once,
     ),
     Case::of_runtime(
@@ -84,7 +84,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "runtime.process.stops_after_copies",
         "HSA: hsa_shut_down",
-        "in a second process, the runtime stops after each GPU has copied, and the process exits",
+        "in a second process, each GPU copies; then the process stops the runtime and exits",
         stops_after_copies,
     ),
 ];
