@@ -180,8 +180,8 @@ impl Command {
         self.common()?.log_level
     }
 
-    /// Returns the `bringup` command that shows why a runtime does not start; `None` for subcommands that do not test a
-    /// runtime.
+    /// Returns the `bringup` command that shows why a runtime does not start. Returns `None` for workers, for `map`,
+    /// and for subcommands that have no options for the runtime.
     pub fn bringup_command(&self) -> Option<String> {
         match self {
             Self::Worker(_) | Self::Map(_) => None,
@@ -189,8 +189,9 @@ impl Command {
         }
     }
 
-    /// Returns how to remove private data from standard error, which reports of `conform` include. Other subcommands
-    /// remove data only with `--redact`, so that commands can be copied from their messages.
+    /// Returns how to remove private data from standard error, or `None` if nothing is removed. `conform` always
+    /// removes private data, because its reports include standard error. Other subcommands remove private data only
+    /// with `--redact`, so that commands can be copied from their messages.
     pub fn privacy_of_stderr(&self) -> Option<&Privacy> {
         match self {
             Self::Conform(Conform { privacy, .. }) => Some(privacy),

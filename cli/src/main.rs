@@ -38,7 +38,7 @@ use tracing_subscriber::prelude::*;
 pub enum Exit {
     /// Everything succeeded.
     Success,
-    /// Something failed, such as a test, or SIGINT or SIGTERM interrupted the run.
+    /// A test or a step of the subcommand failed, or a signal (SIGINT or SIGTERM) interrupted the run.
     Failure,
     /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,

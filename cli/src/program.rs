@@ -86,7 +86,8 @@ pub fn worker_command() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Stores the `hsa-vmm` subcommand and options that start a program in the program's environment.
+/// Sets the variable [`OUTER_COMMAND`] of the program that `command` starts: `words` are the `hsa-vmm` subcommand and
+/// options that start the program.
 pub fn set_outer_command(command: &mut Command, words: &[String]) {
     let words = quoted(words);
     command.env(

@@ -42,8 +42,8 @@ const OTHER_VARIABLES: &[&str] = &[
 pub struct Privacy {
     /// Remove folders, serial numbers, PCI addresses and captured output from the report
     ///
-    /// The names of the user and of the home folder are always replaced, except in the table of `bringup`. That table
-    /// keeps paths, so that its commands can be copied.
+    /// Without this option, reports of `conform`, KTAP and the JSON of `bringup` replace only the names of the user and
+    /// of the home folder. Other results keep these names, so that commands can be copied and files can be opened.
     #[arg(long, help_heading = "Output")]
     redact: bool,
 }
@@ -255,8 +255,8 @@ impl Privacy {
         texts.for_each(|text| *text = self.clean_text(text));
     }
 
-    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, removes
-    /// the folders of all absolute paths, and PCI addresses.
+    /// Replaces the home folder by `~` and the user's name in paths by `USER`. With `--redact`, also removes PCI
+    /// addresses, and the folders of paths outside of `/dev`, `/proc` and `/sys`.
     pub fn clean_text(&self, text: &str) -> String {
         let text = if self.redact { &without_known_folders(text, &KNOWN_FOLDERS) } else { text };
         let shortened = without_names(

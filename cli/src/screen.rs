@@ -111,8 +111,8 @@ impl<'a> Screen<'a> {
         self.replaces_signs = false;
     }
 
-    /// Removes private data from the text of each write. `write!` writes each of its arguments separately, so a path
-    /// must not be split between arguments.
+    /// Removes private data from the text of each later write, except from tables ([`write_table`](Self::write_table)).
+    /// `write!` writes each of its arguments separately, so a path must not be split between arguments.
     pub fn clean_with(&mut self, privacy: &Privacy) {
         self.privacy = Some(privacy.clone());
     }

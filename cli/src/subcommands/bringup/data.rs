@@ -161,8 +161,9 @@ impl HostBuffer<'_> {
         self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If copies have an error at
-    /// their start, a single copy could undo the error of the copy that wrote the data.
+    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If a GPU garbles the start
+    /// of each copy, for example flips a bit there, a single copy from the same start would flip the bit back. Copies
+    /// that start elsewhere show the error.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -180,7 +181,8 @@ impl HostBuffer<'_> {
     }
 }
 
-/// Checks that a GPU and the CPU read each other's writes. With `with_fill`, also checks fills by the GPU.
+/// Checks that a GPU and the CPU read each other's writes. If the CPU cannot access the memory, checks only that the
+/// GPU reads its own writes. With `with_fill`, also checks fills by the GPU.
 pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
     let cpu_has_access = hsa.can_access(cpu, &resources.pool)?;

@@ -151,7 +151,7 @@ impl Environment {
         }
     }
 
-    /// Names the source of the GPUs' page tables.
+    /// Names the option or the file that shows the contents of the GPUs' page tables.
     pub fn page_tables(self) -> &'static str {
         match self {
             Self::EmulatedDriver => "emulate --page-tables FILE",

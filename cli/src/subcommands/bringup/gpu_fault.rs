@@ -28,7 +28,7 @@ impl GpuFault {
         (address.is_some() || is_reported).then_some(Self { address })
     }
 
-    /// Describes the fault, before the description of its effect.
+    /// Returns the start of a sentence about the fault: `a GPU page fault at 0x7f2000`. The caller adds the effect.
     pub fn describe(self) -> String {
         let address = self.address.map(|address| format!(" at {address:#x}"));
         format!("a GPU page fault{}", address.unwrap_or_default())
@@ -88,7 +88,7 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
 
 impl LevelRun {
     /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime may report the
-    /// fault while the process exits.
+    /// fault while the process exits. Does nothing for the level "permission", which provokes a fault.
     pub fn fail_on_gpu_fault(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Permission {
             return;

@@ -220,7 +220,8 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// The functions that only the levels "offset" and "permission" call. These levels are skipped on a simulation.
+/// The functions with a status that only the levels "offset" and "permission" call. These levels are skipped on a
+/// simulation.
 const NOT_ON_SIMULATION: [&str; 3] =
     ["hsa_amd_memory_lock", "hsa_amd_memory_unlock", "hsa_amd_register_system_event_handler"];
 

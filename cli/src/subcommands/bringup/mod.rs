@@ -158,7 +158,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
-        // A skipped level is no failure, so the level that was interrupted fails.
+        // Report the interrupted level as failed. If it were skipped, the document would contain no failure.
         let interrupted = (!is_complete).then_some("interrupted before the end of this level");
         let failed_level = text.as_deref().or(interrupted).map(|text| (Status::Fail, text));
         let remaining =

@@ -3,7 +3,8 @@
 
 use super::record::Argument;
 
-/// The functions that the levels call, and their parameters, as HSA's headers name them.
+/// The functions that the levels call, and their parameters, as HSA's headers name them. The row of
+/// `amdgpu_bo_va_op_raw`, a function of libdrm, lists the arguments of `replace` in the C program.
 const PARAMETERS: &[(&str, &[&str])] = &[
     ("hsa_iterate_agents", &["callback", "data"]),
     ("hsa_system_get_info", &["attribute", "value"]),

@@ -72,8 +72,9 @@ fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -
     }
 }
 
-/// Runs one process of "pressure". Allocates until an allocation fails, or [`MAX_HANDLES`] handles are held. Then
-/// compares the data of the handles that the process keeps.
+/// Runs one process of "pressure". Writes data to [`KEPT_HANDLES`] handles. Each round then fills the memory: it
+/// allocates until an allocation fails, or until [`MAX_HANDLES`] handles are held. At the end of the round, compares
+/// the data, and releases the handles that fill the memory.
 pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
     // A sixteenth of the pool, in whole granules.

@@ -72,9 +72,12 @@ pub struct Return {
     pub logs: Logs,
 }
 
-/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of
-/// the expression. The value of an output is `out`, and the value of a callback is `callback`. The value of a literal
-/// is the name of the parameter.
+/// An argument of a call, or an output of a call that has returned.
+///
+/// For an argument, `name` is the C expression: `size`, `&va` or the literal `0`. `value` is the value of the
+/// expression. Some arguments have a word instead: an output argument `out`, a callback `callback`, and most literals
+/// the name or meaning of the parameter (`flags`). For an output, `name` is the variable, without `&`, and `value` is
+/// the returned value.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,

@@ -31,7 +31,8 @@ unsafe extern "C" fn note_fault(event: *const sys::hsa_amd_event_t, _: *mut c_vo
     sys::HSA_STATUS_SUCCESS
 }
 
-/// The address space of a GPU in the runtime's own DRM file. Stays open until the process ends.
+/// The address space in which the runtime maps memory for a GPU. libdrm already has a device for the GPU, with the DRM
+/// file that the runtime has opened, and returns this device. The device stays open until the process ends.
 #[derive(Debug)]
 pub struct AddressSpace<'a> {
     hsa: &'a Hsa<'a>,
