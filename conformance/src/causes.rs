@@ -34,7 +34,7 @@ impl Report {
     }
 }
 
-/// Describes why a case failed: a GPU fault, the end of the process, a failed native call, or the
+/// Describes why a case failed: a GPU fault, a crash or hang of the process, a failed native call, or the
 /// detail's first line.
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();

@@ -38,8 +38,8 @@ impl Context {
     }
 
     /// Explains why the CPU has read a wrong value. If a GPU reads the expected value, adds that the CPU and the GPU
-    /// see different memory. The CPU maps an exported dma-buf. Therefore, if two exports of the memory are different
-    /// files, names the export as the cause.
+    /// see different memory. The CPU maps a dma-buf that the runtime exports. If two exports of the same memory are
+    /// different files, the explanation names the export as the cause.
     fn explain_view(
         &self,
         not_passed: NotPassed,

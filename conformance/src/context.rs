@@ -297,7 +297,7 @@ impl Context {
         self.expected_errors.borrow_mut().push(error);
     }
 
-    /// Returns the errors of all rejected calls so far. Each of these errors was expected.
+    /// Returns the errors that [`record_expected_error`](Self::record_expected_error) has recorded so far.
     pub(crate) fn expected_errors(&self) -> Vec<HipError> {
         self.expected_errors.borrow().clone()
     }

@@ -26,7 +26,7 @@ pub struct Containment<'a> {
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when set to true. The report does not contain the case that is running at that time.
+    /// Ends the run when set to true. The report does not contain the result of the case that is running at that time.
     pub stop: &'a AtomicBool,
 }
 
@@ -315,7 +315,7 @@ fn stop_runtime(
     (stopped, printed)
 }
 
-/// Joins the last [`OUTPUT_LINES`] lines, after a line with the number of omitted lines.
+/// Joins the last lines, at most [`OUTPUT_LINES`]. If lines are omitted, adds a first line with their number.
 fn last_lines<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let lines: Vec<_> = lines.collect();
     let omitted = lines.len().saturating_sub(OUTPUT_LINES);
@@ -329,8 +329,8 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
     receive_reply(worker, limit)
 }
 
-/// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to
-/// hang.
+/// Waits for the result of a case. If the case is in a function that is known to hang when the reduced time limit has
+/// expired, the case counts as hung. Otherwise, the whole time limit applies.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);

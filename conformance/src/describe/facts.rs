@@ -77,7 +77,7 @@ impl RuntimeDescription {
         loaded.filter(|library| Some(&library.path) != self.path.as_ref()).collect()
     }
 
-    /// Returns the runtime's properties, without missing functions and quirks, which are separate lists.
+    /// Returns the runtime's properties. Omits missing functions and quirks, which are separate lists.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
         let virtual_memory =
