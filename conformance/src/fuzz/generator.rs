@@ -18,7 +18,7 @@ pub struct Generator {
     pub runtime: SequenceRuntime,
     /// Whether some calls of the simulation fail.
     pub faults: bool,
-    /// The number of operations between complete comparisons; `None` for one after each operation.
+    /// The number of operations between complete comparisons; `None` to compare after each operation.
     pub every: Option<usize>,
 }
 

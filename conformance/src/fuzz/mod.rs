@@ -1,9 +1,9 @@
 //! Fuzzing: generates, runs and shrinks random sequences of operations.
 //!
-//! A [`Generator`] has a seed, and generates one [`Sequence`] for each number. The same seed and number give the same
-//! sequence, in any order and with any number of processes. [`perform`] runs a sequence on a runtime and returns its
-//! [`Failure`]. [`shrink`] shrinks a failing sequence. A sequence is saved as a line of JSON, which `hsa-vmm replay`
-//! reads like recorded [traces](crate::trace).
+//! A [`Generator`] has a seed, and generates one [`Sequence`] for each number. A sequence depends only on the generator
+//! and the number. Several processes can therefore generate sequences in any order. [`perform`] runs a sequence on a
+//! runtime and returns its [`Failure`]. [`shrink`] shrinks a failing sequence. A sequence is saved as a line of JSON,
+//! which `hsa-vmm replay` reads like recorded [traces](crate::trace).
 
 mod failure;
 mod faults;

@@ -16,8 +16,8 @@ pub struct Counts {
     pub rejected: u64,
 }
 
-/// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
-/// performed, and with the number of operations before the final checks.
+/// Runs a sequence on a runtime. Before each operation, calls `on_operation` with the index of the operation. Before
+/// the final checks, calls it with the number of operations in the sequence.
 ///
 /// Runs the sequence again if the process still holds a resource after the run ([`with_retries`]).
 ///

@@ -22,8 +22,9 @@ pub struct Sequence {
     /// tolerate the planned faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
-    /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// A fault plan also counts the runtime calls of comparisons. With another value, other calls would fail.
+    /// The number of operations between complete comparisons; `None` to compare after each operation.
+    /// A fault plan also counts the runtime calls of comparisons. If this number changes, the plan makes other calls
+    /// fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
     /// The failure of the sequence when it was saved.

@@ -4,7 +4,7 @@ use crate::operations::Operation;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Returns all forms of an operation with one simpler argument, the largest simplifications first.
+/// Returns all forms of an operation with one simpler argument. For each argument, larger simplifications come first.
 ///
 /// Works on the operation's JSON, which names every argument. Drops forms that are not valid operations.
 pub(super) fn simpler_forms(operation: &Operation) -> Vec<Operation> {
