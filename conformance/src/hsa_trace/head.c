@@ -57,7 +57,7 @@ static UNUSED hsa_agent_t agent(agents_t list, int number) {
 
 static UNUSED hsa_agent_t cpu(int number) { return agent(cpus, number); }
 static UNUSED hsa_agent_t gpu(int number) { return agent(gpus, number); }
-/* Used instead of recorded values that name no agent or pool: AMD's runtime reads memory at values other than null. */
+/* Replace recorded values that name no agent or pool: AMD's runtime uses each value except null as an address. */
 static UNUSED const hsa_agent_t invalid_agent;
 static UNUSED const hsa_amd_memory_pool_t invalid_pool;
 

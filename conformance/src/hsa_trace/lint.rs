@@ -266,7 +266,7 @@ fn check_not_unmapped(
     }
 }
 
-/// Reports memory that a call copies or fills if the memory was unmapped, or if no agent has access.
+/// Reports that a call copies or fills memory that was unmapped, or memory to which no agent has access.
 fn check_accessed_memory(
     state: &State<'_>,
     address: u64,

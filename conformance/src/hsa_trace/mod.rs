@@ -1,7 +1,7 @@
 //! Recordings of a program's HSA calls, as `hsa-vmm record` makes them.
 //!
-//! A file has one JSON object per line. The first line describes the process and its runtime. Each other line is a call
-//! that has returned, with its arguments and results:
+//! A file has one JSON object per line. The first line describes the process and its runtime. When a recorded call
+//! returns, a line with its arguments and results is added. The last line is `end`:
 //!
 //! ```json
 //! {"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"program":"/p","extension":"1.7","agents":[{"agent":"0x5a10","kind":"gpu","name":"gfx942","pools":[{"pool":"0x5a90","segment":0,"flags":4,"granule":4096}]}],"stacks":false}

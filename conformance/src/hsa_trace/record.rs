@@ -250,7 +250,7 @@ pub enum Call {
     },
     #[serde(rename = "hsa_amd_portable_close_dmabuf")]
     CloseDmabuf { fd: i64 },
-    /// All functions that copy.
+    /// The recorded functions that copy.
     #[serde(
         rename = "hsa_memory_copy",
         alias = "hsa_amd_memory_async_copy",
@@ -270,7 +270,7 @@ pub enum Call {
         value: u32,
         count: u64,
     },
-    /// Not a call: the program has stopped the runtime.
+    /// Not a call: the program has stopped the runtime, or has exited normally.
     #[serde(rename = "end")]
     End,
 }
@@ -283,7 +283,7 @@ pub struct Recording {
     pub header: Header,
     /// The calls, in the order in which they returned. Calls that did not return are last.
     pub calls: Vec<Record>,
-    /// Whether the program has stopped the runtime.
+    /// Whether the program has stopped the runtime or exited normally, instead of crashing or being killed.
     pub complete: bool,
 }
 

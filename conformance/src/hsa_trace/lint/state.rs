@@ -89,8 +89,8 @@ impl<'a> State<'a> {
         (last.end > address).then_some(last)
     }
 
-    /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects such a
-    /// call, or corrupts the mapping (rocm-systems#9908).
+    /// If a call grants a GPU access to a mapping after the owner of the memory has got access, returns the owner and
+    /// that GPU. ROCm 7.14 rejects such a call, or corrupts the mapping (rocm-systems#9908).
     pub(super) fn grant_after_owner(
         &self,
         mapping: &Mapping<'_>,
