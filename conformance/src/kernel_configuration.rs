@@ -13,7 +13,7 @@ const OPTIONS: [&str; 3] = [MOVE_NOTIFY, P2PDMA, "HSA_AMD_P2P"];
 pub(crate) const MOVE_NOTIFY: &str = "DMABUF_MOVE_NOTIFY";
 pub(crate) const P2PDMA: &str = "PCI_P2PDMA";
 
-/// The maximum size of a configuration, in bytes. Real configurations have less than 400 KiB.
+/// The maximum size of a decompressed configuration, in bytes. Real configurations have less than 400 KiB.
 const MAX_SIZE: u64 = 8 << 20;
 
 /// The running kernel's build options that matter for memory of several GPUs.
@@ -51,7 +51,8 @@ impl KernelConfiguration {
         self.options.iter().find(|option| option.name == name).map(|option| option.enabled)
     }
 
-    /// Returns a sentence about each missing option: what does not work without the option.
+    /// Returns warnings if `DMABUF_MOVE_NOTIFY` or `PCI_P2PDMA` is missing: what does not work without the option. A
+    /// missing `HSA_AMD_P2P` gives no warning.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let missing = |name| self.is_enabled(name) == Some(false);

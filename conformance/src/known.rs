@@ -226,7 +226,8 @@ impl KnownFailures {
         text.parse().map_err(|error| ExpectationFileError::Content { path: path.into(), error })
     }
 
-    /// Adds the entries of another list. For a case in both lists, the entry of this list applies.
+    /// Adds the entries of another list. If entries of both lists apply to a case on a runtime, the entry of this list
+    /// is used.
     pub fn extend(&mut self, other: Self) {
         self.known.extend(other.known);
     }

@@ -134,8 +134,8 @@ impl<W: Write> Ktap<W> {
         self.out.flush()
     }
 
-    /// Ends the document before the planned number of results: no further test is run. Writes the first line of
-    /// `reason` after `Bail out!`, and the other lines as diagnostic lines before.
+    /// Ends the document before the planned number of results: no further test is run. Writes `Bail out!` and the first
+    /// line of `reason` as the last line of the document. The other lines of `reason` precede it as diagnostic lines.
     ///
     /// # Errors
     /// Returns the error of writing.
@@ -150,7 +150,7 @@ impl<W: Write> Ktap<W> {
     }
 
     /// Ends the group that has begun, if any, and writes the result of the group: failed if a test of the group has
-    /// failed.
+    /// failed, skipped if each test was skipped, and passed otherwise.
     ///
     /// # Errors
     /// Returns the error of writing.

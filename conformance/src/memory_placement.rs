@@ -32,7 +32,7 @@ pub(crate) fn of_gpu(pci: &str) -> Option<Placement> {
 }
 
 /// Parses the `fdinfo` of a descriptor. Returns the number of the driver's client and the client's placement; `None` if
-/// the descriptor does not belong to the GPU.
+/// the descriptor does not belong to the GPU, or the driver does not report the placement.
 fn parse(text: &str, pci: &str) -> Option<(String, Placement)> {
     let values: BTreeMap<_, _> = text.lines().filter_map(|line| line.split_once(':')).collect();
     let value = |key| values.get(key).map(|value| value.trim());

@@ -71,7 +71,7 @@ impl Machine {
         self.indexes(true)
     }
 
-    /// Returns the indexes of the GPUs.
+    /// Returns the indexes of the GPUs, and of other agents that are not CPUs.
     pub fn gpus(&self) -> impl Iterator<Item = usize> {
         self.indexes(false)
     }
