@@ -145,6 +145,21 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(plan.steps[9].line, 11);
 }
 
+/// A mapping of another process's memory hides its range from the steps only while the range is mapped.
+#[test]
+fn own_mappings_follow_those_of_others() {
+    let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
+    let map_import = MAP.replace("0x5", "0x6");
+    let failed = format!("{map_import},\"status\":4096");
+    let second = map_import.replace("0x10000", "0x11000");
+    let unmap_both = UNMAP.replace("4096", "8192");
+    let calls = [RESERVE, CREATE, import, &failed, MAP, UNMAP, &map_import, &second, &unmap_both];
+    let map_second = MAP.replace("0x10000", "0x11000");
+    let plan = plan(&recording(&[&calls[..], &[&map_second]].concat()));
+    let skipped: Vec<_> = plan.steps.iter().map(|step| step.action.is_err()).collect();
+    assert_eq!(skipped, [false, false, true, true, false, false, true, true, true, false]);
+}
+
 /// AMD's runtime dereferences the handles of agents and pools. Therefore, invalid handles become null.
 #[test]
 fn invalid_agents_and_pools_become_null() {

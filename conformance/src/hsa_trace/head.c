@@ -74,8 +74,10 @@ static UNUSED hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *found) {
 
 static UNUSED hsa_amd_memory_pool_t pool(hsa_agent_t agent, int number) {
   search_t search = {{0}, number};
-  hsa_amd_agent_iterate_memory_pools(agent, find_pool, &search);
-  return search.pool;
+  if (hsa_amd_agent_iterate_memory_pools(agent, find_pool, &search) == HSA_STATUS_INFO_BREAK)
+    return search.pool;
+  fprintf(stderr, "the recording uses a pool that this machine does not have\n");
+  exit(2);
 }
 
 static UNUSED hsa_amd_vmem_alloc_handle_t invalid_memory(uint64_t handle) {

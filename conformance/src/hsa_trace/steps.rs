@@ -282,15 +282,19 @@ impl<'a> Values<'a> {
             Call::Release { handle } => Action::Release { memory: self.memory(handle)? },
             Call::Map { address, size, offset, handle, flags } => {
                 let memory = self.memory(handle).inspect_err(|_| {
-                    let end = address.saturating_add(size);
-                    self.other_process_ranges.push(address..end);
+                    if record.succeeded() {
+                        let end = address.saturating_add(size);
+                        self.other_process_ranges.push(address..end);
+                    }
                 })?;
                 Action::Map { at: self.address_ref(address, record)?, size, offset, memory, flags }
             }
             Call::Unmap { address, size } => {
                 let at = self.address_ref(address, record);
                 if at == Err(Skipped::OtherProcess) && record.succeeded() {
-                    self.other_process_ranges.retain(|range| !range.contains(&address));
+                    let end = address.saturating_add(size);
+                    self.other_process_ranges
+                        .retain(|range| range.end <= address || end <= range.start);
                 }
                 Action::Unmap { at: at?, size }
             }
