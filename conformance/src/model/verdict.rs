@@ -31,7 +31,8 @@ impl Rejection {
         Self { reasons: vec![reason] }
     }
 
-    /// Returns whether the library's error matches one of the reasons, including its error code in HIP 7.
+    /// Returns whether the library's error matches one of the reasons. For invalid arguments, HIP 7's error code must
+    /// match, too.
     #[must_use]
     pub fn allows(&self, error: &Error) -> bool {
         self.reasons.iter().any(|reason| match (reason, error.kind()) {

@@ -70,7 +70,8 @@ impl DifferentialTest {
 
 /// Checks that a range is completely mapped with the protection for `access`.
 fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
-    // The range between adjacent mappings is empty. `overlaps` would be true for a line that covers the two mappings.
+    // Between adjacent mappings, the range is empty, so no protection is expected. But `overlaps` is true for an empty
+    // range in the middle of a line.
     if range.is_empty() {
         return Ok(());
     }

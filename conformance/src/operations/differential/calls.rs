@@ -267,7 +267,7 @@ impl DifferentialTest {
             ImportedDescriptor::Exported(index) => {
                 (Some(self.exported[index].1.clone()), format!("exported descriptor {index}"))
             }
-            ImportedDescriptor::NotMemory(_) => (None, "no memory".to_owned()),
+            ImportedDescriptor::NotMemory(_) => (None, "descriptor without memory".to_owned()),
         };
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (

@@ -6,10 +6,10 @@ use crate::model::Mapping;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
 
-/// The maximum size in bytes of memory that is compared completely. Larger memory is compared at both ends
-/// and in the middle of each granule.
+/// The maximum size in bytes of a mapping that is compared completely. In a larger mapping, a few bytes are compared at
+/// the start, in the middle and at the end of each granule.
 const MAX_COMPLETE: usize = 64 << 10;
-/// The number of bytes compared at an edge.
+/// The number of bytes that are compared at an edge or in the middle.
 const EDGE_BYTES: usize = 64;
 
 /// The agents that have access, and their access.
@@ -92,8 +92,9 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write
-    /// access. These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
+    /// Reads both edges of each mapping through each GPU with read access. Then writes both edges of each mapping
+    /// through each GPU with write access. These accesses are slow: `Some(turn)` selects one read and one write, in
+    /// rotation; `None` selects all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         for (agent, address) in in_turn(self.edges_with(Access::Read), turn) {

@@ -64,7 +64,7 @@ const RETRIES: usize = 4;
 
 /// Runs a test, and repeats it while it fails with [`Difference::Retained`].
 ///
-/// `difference` returns the difference in the test's error.
+/// `difference` returns the [`Difference`] that an error of the test contains.
 ///
 /// # Errors
 /// Returns the error of the last run.

@@ -76,7 +76,8 @@ impl DifferentialTest {
     /// Opens the library on a runtime.
     ///
     /// # Errors
-    /// [`Difference::RuleViolation`] if the library cannot be opened or used at all.
+    /// [`Difference::RuleViolation`] if the library cannot be opened. Another [`Difference`] if the first calls do not
+    /// agree with the model.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
         Self::open_with(runtime, VmmOptions::new(), Comparisons::EachOperation)
     }
@@ -84,7 +85,8 @@ impl DifferentialTest {
     /// Opens the library on a runtime, with options and a frequency of comparisons.
     ///
     /// # Errors
-    /// [`Difference::RuleViolation`] if the library cannot be opened or used at all.
+    /// [`Difference::RuleViolation`] if the library cannot be opened. Another [`Difference`] if the first calls do not
+    /// agree with the model.
     pub fn open_with(
         runtime: &Runtime,
         options: VmmOptions,

@@ -105,7 +105,7 @@ impl DifferentialTest {
         (address, size)
     }
 
-    /// Imports a descriptor, which may not be memory.
+    /// Imports a descriptor: of exported memory, or of something else, such as a socket.
     fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> CallResult<bool> {
         let kind = Self::handle_type(handle_type);
         let failed = |error: std::io::Error| Difference::RuleViolation(error.to_string());
