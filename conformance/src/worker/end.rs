@@ -39,7 +39,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The signals that end programs, with their names as in `kill -l` and their meanings.
+/// Signals that often end programs, with their names as in `kill -l` and their meanings.
 const SIGNALS: &[(Signal, &str, &str)] = &[
     (Signal::SEGV, "SIGSEGV", "access to an address that is not mapped, or not permitted"),
     (Signal::BUS, "SIGBUS", "access to a mapping without memory"),

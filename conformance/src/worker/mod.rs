@@ -13,9 +13,9 @@
 //! [`connect_to_parent`]. Requests and messages are JSON values of any types, one per line. A socket, which is the
 //! worker's standard input, carries requests and messages. A runtime's output therefore does not mix with messages.
 //!
-//! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group, so that
-//! [`Worker`] can kill all processes that the worker has started. [`End`] describes how a worker ended. [`LastCall`]
-//! holds the worker's last native call.
+//! The kernel kills a worker when the thread that started the worker exits. A worker has its own process group.
+//! [`Worker`] kills this process group, with the processes that the worker has started. A process that has left the
+//! group is not killed. [`End`] describes how a worker ended. [`LastCall`] holds the worker's last native call.
 
 mod end;
 mod last_call;

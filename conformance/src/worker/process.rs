@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of these checks after the worker has closed the socket, when the worker will exit soon.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A worker process. Dropping a `Worker` kills the process and all processes that the worker has started.
+/// A worker process. Dropping a `Worker` kills the worker's process group.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -119,7 +119,7 @@ impl Worker {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Waits up to `limit` for the next message. Returns a message that has arrived even if the limit has passed,
+    /// Waits up to `limit` for the next message. If a message has arrived, returns the message even after the limit,
     /// because this process may have been stopped meanwhile.
     pub fn receive<A: DeserializeOwned>(&mut self, limit: Duration) -> Received<A> {
         let begun = Instant::now();
@@ -173,8 +173,7 @@ impl Worker {
         }
     }
 
-    /// Kills the worker and all processes that the worker has started. Messages that the worker sent before can still
-    /// be received.
+    /// Kills the worker's process group. Messages that the worker sent before can still be received.
     pub fn kill(&mut self) {
         if self.try_reap() {
             return;
@@ -223,8 +222,8 @@ impl Worker {
         self.ended
     }
 
-    /// Reaps the worker if it has exited, and kills all processes that the worker has started. Returns whether the
-    /// worker has exited.
+    /// If the worker has exited, reaps it and kills the rest of its process group. Returns whether the worker has
+    /// exited.
     fn try_reap(&mut self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = |pid| matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
