@@ -42,7 +42,7 @@ impl<'a> PageTable<'a> {
         const FIRST_RENDER_NODE: usize = 128;
         let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST_RENDER_NODE + gpu);
         let text = std::fs::read_to_string(path).ok()?;
-        // Ignore a file of AMD's kernel driver, which has another format, without permissions.
+        // AMD's kernel driver writes this file in another format, which does not show permissions. Ignore such a file.
         text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::parse(&text))
     }
 

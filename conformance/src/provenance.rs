@@ -7,7 +7,7 @@ use std::fmt;
 /// How a result was produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The command line, including the `emulate` or `rocr run` that started the command.
+    /// The command line, including the `emulate`, `vm` or `rocr run` that started the command.
     pub command: String,
     /// The beginning of a command that repeats a part of the run. Options that select the part are
     /// appended.
@@ -19,7 +19,7 @@ pub struct Provenance {
     /// The planned faults. A result with planned faults does not describe the runtime or the driver.
     #[serde(default)]
     pub planned_faults: Vec<PlannedFault>,
-    /// The version of the interface of `/dev/kfd`, such as `1.17`; `None` without the device.
+    /// The version of the interface of `/dev/kfd`, such as `1.17`; `None` without the device or if unknown.
     #[serde(default)]
     pub kfd_version: Option<String>,
     /// The reason why the version of `/dev/kfd` is not known.
@@ -108,8 +108,8 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
-    /// Returns how the result was produced, as names and values: command, machine, kernel, planned faults and
-    /// environment.
+    /// Returns how the result was produced, as names and values: command, machine, kernel, version of
+    /// `/dev/kfd`, planned faults and environment variables. Omits unknown values, except for the version.
     #[must_use]
     pub fn properties(&self) -> Vec<(&str, String)> {
         let mut properties = vec![("command", self.command.clone())];

@@ -90,7 +90,7 @@ pub struct Summary {
     pub failed: usize,
     /// Skipped cases.
     pub skipped: usize,
-    /// Cases with a known failure that failed.
+    /// Cases that failed, and whose failure was known.
     pub known: usize,
 }
 
@@ -148,9 +148,9 @@ pub struct Run {
 
 /// The report of a run.
 ///
-/// The JSON format is that of `hsa-vmm conform`. Unknown keys in a file are ignored and missing
-/// keys become `None` or empty, so that files of other versions can be read. `hsa-vmm info` writes
-/// a report without cases.
+/// The JSON format is that of `hsa-vmm conform`. Unknown keys in a file are ignored, and missing optional keys become
+/// `None` or empty, so that files of other versions can be read. [`Report::from_json`] lists the required keys.
+/// `hsa-vmm info` writes a report without cases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// How the report was made; `None` in files of older versions.

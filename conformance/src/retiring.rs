@@ -49,7 +49,7 @@ impl SignalFunctions {
 /// A retire queue that a case polls, and two completion signals with the value 1.
 #[derive(Debug)]
 pub(crate) struct RetireFixture {
-    /// `None` while this value is dropped.
+    /// `None` only during `drop`.
     queue: Option<RetireQueue>,
     functions: SignalFunctions,
     signals: Vec<hsa_signal_t>,

@@ -30,7 +30,7 @@ pub(crate) struct GpuAccess {
     pub ticket: Option<String>,
 }
 
-/// A call that removes all access to memory.
+/// A call after which the GPU has no access to the memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Removal {
     Revoke,

@@ -101,7 +101,7 @@ impl RawCopies {
                 }
                 value => {
                     return Err(format!(
-                        "a raw copy neither ended nor faulted: its signal is {value}"
+                        "a raw copy neither succeeded nor faulted: its signal is {value}"
                     ));
                 }
             }

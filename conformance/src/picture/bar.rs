@@ -1,4 +1,4 @@
-//! A bar: a range of addresses from left to right.
+//! A bar: a reservation, pool memory, or the memory that is not mapped, drawn from left to right.
 
 use super::svg::{self, LEFT, RIGHT, Svg, owner_class, text_width};
 use hsa_vmm::memory::PoolMemoryInfo;
@@ -19,7 +19,7 @@ const LONG_HOLE: usize = 8;
 /// A left edge and a width.
 pub(super) type Span = (f64, f64);
 
-/// A range of addresses, divided into mappings and holes.
+/// A reservation, divided into mappings and holes; or one or several allocations.
 #[derive(Debug)]
 pub(super) struct Bar {
     parts: Vec<Part>,

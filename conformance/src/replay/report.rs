@@ -59,7 +59,7 @@ pub enum ReplayError {
     /// A trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The runtime has no virtual memory management.
+    /// The library cannot be opened on the runtime, for example because the runtime has no virtual memory management.
     #[error("cannot replay on this runtime: {0}")]
     Vmm(#[from] Error),
     /// The trace was recorded with more GPUs than the runtime has.

@@ -153,8 +153,8 @@ impl State {
         }
     }
 
-    /// Returns whether a mapping can start at an offset in the memory, for which the library must control all GPUs'
-    /// page tables.
+    /// Returns whether a mapping can start at an offset in the memory. This is possible if the library controls all
+    /// GPUs' page tables.
     fn maps_offsets(&self) -> bool {
         let mut gpus = self.gpus.iter();
         gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `r` and `h` are slots for reservations and handles. A slot is reused after its reservation is
-//! freed or its handle released. Offsets and sizes are in bytes. An offset is relative to the start of the
-//! reservation `r`.
+//! freed or its handle released. Offsets and sizes are in bytes. `offset` is relative to the start of the
+//! reservation `r`, and `handle_offset` to the start of the memory of `h`.
 
 mod error;
 mod operation;
