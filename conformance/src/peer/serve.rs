@@ -7,8 +7,8 @@ use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 /// Runs the second process of a case ([`Options::peer`](crate::Options::peer)). Returns when the parent has requested
 /// to stop the runtime, sends no more requests, or has exited.
 ///
-/// `open` returns the runtime, or the reason why the runtime did not start. Then `serve` sends the reason to the parent
-/// and returns.
+/// `open` returns the runtime, or the reason why the runtime did not start. If the runtime did not start, `serve` sends
+/// the reason to the parent and returns.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
