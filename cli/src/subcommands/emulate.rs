@@ -135,8 +135,8 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     crate::program::become_program(command, program)
 }
 
-/// Returns the chosen release. Without `--rocr`, returns the newest fetched release if it contains the program, and
-/// `PATH` does not find the program.
+/// Returns the chosen release. Without `--rocr`, returns the newest downloaded release if it contains the program, and
+/// the program is not in `PATH`.
 fn fetched_release(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<FetchedRelease>> {
     if let Some(release) = args.rocr {
         return Ok(Some(

@@ -1,7 +1,8 @@
 //! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`, and of the render nodes.
 //!
-//! Other subcommands run this subcommand in a process of its own, because a defective driver may hang. With
-//! `--open`, `emulate` checks the emulated driver's configuration, which is loaded when the device is opened.
+//! Other subcommands run this subcommand in a process of its own, because a defective driver may hang.
+//! `emulate` runs it with `--open`, to check the emulated driver's configuration, which the driver loads when the
+//! device is opened.
 
 use crate::Exit;
 use crate::screen::Screen;

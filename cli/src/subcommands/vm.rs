@@ -49,7 +49,7 @@ pub enum Action {
     /// apt-get downloads them from the package sources of this machine, and checks their signatures.
     /// As root, also installs QEMU and a compiler where they are missing. The files are stored in the folder
     /// HSA_VMM_VM. If it is not set, they are stored in `vm` beside the fetched releases of AMD's runtime (in
-    /// cargo's build folder or the user's cache). If no release of AMD's runtime was fetched yet, also
+    /// cargo's build folder or the user's cache). If no release of AMD's runtime was downloaded yet, also
     /// downloads the newest release.
     Fetch(VmFetch),
 }
@@ -82,7 +82,7 @@ pub struct VmRun {
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
     /// The programs that the program starts use the release, too, with its loader and its C library.
-    /// By default, a program in PATH uses the runtime that is installed on this machine. The newest fetched
+    /// By default, a program in PATH uses the runtime that is installed on this machine. The newest downloaded
     /// release is used by `hsa-vmm`, if HSA_VMM_RUNTIME is not set, and by that release's programs (such as
     /// `rocminfo`) that are not in PATH.
     #[arg(long, value_name = "VERSION", value_parser = rocr::parse_release)]
@@ -301,7 +301,7 @@ fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
             Some(FetchedRelease::open(&folder, release).map_err(VmError::from)?)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => None,
-        // Use the newest fetched release in two cases. In the first case, the release contains the program, and PATH
+        // Use the newest downloaded release in two cases. In the first case, the release contains the program, and PATH
         // does not. In the second case, the program is `hsa-vmm`, which would otherwise find no runtime and use the
         // simulation.
         None => rocr::newest_downloaded()

@@ -58,7 +58,7 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     Ok(())
 }
 
-/// Runs the part of a level that belongs to another process than the level's first. Called in that other process.
+/// Runs a level in an additional process, which the first process of the level has started.
 pub fn run_in_other_process(
     args: &Bringup,
     level: Level,
@@ -320,7 +320,7 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
-        // Test the first grant to another GPU in a mapping of its own, because the driver may then move the memory.
+        // Use separate memory to test the first grant to another GPU: the driver may move the memory during this grant.
         hsa.grant(va, resources.size, &[owner])?;
         with_host(hsa, resources, |host| {
             check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)

@@ -226,7 +226,7 @@ impl Records {
             Some((index, self.calls[index].end.as_ref()?.status?))
         });
         if let Some((attributed, what)) = &self.attributed {
-            // The call that failed shows the effect of the call that is the cause.
+            // If another call failed, also name that call: its status is an effect of the attributed call.
             let what = match failed.filter(|(index, _)| Some(*index) != *attributed) {
                 Some((index, status)) => {
                     let call = &self.calls[index].begin.call;
@@ -300,8 +300,8 @@ impl Cause {
 }
 
 impl LevelRun {
-    /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the level,
-    /// so the last call shows the failure. Its cause is an earlier call.
+    /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the
+    /// level, so the last call shows the failure. The cause may be an earlier call.
     pub fn calls_until_failure(&self) -> usize {
         let count = self.calls.len();
         match &self.outcome {
@@ -367,7 +367,7 @@ impl LevelRun {
         ends.any(|end| end.status == Some(0))
     }
 
-    /// Makes a level fail if the driver returned an error although the level passed. The runtime has then ignored the
+    /// Marks a level as failed if it passed although the driver returned an error. The runtime has then ignored the
     /// error, or returned a status that the level accepts. Does not count errors in the level `pressure`, which
     /// provokes errors. Does not count EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_driver_errors(&mut self) {

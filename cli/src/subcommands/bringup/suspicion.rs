@@ -1,11 +1,11 @@
-//! Finds the request to suspect in the emulated driver's log: a request that succeeded without a result, or the
-//! request that used an object before another request of this object failed.
+//! Finds the request to suspect in the emulated driver's log: a request that succeeded without a result, or the last
+//! request that used an object before another request with the same object failed.
 
 use super::interface::function_of;
 use super::supervisor::{Call, LevelRun};
 
-/// The requests that return a value other than 0, as the driver's log names them, and the field of this value in the
-/// kernel's header.
+/// The requests that must return a value other than 0. Each has its name in the driver's log, and the name of the
+/// value's field in the kernel's header.
 const RESULTS: [(&str, &str); 12] = [
     ("ALLOC_MEMORY_OF_GPU", "handle"),
     ("CREATE_EVENT", "event_id"),
@@ -37,7 +37,7 @@ pub fn missing_result(line: &str) -> Option<&'static str> {
     line.contains(" -> ok ").then_some(field)
 }
 
-/// Returns the identifiers in a line of the driver's log, without those that are 0: `handle=0x1`.
+/// Returns the identifiers in a line of the driver's log, such as `handle=0x1`. Omits identifiers that are 0.
 fn identifiers(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').filter(|word| {
         word.split_once('=').is_some_and(|(name, value)| {
@@ -46,8 +46,8 @@ fn identifiers(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the last other request that succeeded before `failed`, in the same process and with the same object. This
-/// request has returned the object, or used it.
+/// Returns the last request that succeeded before `failed`, in the same process and with the same object. This request
+/// has returned the object, or used it. Ignores requests with the same name as `failed`.
 pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Option<&'a str> {
     let process = failed.split_inclusive(':').next()?;
     let (device, name) = device_and_name(failed);
@@ -66,7 +66,8 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
         .last()
 }
 
-/// Returns the kernel functions that handled the requests of the calls that returned the arguments of `call`.
+/// Finds the earlier calls that returned an argument of `call`. Returns the kernel functions that handled the driver
+/// requests of these earlier calls.
 pub fn functions_of_arguments(run: &LevelRun, call: &Call) -> Vec<&'static str> {
     let arguments = &call.begin.arguments;
     let is_argument = |value: &str| {

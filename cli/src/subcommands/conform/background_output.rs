@@ -4,9 +4,9 @@ use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What AMD's runtime logs in every run without failures. The runtime queries the properties of descriptors that do not
-/// belong to a GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case
-/// that passes.
+/// What AMD's runtime logs in every run, even if all cases pass. The runtime queries the properties of descriptors
+/// that do not belong to a GPU, and counts signals when it stops. The list is needed for runs of a single case: if that
+/// case fails, no case has passed.
 const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
 
 /// What was logged during cases that passed.
@@ -47,8 +47,12 @@ impl BackgroundOutput {
     }
 
     /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of the
-    /// background lines. If no other request failed, the background requests may be the cause, except those that fail in
-    /// every run. If those are the only requests that failed, they may be the cause unless they are background.
+    /// other lines.
+    ///
+    /// A line is unusual if it is neither background nor in `IN_EVERY_RUN`. Unusual lines may always be the cause.
+    /// * If an unusual request failed, only unusual lines may be the cause.
+    /// * Otherwise, failed background requests may also be the cause, except those in `IN_EVERY_RUN`.
+    /// * If there are none of these either, lines of `IN_EVERY_RUN` that are not background may also be the cause.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn background_request_is_cause_if_no_other_fails() {
+    fn request_of_every_run_is_cause_if_no_other_fails() {
         let (background, einval) = (BackgroundOutput::default(), log_line("= EINVAL"));
         let output = format!("{einval}\n4 Signals leaked.\n");
         let (causes, in_short) = background.split(&output);
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn background_request_is_cause_of_a_case_alone() {
+    fn background_is_cause_unless_another_request_fails() {
         let mut background = BackgroundOutput::default();
         let (error, einval) = (log_line("= EIO"), log_line("= EINVAL"));
         background.add([error.as_str(), &einval].into_iter());

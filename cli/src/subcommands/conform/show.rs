@@ -20,8 +20,8 @@ const NOT_TRIED: &str = "not tried: ";
 const NAMES: usize = 8;
 
 /// Prints a table of all cases or, with `failures_only`, of the failed cases. Then prints each cause of failures once.
-/// Successive cases that were not tried for the same reason share one line. `background` contains what was logged
-/// during cases that passed. `bringup` is the command to try next.
+/// Three or more successive cases that were not tried for the same reason share one line. `background` contains what
+/// was logged during cases that passed. `bringup` is the command to try next.
 pub fn print_report(
     out: &mut Screen<'_>,
     report: &Report,

@@ -17,8 +17,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// which differ from process to process.
 const MAX_TRIES: u32 = 16;
 
-/// Runs sequences one after another in a worker process. If a recorded failure does not occur, tries
-/// again in new processes.
+/// Runs sequences one after another in a worker process. If a recorded failure does not occur on a loaded library,
+/// tries again in new processes.
 pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> {
     for sequence in &mut sequences {
         args.common.runtime.override_machine(sequence);

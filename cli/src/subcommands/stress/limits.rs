@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 const ALLOCATIONS: usize = 256;
 /// The number of mappings kept free for stacks, heaps and the runtime.
 const FREE_MAPPINGS: u64 = 2048;
-/// The percentage of the allowed mappings, without [`FREE_MAPPINGS`], at which a thread unmaps a part.
+/// A thread unmaps a part of its mappings when the process has this percentage of the target. The target is the number
+/// of allowed mappings minus [`FREE_MAPPINGS`].
 const NEARLY_FULL: u64 = 97;
 
 /// Allocates memory until the GPUs have none left, releases a part, and repeats. `total_threads` is the number of threads
