@@ -119,7 +119,8 @@ fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
         let entry_name = entry.file_name();
         let Some(suffix) = entry_name.as_encoded_bytes().strip_prefix(name) else { continue };
         let is_number = suffix.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
-        if is_number && entry.path().is_file() && hsa_trace::Recording::is_recording(&entry.path())
+        let is_suffix = suffix.is_empty() || (suffix.starts_with(b".") && is_number);
+        if is_suffix && entry.path().is_file() && hsa_trace::Recording::is_recording(&entry.path())
         {
             files.push(entry.path());
         }

@@ -291,6 +291,19 @@ fn failures_of_record_have_own_status() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
+#[test]
+fn record_replaces_only_its_own_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["a", "a.7", "a.7.2", "a2", "a.b"].map(|name| folder.path().join(name));
+    for file in &files {
+        let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
+        fs::write(file, format!("{header}\n")).unwrap();
+    }
+    let output = run(&["record", "-o", files[0].to_str().unwrap(), "--", "true"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(files.map(|file| file.exists()), [false, false, false, true, true]);
+}
+
 /// Compiles the HIP program `grow.c`, which loads HIP with `dlopen`.
 fn compile_hip_program(folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

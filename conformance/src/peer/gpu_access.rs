@@ -201,7 +201,8 @@ fn revoke_under_load(
             revoke()
         });
         ended.store(true, Ordering::Relaxed);
-        let load_result: Result<(), Reply> = load.join().unwrap_or(Ok(()));
+        let load_result: Result<(), Reply> =
+            load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         revoked.and(load_result)
     })?;
     if cpu.is_none() {

@@ -195,17 +195,17 @@ impl Worker {
     /// output that is too long.
     fn read(&mut self, wait: Duration) -> bool {
         wait_for(&mut [PollFd::new(&self.socket, PollFlags::IN)], wait);
+        if let Some(output) = &self.output
+            && output.metadata().is_ok_and(|it| it.len() > MAX_OUTPUT)
+        {
+            let _ = output.set_len(0);
+        }
         let mut bytes = [0; 1 << 14];
         match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((count, _)) if count > 0 => self.buffer.extend_from_slice(&bytes[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return false,
             // The worker has closed the socket, so the worker has exited or will exit soon.
             Ok(_) | Err(_) => self.closed = true,
-        }
-        if let Some(output) = &self.output
-            && output.metadata().is_ok_and(|it| it.len() > MAX_OUTPUT)
-        {
-            let _ = output.set_len(0);
         }
         true
     }

@@ -114,8 +114,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         (Some(first), _) => Err(first),
         (None, written) => written,
     };
-    // All results are in the file or on standard output, so the partial results are not needed.
-    if let Some(partial) = writer.partial.filter(|_| is_complete) {
+    // All results were written, so the partial results are not needed.
+    if let Some(partial) = writer.partial.filter(|_| is_complete && written.is_ok()) {
         partial.remove();
     }
     if !is_table || args.output.is_file() || written.is_err() {
