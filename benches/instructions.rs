@@ -79,7 +79,7 @@ impl Workload {
 
     /// Calls an operation `self.calls` times. Returns `false` if no operation has this name.
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
-        // Successive calls use pages that are far apart. 4099 is odd, so the sequence contains each hole once.
+        // Successive calls use pages that are far apart. 4099 is odd, so no hole occurs twice in `LIVE_MAPPINGS` calls.
         let calls = self.calls;
         let hole_pages = || (0..calls).map(|number| 2 * (number * 4099 % LIVE_MAPPINGS) + 1);
         let live_pages = || hole_pages().map(|hole| hole - 1);

@@ -18,9 +18,9 @@ pub enum Operation {
     Map,
     /// Grants all GPUs access to the mapping in one call.
     SetAccess,
-    /// Queries the first GPU's access to one of the live mappings.
+    /// Queries the first GPU's access to a random mapping: a live mapping, or one that the round has made.
     GetAccess,
-    /// Retains the handle of one of the live mappings. Dropping the reference is not measured.
+    /// Retains the handle of a random mapping, as for `GetAccess`. Dropping the reference is not measured.
     Retain,
     /// Queries the properties of a handle. At the raw level, queries its pool and memory type.
     Properties,

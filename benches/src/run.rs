@@ -267,7 +267,7 @@ impl Runner {
 /// Runs the measurement. Calls `report` with the completed fraction, from 0 to 1.
 ///
 /// # Errors
-/// [`BenchError`] names the call that failed. All objects are released.
+/// [`BenchError`] names the call that failed. Objects of the failed round can remain in the runtime and in the `Vmm`.
 pub fn measure(
     target: &BenchRuntime,
     options: &Options,

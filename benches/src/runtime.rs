@@ -120,7 +120,7 @@ impl BenchRuntime {
         let mut quirks = self.quirks();
         let is_named = |quirk: &&Quirk| names.iter().any(|it| it == "all" || it == quirk.name);
         Quirks::KNOWN.iter().filter(is_named).for_each(|quirk| quirks.set(quirk, false));
-        // SAFETY: the functions of this simulation do nothing, so it has no quirks.
+        // SAFETY: the functions of this simulation do nothing, so they need no workarounds.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)

@@ -6,7 +6,7 @@ use crate::runtime::SIZE;
 /// before a later round uses the hole again.
 const MAX_HOLES: usize = 4096;
 
-/// The pages of a reservation. Most pages are live mappings; holes are evenly distributed between them.
+/// The pages of a reservation: live mappings, and holes that are evenly distributed between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub base: usize,
@@ -70,8 +70,8 @@ impl Layout {
         }
     }
 
-    /// Fills `addresses` with random mapped addresses. `filled` are the holes that the round has mapped; they count as
-    /// mapped, too.
+    /// Fills `addresses` with random mapped addresses. `filled` are the holes at which the round maps memory before it
+    /// uses `addresses`; they count as mapped, too.
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());

@@ -37,7 +37,7 @@ pub enum FaultKind {
     Crash,
     /// The call allows reading and writing, whatever was requested.
     Wide,
-    /// The call only allows reading.
+    /// The call allows only reading.
     Narrow,
     /// The call maps the memory from its second page on.
     Shifted,

@@ -21,7 +21,8 @@ pub struct Untrusted {
     problem: String,
 }
 
-/// Checks that only trusted users can change a file or folder, and the folders above it.
+/// Checks that a file or folder, and the folders above it, belong to trusted users, and that not all users can change
+/// them. Does not check the write permission of groups.
 ///
 /// Trusted users are the effective user of this process, root, and the owner of the running
 /// program. Checks `path` and the `parents` folders above it, which also determine what `path`
@@ -29,7 +30,8 @@ pub struct Untrusted {
 /// write to that folder can create `path`. `path` must be absolute.
 ///
 /// # Errors
-/// An untrusted user owns a checked file or folder, or all users can write to it.
+/// An untrusted user owns a checked file or folder, or all users can write to it. All users may write to a sticky
+/// folder if the file or folder below it exists.
 pub fn check_owner(path: &Path, parents: usize) -> Result<(), Untrusted> {
     let mut child_exists = false;
     for (level, path) in path.ancestors().enumerate() {
