@@ -2,7 +2,7 @@
 //!
 //! The environment variable `HSA_TOOLS_LIB` names tool libraries. `hsa_init` loads each of them and calls its
 //! function `OnLoad` ([`OnLoad`]) with an [`ApiTable`]. The runtime's exported functions call through these
-//! tables, so a tool that replaces a pointer observes every call of the process.
+//! tables, so a tool that replaces the pointer of a function observes every call of this function in the process.
 //!
 //! `hsa_api_trace.h` defines the index of each function in AMD's tables, which only grow at the end. The test
 //! `tests/layout.rs` compares the indexes with AMD's headers, if installed.
