@@ -134,7 +134,10 @@ impl Shared {
                 }
             }
             for part in &parts {
-                self.ledger.handles.with_live(part.handle, |record| record.uses += 1);
+                self.ledger.handles.with_live(part.handle, |record| {
+                    record.uses += 1;
+                    record.exported = true;
+                });
             }
             Ok(parts)
         });

@@ -103,6 +103,7 @@ impl Shared {
                 return Err(ErrorKind::invalid(Argument::HandleType, handle_type, problem));
             }
             record.uses += 1;
+            record.exported = true;
             Ok(read(record))
         })??;
         let exported = export(source);

@@ -1,11 +1,11 @@
 //! Paged buffers share pages. Also tests the `Debug` output of buffers.
 
 use crate::fault_injection::ERROR;
-use crate::machine::{KIB, MIB, Machine, generations};
+use crate::machine::{KIB, MIB, Machine, at, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
-use hsa_vmm::{Access, GrowableBuffer};
+use hsa_vmm::{Access, Allocation, GrowableBuffer, HandleType, Reservation};
 use std::fmt::Debug;
 
 const PAGE: usize = 16 * KIB;
@@ -252,4 +252,35 @@ fn debug_is_one_line() {
     assert_one_line(&GrowableVec::<u32>::new(growable));
     assert_one_line(&RingBuffer::create(vmm, PAGE, 50, &properties).unwrap());
     assert_one_line(&PausableBuffer::create(vmm, 5, &properties).unwrap());
+}
+
+/// Another process may use exported memory, so a buffer never uses it for other pages.
+#[test]
+fn exported_memory_is_not_used_for_other_pages() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let buffer = new_buffer(&machine, 0);
+        buffer.map(0..2).unwrap();
+        buffer.write(0, &[1]).unwrap();
+        buffer.write(PAGE, &[2]).unwrap();
+        let retained = machine.vmm.retain_allocation_handle(buffer.address()).unwrap();
+        let by_handle =
+            machine.vmm.export_to_shareable_handle(retained, HandleType::POSIX_FILE_DESCRIPTOR);
+        machine.vmm.release(retained).unwrap();
+        let by_range = machine.vmm.export_address_range(at(buffer.address(), PAGE), PAGE).unwrap();
+        buffer.unmap(0..2).unwrap();
+        assert_eq!(buffer.statistics().ready, 0, "{generation}");
+        buffer.map(4..8).unwrap();
+        (4..8).for_each(|page| buffer.write(page * PAGE, &[3]).unwrap());
+        for (descriptor, expected) in [(&by_handle.unwrap(), 1), (&by_range[0].descriptor, 2)] {
+            let memory = Allocation::import(&machine.vmm, descriptor).unwrap();
+            let reservation = Reservation::builder(PAGE).reserve(&machine.vmm).unwrap();
+            let mapping = reservation.map(0, &memory).unwrap();
+            mapping.grant(&[machine.cpu(0)], Access::Read).unwrap();
+            let mut byte = [0];
+            mapping.read(0, &mut byte).unwrap();
+            assert_eq!(byte, [expected], "{generation}");
+        }
+        drop(buffer);
+    }
 }

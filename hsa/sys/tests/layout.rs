@@ -173,7 +173,10 @@ fn folders() -> Vec<PathBuf> {
     let named = std::env::split_paths(&named).filter(|folder| !folder.as_os_str().is_empty());
     let mut found: Vec<PathBuf> = named
         .inspect(|folder| {
-            assert!(has_headers(folder), "HSA_VMM_AMD_INCLUDE: no HSA headers of AMD in {folder:?}");
+            assert!(
+                has_headers(folder),
+                "HSA_VMM_AMD_INCLUDE: no HSA headers of AMD in {folder:?}"
+            );
         })
         .collect();
     let rocm = std::env::var_os("ROCM_PATH").filter(|path| !path.is_empty());

@@ -26,6 +26,8 @@ pub(crate) struct HandleRecord {
     /// The runtime's handle.
     pub native: NativeHandle,
     pub imported: bool,
+    /// Whether the memory may have been exported, so that other processes may use it.
+    pub exported: bool,
     /// The library's copy of an imported descriptor, if the runtime needs it later or cannot export the
     /// memory again.
     pub descriptor: Option<OwnedFd>,
@@ -53,6 +55,7 @@ impl HandleRecord {
             owner: properties.owner(),
             native,
             imported: false,
+            exported: false,
             descriptor: None,
             name: None,
             references: 1,

@@ -140,10 +140,12 @@ impl Allocation {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
     }
 
-    /// Returns the value if nothing else uses the memory: it has no clones, no other references and no mappings.
-    /// Otherwise drops the value; the last user releases the memory.
+    /// Returns the value if nothing else uses the memory: it has no clones, no other references and no mappings, and it
+    /// was never exported. Otherwise drops the value; the last user releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
-        let unused = |record: &HandleRecord| record.references == 1 && record.mappings == 0;
+        let unused = |record: &HandleRecord| {
+            record.references == 1 && record.mappings == 0 && record.uses == 0 && !record.exported
+        };
         let is_unused = Arc::get_mut(&mut self.inner)?.with_record(unused);
         is_unused.unwrap_or_default().then_some(self)
     }
