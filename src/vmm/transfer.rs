@@ -82,7 +82,8 @@ impl Vmm {
         source: Address,
     ) -> Result<(), Error> {
         self.run(Operation::CopyToHost, |shared| {
-            shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any)
+            let copied = shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any);
+            copied.map_err(|kind| kind.for_argument(Argument::Source))
         })
     }
 
@@ -99,7 +100,8 @@ impl Vmm {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.run(Operation::CopyFromHost, |shared| {
-            shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
+            let copied = shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any);
+            copied.map_err(|kind| kind.for_argument(Argument::Destination))
         })
     }
 
@@ -156,7 +158,6 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may read the range.
         let act = |start| unsafe { self.native().read(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
-            .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
     pub(super) fn copy_from_host(
@@ -171,7 +172,6 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may write the range.
         let act = |start| unsafe { self.native().write(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
-            .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
     pub(super) fn fill(
