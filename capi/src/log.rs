@@ -29,6 +29,8 @@ pub fn init() {
         .with_max_level(level)
         .with_writer(|| Escaped)
         .with_ansi(false)
+        // If standard error cannot be written, `tracing_subscriber` would report this with `eprintln!`, which panics.
+        .log_internal_errors(false)
         .try_init();
 }
 

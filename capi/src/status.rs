@@ -75,7 +75,8 @@ pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipErro
 fn record(function: &str, failure: &Failure) {
     let name = errors::name(failure.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", failure.message, failure.code);
-    tracing::warn!(target: "hsavmm", "{text}");
+    // A panic of a Rust program's log subscriber must not unwind into C, which would abort the process.
+    let _ = catch_unwind(|| tracing::warn!(target: "hsavmm", "{text}"));
     // In an exiting thread the message is dropped: no caller can read it.
     let _ = LAST.try_with(|last| last.set(failure.code));
     let _ = MESSAGE.try_with(|buffer| buffer.replace(to_char_array(&printable(&text))));

@@ -103,3 +103,12 @@ fn failed_calls_are_logged_as_warnings() {
     assert!(warnings.contains(line), "{warnings}");
     assert!(!log("error").contains("hipMemImportFromShareableHandle"));
 }
+
+#[test]
+fn unwritable_log_does_not_end_the_program() {
+    let program = Program::compile("tests/c/import.c", Language::C99, &[]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = program.on_simulation("gpus=1");
+    let output = command.env("HSA_VMM_LOG", "warn").stderr(full).output().unwrap();
+    assert_eq!(expect_success(&output, "/dev/full"), "all checks passed\n");
+}
