@@ -43,11 +43,11 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let handle = IpcHandle::from_bytes(&handle.reserved);
         let device = current_device();
         let ipc = process.ipc(device)?;
-        // Locked during the call, so that no other thread closes the memory before this thread records it.
-        let mut opened = process.allocations.opened();
         let memory = OpenedMemory::open(ipc, &handle)
             .map_err(|error| describe_open_error(error, &handle))?;
         let at = memory.address();
+        // Not locked before: opening can wait for the exporter, and other threads look up addresses meanwhile.
+        let mut opened = process.allocations.opened();
         let empty = || OpenedEntry { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).

@@ -128,22 +128,23 @@ fn area_destroy_excludes_mmap() {
     }
 }
 
+const IPC_CASES: &str = "ok close_accepts_interior_address\nok waiting_open_delays_no_other_call\n";
+
 #[test]
-fn ipc_close_accepts_interior_address() {
-    let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
+fn ipc_cases_pass() {
+    let program = Program::compile("tests/c/ipc.c", Language::C99, &["-pthread"]);
     let output = program.on_simulation("gpus=2").output().unwrap();
-    assert_eq!(expect_success(&output, "simulation"), "ok close_accepts_interior_address\n");
+    assert_eq!(expect_success(&output, "simulation"), IPC_CASES);
 }
 
 #[test]
-fn ipc_close_accepts_interior_address_on_amds_runtime() {
-    let name = "extensions::ipc_close_accepts_interior_address_on_amds_runtime";
+fn ipc_cases_pass_on_amds_runtime() {
+    let name = "extensions::ipc_cases_pass_on_amds_runtime";
     let fetch_releases = test::fetch_selected_releases(name);
-    let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/ipc.c", Language::C99, &["-pthread"]);
     for fetched in fetch_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
-        let release = fetched.release().to_string();
-        assert_eq!(expect_success(&output, &release), "ok close_accepts_interior_address\n");
+        assert_eq!(expect_success(&output, &fetched.release().to_string()), IPC_CASES);
     }
 }
 

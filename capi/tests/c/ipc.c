@@ -2,6 +2,10 @@
 #include "../hip_tests/memory.h"
 #include "../hip_tests/process.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+
 static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
 
 /* Two handles of the parent's memory: one of its start, and one of its second page. */
@@ -70,4 +74,68 @@ static void close_accepts_interior_address(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-CASES(CASE(close_accepts_interior_address))
+/* Locks the entry of a handle in its exporter's table, like an exporter that hangs. Returns a descriptor that unlocks
+ * the entry when it is closed. */
+static int lock_entry(const hipIpcMemHandle_t *handle, pid_t exporter) {
+  /* Bytes 52 to 56 of a handle are the descriptor of the table, and the slot of the entry. */
+  const unsigned char *bytes = (const unsigned char *)handle->reserved + 52;
+  struct flock range;
+  char path[64];
+  int table;
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)exporter,
+           bytes[0] | bytes[1] << 8 | bytes[2] << 16);
+  table = open(path, O_RDWR | O_CLOEXEC);
+  CHECK(table >= 0);
+  memset(&range, 0, sizeof range);
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = 64 * (1 + (bytes[3] | bytes[4] << 8));
+  range.l_len = 1;
+  CHECK(fcntl(table, F_OFD_SETLK, &range) == 0);
+  return table;
+}
+
+static void *open_and_close(void *handle) {
+  void *ptr;
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&ptr, *(hipIpcMemHandle_t *)handle, lazy_peer_access));
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(ptr));
+  return NULL;
+}
+
+/* While a thread waits for the exporter, another thread queries and copies memory. */
+static void waiting_open_delays_no_other_call(void) {
+  struct channel channel = channel_open();
+  hipIpcMemHandle_t handle;
+  pid_t child = fork();
+  void *ptr;
+  int end;
+  CHECK(child >= 0);
+  end = keep_end(&channel, child == 0);
+  if (child == 0) {
+    hipPointerAttribute_t attributes;
+    struct timespec start, stop;
+    pthread_t thread;
+    int lock;
+    receive_bytes(end, &handle, sizeof handle);
+    EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+    lock = lock_entry(&handle, getppid());
+    CHECK(pthread_create(&thread, NULL, open_and_close, &handle) == 0);
+    CHECK(usleep(300000) == 0);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &start) == 0);
+    EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, &lock));
+    write_and_read(ptr, 1);
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &stop) == 0);
+    CHECK(stop.tv_sec - start.tv_sec < 5);
+    CHECK(close(lock) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    EXPECT_SUCCESS(hipFree(ptr));
+    end_child(end);
+  }
+  EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
+  send_bytes(end, &handle, sizeof handle);
+  wait_for(child, end);
+  EXPECT_SUCCESS(hipFree(ptr));
+}
+
+CASES(CASE(close_accepts_interior_address), CASE(waiting_open_delays_no_other_call))
