@@ -75,7 +75,10 @@ fn adjacent_mappings_take_one_runtime_call() {
             [("map", 9), ("set_access", grant_calls)],
             "{release}"
         );
-        let grant = |access: &[_]| vmm.set_access_many(&fixture.ranges(), access).unwrap();
+        let grant = |access: &[_]| {
+            let changes: Vec<_> = fixture.ranges().iter().map(|it| (it.0, it.1, access)).collect();
+            vmm.set_access_many(&changes).unwrap();
+        };
         assert_eq!(calls(&|| grant(&grants)), [], "{release}: already granted");
         let read_only =
             grants.map(|descriptor| AccessDescriptor { access: Access::Read, ..descriptor });
@@ -181,7 +184,11 @@ fn batches_equal_single_calls() {
                 let result = match (call, batch) {
                     _ if indices.is_empty() => Ok(()),
                     (0, true) => vmm.map_many(&mappings, &list),
-                    (1, true) => vmm.set_access_many(&ranges, &list),
+                    (1, true) => {
+                        let changes: Vec<_> =
+                            ranges.iter().map(|it| (it.0, it.1, &list[..])).collect();
+                        vmm.set_access_many(&changes)
+                    }
                     (_, true) => vmm.unmap_many(&ranges),
                     (0, false) => mappings.iter().try_for_each(|mapping| {
                         vmm.map(mapping.address, mapping.size, 0, mapping.handle)?;
@@ -250,15 +257,16 @@ fn lists_with_an_invalid_entry_change_nothing() {
     }
     let empty_list = (Argument::List, Problem::Empty);
     assert_eq!(argument_and_problem(vmm.map_many(&[], &grants)), empty_list);
-    assert_eq!(argument_and_problem(vmm.set_access_many(&[], &grants)), empty_list);
+    assert_eq!(argument_and_problem(vmm.set_access_many(&[])), empty_list);
     assert_eq!(argument_and_problem(vmm.unmap_many(&[])), empty_list);
     let foreign_machine = Machine::new(Config::mi300x(1));
     let foreign_grants = [access(foreign_machine.gpu(0), Access::Read)];
     let reported = argument_and_problem(vmm.map_many(&[valid], &foreign_grants));
     assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
     let range = (taken, granule);
+    let with_grants = |(address, size)| (address, size, &grants[..]);
     let no_agents = (Argument::Descriptors, Problem::Empty);
-    assert_eq!(argument_and_problem(vmm.set_access_many(&[range], &[])), no_agents);
+    assert_eq!(argument_and_problem(vmm.set_access_many(&[(taken, granule, &[])])), no_agents);
     assert_eq!(argument_and_problem(vmm.revoke(range.0, range.1, &[])), empty_list);
     for (invalid, expected) in [
         (range, (Argument::List, Problem::Overlapping)),
@@ -271,7 +279,7 @@ fn lists_with_an_invalid_entry_change_nothing() {
             "{invalid:?}"
         );
         assert_eq!(
-            argument_and_problem(vmm.set_access_many(&[invalid, range], &grants)),
+            argument_and_problem(vmm.set_access_many(&[invalid, range].map(with_grants))),
             expected,
             "{invalid:?}"
         );

@@ -321,7 +321,7 @@ impl Values {
             "Vmm::retain" => assert_forked(vmm.retain_allocation_handle(address).map(drop));
             "Vmm::map_many" => assert_forked(vmm.map_many(&[], &[]));
             "Vmm::unmap_many" => assert_forked(vmm.unmap_many(&[]));
-            "Vmm::set_access_many" => assert_forked(vmm.set_access_many(&[], &[]));
+            "Vmm::set_access_many" => assert_forked(vmm.set_access_many(&[]));
             "Vmm::export" => assert_forked(
                 vmm.export_to_shareable_handle(self.allocation.handle(), DESCRIPTOR).map(drop),
             );

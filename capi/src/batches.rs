@@ -128,7 +128,8 @@ unsafe extern "C" fn hsavmm_set_access_many(
         // SAFETY: the C caller passes null or `count` and `desc_count` readable elements (lib.rs).
         let (ranges, access) =
             unsafe { (to_ranges(ranges, count)?, access_list(&process, desc, desc_count)?) };
-        vmm.set_access_many(&ranges, &access).map_err(|error| failure(error, "ranges"))
+        let changes: Vec<_> = ranges.iter().map(|range| (range.0, range.1, &access[..])).collect();
+        vmm.set_access_many(&changes).map_err(|error| failure(error, "ranges"))
     })
 }
 

@@ -39,24 +39,25 @@ impl Vmm {
         })
     }
 
-    /// Sets the access of agents to many ranges of whole mappings, all or nothing (`hipMemSetAccess`,
-    /// `hsa_amd_vmem_set_access`).
+    /// Sets the access of agents to many ranges of whole mappings, with separate descriptors for each range, all or
+    /// nothing (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
     ///
-    /// Each range is an address and a size, and must meet the conditions of [`set_access`](Self::set_access). Other
-    /// threads observe a single step.
+    /// Each change is an address, a size and descriptors, and must meet the conditions of
+    /// [`set_access`](Self::set_access). Other threads observe a single step.
     ///
     /// # Errors
     /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that
     /// overlap.
     pub fn set_access_many(
         &self,
-        ranges: &[(Address, usize)],
-        descriptors: &[AccessDescriptor],
+        changes: &[(Address, usize, &[AccessDescriptor])],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            let ranges = sorted_ranges(ranges)?;
-            let change = shared.access_change(descriptors)?;
-            let changes: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
+            let change = |&(address, size, descriptors): &(_, _, &[_])| {
+                Ok((AddressRange::new(address, size)?, shared.access_change(descriptors)?))
+            };
+            let mut changes = changes.iter().map(change).collect::<Result<Vec<_>, ErrorKind>>()?;
+            changes.sort_by_key(|(range, _)| range.start);
             shared.set_access(&changes, ExpectedMappings::Any)
         })
     }

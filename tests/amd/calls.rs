@@ -81,7 +81,7 @@ fn batches_make_the_fewest_runtime_calls() {
             ),
             (
                 "grant many again",
-                &|| vmm.set_access_many(&[(base, MAPPING_COUNT * SIZE)], &gpus).unwrap(),
+                &|| vmm.set_access_many(&[(base, MAPPING_COUNT * SIZE, &gpus)]).unwrap(),
                 String::new(),
             ),
             (

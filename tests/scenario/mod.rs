@@ -208,8 +208,8 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     ("grant many", |s| {
         let agents = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
         let all = agents.map(|agent| access(agent, Access::ReadWrite));
-        let last = (at(s.used, 4 * s.granule()), s.granule());
-        s.library.vmm.set_access_many(&[last, (s.used, 2 * s.granule())], &all)
+        let last = (at(s.used, 4 * s.granule()), s.granule(), &all[..]);
+        s.library.vmm.set_access_many(&[last, (s.used, 2 * s.granule(), &all)])
     }),
     ("unmap many", |s| {
         let last = (at(s.used, 2 * s.granule()), 3 * s.granule());
