@@ -166,11 +166,12 @@ unsafe extern "C" fn hipMemSetAccess(
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
-        let mut list = unsafe { access_list(&process, desc, count) }?;
-        if let Some(host) = host_access(&process, vmm, (address(ptr), size), &list) {
-            list.push(host);
-        }
-        Ok(vmm.set_access(address(ptr), size, &list)?)
+        let list = unsafe { access_list(&process, desc, count) }?;
+        let Some(settings) = with_host_access(&process, vmm, (address(ptr), size), &list) else {
+            return Ok(vmm.set_access(address(ptr), size, &list)?);
+        };
+        let changes: Vec<_> = settings.iter().map(|it| (it.0, it.1, &it.2[..])).collect();
+        Ok(vmm.set_access_many(&changes)?)
     })
 }
 
@@ -185,8 +186,7 @@ pub unsafe fn access_list(
 ) -> Result<Vec<AccessDescriptor>, Failure> {
     // SAFETY: the caller guarantees `count` descriptors.
     let descriptors = unsafe { read_each("desc", desc, count) }?;
-    // `hipMemSetAccess` may add the host.
-    let mut list = Vec::with_capacity(descriptors.len() + 1);
+    let mut list = Vec::with_capacity(descriptors.len());
     for descriptor in descriptors {
         let agent = process.devices.agent_at(
             &process.runtime,
@@ -204,17 +204,23 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// Returns the access that the host gets if the caller does not name the host: the highest access of the devices. In
-/// HIP, the host can access devices' memory through the PCI BAR, and programs rely on this access.
+/// A range, and the access to set in this range.
+type AccessSetting = (Address, usize, Vec<AccessDescriptor>);
+
+/// Divides a range of mappings into parts in which the host gets the same access, and adds this access to `list`.
 ///
-/// The host keeps its access if it differs from the devices' highest access before the call. An earlier call has then
-/// named the host.
-fn host_access(
+/// If the caller does not name the host, the host gets the highest access of the devices. In HIP, the host can access
+/// devices' memory through the PCI BAR, and programs rely on this access. The host keeps its access to a mapping if it
+/// differs from the devices' highest access before the call. An earlier call has then named the host.
+///
+/// Returns `None` if the host keeps its access to the whole range, or if the range is invalid. `Vmm::set_access` then
+/// reports the error.
+fn with_host_access(
     process: &Process,
     vmm: &Vmm,
     (start, size): (Address, usize),
     list: &[AccessDescriptor],
-) -> Option<AccessDescriptor> {
+) -> Option<Vec<AccessSetting>> {
     let runtime = &process.runtime;
     let is_cpu = |agent| runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
     let names_host = list.iter().any(|descriptor| is_cpu(descriptor.agent));
@@ -223,11 +229,12 @@ fn host_access(
     }
     let host = runtime.host().id();
     let end = start.get().checked_add(size)?;
-    let (mut at, mut highest, mut changes) = (start.get(), Access::None, false);
+    let (reservation, reserved) = vmm.reservation_at(start)?;
+    let mut parts: Vec<(Address, usize, Option<Access>)> = Vec::new();
+    let mut at = start.get();
     while at < end {
-        // If nothing is mapped here, `Vmm::set_access` then reports the error.
-        let mapping = vmm.mapping_at(Address::new(at))?;
-        at = mapping.address.get() + mapping.size;
+        let mapping = vmm.mapping_at(Address::new(at)).filter(|it| it.address.get() == at)?;
+        at += mapping.size;
         let current_access = |agent| {
             let entry = mapping.access.iter().find(|(other, _)| *other == agent);
             entry.map_or(Access::None, |(_, access)| *access)
@@ -240,11 +247,24 @@ fn host_access(
             runtime.gpus().map(|gpu| access(gpu.id())).max().unwrap_or(Access::None)
         };
         let old = current_access(host);
-        let new = if old == max_of_gpus(&current_access) { max_of_gpus(&new_access) } else { old };
-        changes |= new != old;
-        highest = highest.max(new);
+        let new = max_of_gpus(&new_access);
+        let changed = (old == max_of_gpus(&current_access) && new != old).then_some(new);
+        match parts.last_mut() {
+            Some((_, part_size, host_access)) if *host_access == changed => {
+                *part_size += mapping.size;
+            }
+            _ => parts.push((mapping.address, mapping.size, changed)),
+        }
     }
-    changes.then_some(AccessDescriptor { agent: host, access: highest })
+    let is_whole = at == end && end <= reservation.get() + reserved;
+    let changes_host = parts.iter().any(|(.., changed)| changed.is_some());
+    (is_whole && changes_host).then(|| {
+        let with_host = |changed: Option<Access>| {
+            let of_host = changed.map(|access| AccessDescriptor { agent: host, access });
+            list.iter().copied().chain(of_host).collect()
+        };
+        parts.into_iter().map(|(at, size, changed)| (at, size, with_host(changed))).collect()
+    })
 }
 
 #[unsafe(no_mangle)]

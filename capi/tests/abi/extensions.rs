@@ -149,6 +149,26 @@ fn ipc_cases_pass_on_amds_runtime() {
 }
 
 #[test]
+fn host_access_is_set_for_each_mapping() {
+    let program = Program::compile("tests/c/host_access.c", Language::C99, &[]);
+    for generation in ["a", "b", "c", "d"] {
+        let output = program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
+        expect_success(&output, generation);
+    }
+}
+
+#[test]
+fn host_access_is_set_for_each_mapping_on_amd() {
+    let name = "extensions::host_access_is_set_for_each_mapping_on_amd";
+    let fetch_releases = test::fetch_selected_releases(name);
+    let program = Program::compile("tests/c/host_access.c", Language::C99, &[]);
+    for fetched in fetch_releases {
+        let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
+        expect_success(&output, &fetched.release().to_string());
+    }
+}
+
+#[test]
 fn object_numbers_are_not_reused_after_shut_down() {
     let program = Program::compile("tests/c/numbers.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=1").output().unwrap();

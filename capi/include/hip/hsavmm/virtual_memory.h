@@ -165,8 +165,8 @@ hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
  * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The host
- * keeps its access if its access differs from the devices' highest access before the call, because an earlier call
- * has then named the host.
+ * keeps its access to a mapping if its access differs from the devices' highest access before the call, because an
+ * earlier call has then named the host.
  * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
  * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
