@@ -24,35 +24,63 @@ pub struct Devices {
     gpus: Vec<AgentId>,
 }
 
-/// Selects the visible GPUs with the lists of numbers and UUIDs (`GPU-…`) in the environment. A list ends at its first
-/// invalid or repeated entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count the devices that
-/// `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself. For the simulation, this
-/// function applies it.
+/// Selects the visible GPUs with the lists of numbers and UUIDs (`GPU-…`) in the environment. As in HIP,
+/// `CUDA_VISIBLE_DEVICES` counts only if `HIP_VISIBLE_DEVICES` is not set or empty, and all GPUs are visible if both
+/// are. The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies
+/// `ROCR_VISIBLE_DEVICES` itself. For the simulation, this function applies it.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
     if is_simulated && let Some(list) = variable("ROCR_VISIBLE_DEVICES") {
-        gpus = select(&gpus, &list);
+        gpus = select_as_rocr(&gpus, &list);
     }
     let hip_variables = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-    if let Some(list) = hip_variables.iter().find_map(|name| variable(name)) {
-        gpus = select(&gpus, &list);
+    let mut lists = hip_variables.iter().filter_map(|name| variable(name));
+    if let Some(list) = lists.find(|list| !list.is_empty()) {
+        gpus = select_as_hip(&gpus, &list);
     }
     Devices { gpus: gpus.into_iter().map(Agent::id).collect() }
 }
 
-/// Returns the GPUs of a list of numbers and UUIDs, up to its first invalid or repeated entry.
-fn select<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
+/// Selects GPUs as HIP does (`Device::init` in ROCm/clr, rocdevice.cpp). The list ends at its first invalid entry. A
+/// number must be written as HIP would print it: " 1" and "01" are invalid. Repeated entries are skipped. A UUID may be
+/// incomplete: the first GPU whose UUID contains the entry is selected.
+fn select_as_hip<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
+    let find = |word: &str| {
+        gpus.iter().enumerate().find_map(|(number, &gpu)| {
+            let is_uuid = word.contains("GPU-") && gpu.uuid.contains(word);
+            (is_uuid || word == number.to_string()).then_some(gpu)
+        })
+    };
     let mut chosen: Vec<&Agent> = Vec::new();
-    for word in list.split(',').map(str::trim) {
-        let found = match word.parse::<usize>() {
-            Ok(number) => gpus.get(number),
-            Err(_) => gpus.iter().find(|gpu| !word.is_empty() && gpu.uuid == word),
-        };
-        match found {
-            Some(gpu) if !chosen.iter().any(|other| other.id() == gpu.id()) => chosen.push(gpu),
-            _ => break,
+    for gpu in list.split(',').map_while(find) {
+        if !chosen.iter().any(|other| other.id() == gpu.id()) {
+            chosen.push(gpu);
         }
+    }
+    chosen
+}
+
+/// Selects GPUs as AMD's runtime does (`RvdFilter` in ROCR-Runtime, amd_filter_device.cpp). The list ends at its first
+/// invalid or repeated entry. Spaces around an entry are ignored. A UUID may be incomplete: it selects the only GPU
+/// whose UUID begins with the entry, in upper or lower case.
+fn select_as_rocr<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
+    let find = |word: &str| {
+        let word = word.trim().to_ascii_uppercase();
+        if let Ok(number) = word.parse::<usize>() {
+            return gpus.get(number).copied();
+        }
+        let has_prefix = |gpu: &&&Agent| gpu.uuid.to_ascii_uppercase().starts_with(&word);
+        let mut found = gpus.iter().filter(has_prefix);
+        let first = found.next().filter(|_| word.len() > "GPU-".len());
+        first.filter(|_| found.next().is_none()).copied()
+    };
+    let mut chosen: Vec<&Agent> = Vec::new();
+    for gpu in list.split(',').map_while(find) {
+        if chosen.iter().any(|other| other.id() == gpu.id()) {
+            break;
+        }
+        chosen.push(gpu);
     }
     chosen
 }
@@ -415,4 +443,33 @@ extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceSynchronize() -> hipError_t {
     run("hipDeviceSynchronize", || process()?.devices.require())
+}
+
+#[cfg(all(test, feature = "simulation"))]
+mod tests {
+    use super::{select_as_hip, select_as_rocr};
+    use hsa_vmm::simulation::Config;
+    use hsa_vmm::{Agent, Runtime};
+
+    #[test]
+    fn uuid_may_be_incomplete() {
+        let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
+        let gpus: Vec<&Agent> = runtime.gpus().collect();
+        let uuid = &gpus[1].uuid;
+        assert!(uuid.starts_with("GPU-") && gpus[0].uuid != *uuid, "{uuid}");
+        let numbers = |selected: Vec<&Agent>| -> Vec<usize> {
+            let number = |gpu: &Agent| gpus.iter().position(|other| other.id() == gpu.id());
+            selected.into_iter().filter_map(number).collect()
+        };
+        let hip = |list: &str| numbers(select_as_hip(&gpus, list));
+        assert_eq!(hip(&format!("{uuid},0")), [1, 0]);
+        assert_eq!(hip("GPU-"), [0], "the first that matches");
+        assert_eq!(hip("0,GPU-no-such-device,1"), [0]);
+        let rocr = |list: &str| numbers(select_as_rocr(&gpus, list));
+        assert_eq!(rocr(&format!(" {} ,0", uuid.to_lowercase())), [1, 0]);
+        assert_eq!(rocr(""), [0; 0]);
+        let common = uuid.bytes().zip(gpus[0].uuid.bytes()).take_while(|(a, b)| a == b).count();
+        assert_eq!(rocr(&uuid[..common]), [0; 0], "matches both");
+        assert_eq!(rocr(&uuid[..=common]), [1]);
+    }
 }

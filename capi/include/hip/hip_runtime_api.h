@@ -50,8 +50,8 @@ extern "C" {
 
 #include <hip/hsavmm/errors.h>
 
-/* The number of a GPU, from 0: its index in HIP_VISIBLE_DEVICES if that variable is set, else its index in the
- * runtime's list of GPUs. */
+/* The number of a GPU, from 0: its index among the GPUs that HIP_VISIBLE_DEVICES selects if that variable is not empty,
+ * else its index in the runtime's list of GPUs. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
 /* These handles are numbers, not pointers. The numbers of streams and events are never reused in a process. */

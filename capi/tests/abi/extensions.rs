@@ -195,16 +195,28 @@ fn environment_selects_devices() {
     let none = "hipErrorNoDevice 0:";
     let hip = |list| devices(&program, &[("HIP_VISIBLE_DEVICES", list)]);
     assert_eq!(hip("2,0"), chosen(&[2, 0]));
-    // The list ends at the first invalid or repeated number.
+    // The list ends at the first invalid number. A repeated number is skipped.
     assert_eq!(hip("1,9,0"), chosen(&[1]));
-    assert_eq!(hip("1,1,0"), chosen(&[1]));
-    assert_eq!(hip(""), none);
+    assert_eq!(hip("1,1,0"), chosen(&[1, 0]));
+    assert_eq!(hip("2, 1"), chosen(&[2]));
+    assert_eq!(hip("2,01"), chosen(&[2]));
     assert_eq!(hip("-1"), none);
+    // An empty list does not count.
+    assert_eq!(hip(""), all);
     assert_eq!(devices(&program, &[("CUDA_VISIBLE_DEVICES", "3")]), chosen(&[3]));
     assert_eq!(
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
         chosen(&[0])
     );
+    assert_eq!(
+        devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "")]),
+        chosen(&[3])
+    );
+    // AMD's runtime accepts spaces, and a repeated number ends the list.
+    let rocr = |list| devices(&program, &[("ROCR_VISIBLE_DEVICES", list)]);
+    assert_eq!(rocr("2, 1"), chosen(&[2, 1]));
+    assert_eq!(rocr("1,1,0"), chosen(&[1]));
+    assert_eq!(rocr(""), none);
     // The numbers in HIP_VISIBLE_DEVICES count the devices that ROCR_VISIBLE_DEVICES selects.
     let both = [("ROCR_VISIBLE_DEVICES", "3,2,1"), ("HIP_VISIBLE_DEVICES", "1")];
     assert_eq!(devices(&program, &both), chosen(&[2]));
