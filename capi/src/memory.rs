@@ -166,34 +166,36 @@ impl Allocations {
                 return Err(Failure::invalid_argument("ptr", problem));
             }
         };
-        // If another thread is transferring to or from this memory, the memory is freed when the transfer ends.
         map.remove(&at.get());
         drop(map);
+        self.free_removed(allocation)
+    }
+
+    /// Frees an allocation that was removed from the map. Inserts it again if the runtime fails. If another thread is
+    /// transferring to or from this memory, the memory is freed when the transfer ends.
+    fn free_removed(&self, allocation: Arc<Allocation>) -> Result<(), Failure> {
         let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(allocation) else {
             return Ok(());
         };
         memory.free().map_err(|Rejected { value: memory, error }| {
+            let start = memory.address().get();
             let allocation = Allocation { memory, kind, flags, device };
-            lock(&self.allocated).insert(at.get(), Arc::new(allocation));
+            lock(&self.allocated).insert(start, Arc::new(allocation));
             Failure::from(error)
         })
     }
-}
 
-impl Allocations {
-    /// Frees all memory of a device, and all host memory that was allocated for the device.
+    /// Frees all memory of a device, and all host memory that was allocated for the device. Returns the first error.
     pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
-        let starts: Vec<usize> = lock(&self.allocated)
-            .iter()
-            .filter_map(|(&start, allocation)| (allocation.device == device).then_some(start))
-            .collect();
-        // Another thread may free an allocation meanwhile.
-        for start in starts.into_iter().map(Address::new) {
-            if self.at(start).is_some() {
-                self.free(start, |_| true)?;
-            }
-        }
-        Ok(())
+        // Removed under one lock, so that another thread cannot free one of them meanwhile.
+        let mut map = lock(&self.allocated);
+        let (removed, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut *map)
+            .into_iter()
+            .partition(|(_, allocation)| allocation.device == device);
+        *map = kept;
+        drop(map);
+        let results = removed.into_values().map(|allocation| self.free_removed(allocation));
+        results.fold(Ok(()), Result::and)
     }
 }
 
@@ -405,6 +407,7 @@ mod tests {
     use crate::errors;
     use hsa_vmm::simulation::{Config, FaultPlan};
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
+    use std::sync::Barrier;
 
     /// Returns a runtime with three GPUs, and the address of an allocation on the first.
     fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
@@ -453,6 +456,32 @@ mod tests {
         assert_eq!(second_disable_error.code, errors::PEER_ACCESS_NOT_ENABLED);
         let second_enable_error = allocations.enable_peer(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(second_enable_error.code, errors::PEER_ACCESS_ALREADY_ENABLED);
+    }
+
+    /// Other threads free the same allocations meanwhile.
+    #[test]
+    fn reset_frees_all_during_other_frees() {
+        let (runtime, gpus, allocations, first) = fixture(FaultPlan::default());
+        allocations.free(first, |_| true).unwrap();
+        for _ in 0..200 {
+            let addresses =
+                std::array::from_fn::<_, 16, _>(|_| allocate(&runtime, &allocations, gpus[0]));
+            let start = Barrier::new(3);
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        start.wait();
+                        // Fails for allocations that another thread has freed.
+                        for &address in &addresses {
+                            let _ = allocations.free(address, |_| true);
+                        }
+                    });
+                }
+                start.wait();
+                allocations.free_all_of(0).unwrap();
+            });
+            assert!(addresses.iter().all(|&address| allocations.at(address).is_none()));
+        }
     }
 
     #[test]
