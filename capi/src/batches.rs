@@ -6,8 +6,9 @@ use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemAccessDesc, hipMemGenericAllocationHandle_t};
 use crate::virtual_memory::{access_list, handle};
 use core::ffi::c_void;
+use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::NewMapping;
-use hsa_vmm::{Address, Error};
+use hsa_vmm::{Address, Error, ErrorKind};
 
 /// `hsavmm_mapping`.
 #[repr(C)]
@@ -38,8 +39,14 @@ pub struct Range {
 
 /// Converts the error of a batch. `argument` is the name of the list in C.
 fn failure(error: Error, argument: &str) -> Failure {
+    let is_about_list =
+        matches!(error.kind(), ErrorKind::InvalidArgument { argument: Argument::List, .. });
     let Failure { code, message } = Failure::from(error);
-    Failure { code, message: message.replacen(": list ", &format!(": {argument} "), 1) }
+    let message = match is_about_list {
+        true => message.replacen(": list ", &format!(": {argument} "), 1),
+        false => message,
+    };
+    Failure { code, message }
 }
 
 /// Reads an array of ranges.

@@ -52,10 +52,8 @@ pub unsafe fn read_each<T: Copy>(
 ) -> Result<Vec<T>, Failure> {
     not_null(argument, pointer)?;
     if count > 1 << 16 {
-        return Err(Failure::invalid_argument(
-            "count",
-            format_args!("({count}) is more than 65536"),
-        ));
+        let problem = format!("has {count} elements, which is more than 65536");
+        return Err(Failure::invalid_argument(argument, problem));
     }
     // SAFETY: not null, so the caller guarantees that all `count` values are readable.
     Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())

@@ -168,7 +168,8 @@ unsafe extern "C" fn hipHostGetDevicePointer(
         let registered = process.registered.at(at).map(|found| found.device_pointer);
         let allocation =
             process.allocations.at(at).filter(|allocation| allocation.kind != Kind::Device);
-        let found = registered.or(allocation.map(|_| host_ptr)).ok_or_else(not_host_memory)?;
+        let found = registered.or(allocation.map(|_| host_ptr));
+        let found = found.ok_or_else(|| not_host_memory("host_ptr"))?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("device_ptr", device_ptr, found) }
     })
@@ -185,12 +186,12 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
             process.allocations.at(at).filter(|allocation| allocation.kind == Kind::Host);
         let found = registered
             .or(allocation.map(|allocation| allocation.flags))
-            .ok_or_else(not_host_memory)?;
+            .ok_or_else(|| not_host_memory("ptr"))?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, found) }
     })
 }
 
-fn not_host_memory() -> Failure {
-    Failure::invalid_argument("ptr", "is not memory from hipHostMalloc or hipHostRegister")
+fn not_host_memory(argument: &str) -> Failure {
+    Failure::invalid_argument(argument, "is not memory from hipHostMalloc or hipHostRegister")
 }

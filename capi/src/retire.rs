@@ -58,10 +58,9 @@ impl Conditions {
     /// `signals` is null or points to `count` readable elements.
     pub unsafe fn read(signals: *const Signal, count: usize) -> Result<Self, Failure> {
         if count > RetireQueue::MAX_SIGNALS {
-            return Err(Failure::invalid_argument(
-                "count",
-                format_args!("({count}) is more than {}", RetireQueue::MAX_SIGNALS),
-            ));
+            let problem =
+                format!("has {count} elements, which is more than {}", RetireQueue::MAX_SIGNALS);
+            return Err(Failure::invalid_argument("signals", problem));
         }
         let none = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
         let mut all = [none; RetireQueue::MAX_SIGNALS];

@@ -62,6 +62,11 @@ fn messages_name_functions_of_c() {
         ("queue is full", "(hsavmm_retire_poll, hsavmm_retire_drain)"),
         ("released", "(hipMemRetainAllocationHandle)"),
         ("export freed", "is not memory that hipMalloc allocated"),
+        ("signals", "`signals` has 9 elements"),
+        ("many descriptors", "`desc` has 70000 elements"),
+        ("no descriptors", ": list of access descriptors is empty"),
+        ("no ranges", ": ranges is empty"),
+        ("host pointer", "`host_ptr` is not memory"),
     ]);
     for (label, message) in messages() {
         for name in ["::with_", "Vmm::", "PoolMemory", "RetireQueue"] {

@@ -97,6 +97,7 @@ static void print_messages_of_retire_queues(void) {
   OK(hsavmm_retire_submit(queue, ptr, SIZE, NULL, 0));
   FAILS("queue is full", hsavmm_retire_submit(queue, (char *)ptr + SIZE, SIZE, NULL, 0),
         hipErrorOutOfMemory);
+  FAILS("signals", hsavmm_retire_submit(queue, ptr, SIZE, NULL, 9), hipErrorInvalidValue);
   OK(hsavmm_retire_poll(queue, &report));
   OK(hsavmm_retire_destroy(queue));
   OK(hipMemUnmap((char *)ptr + SIZE, SIZE));
@@ -104,10 +105,26 @@ static void print_messages_of_retire_queues(void) {
   OK(hipMemRelease(handle));
 }
 
+/* The message names the argument that is invalid, not another one. */
+static void print_messages_about_lists(void) {
+  static hsavmm_mapping mapping;
+  static hipMemAccessDesc desc;
+  static hsavmm_range range;
+  void *device_ptr;
+  desc.location.type = hipMemLocationTypeDevice;
+  range.ptr = &range;
+  range.size = sizeof range;
+  FAILS("many descriptors", hsavmm_map_many(&mapping, 1, &desc, 70000), hipErrorInvalidValue);
+  FAILS("no descriptors", hsavmm_set_access_many(&range, 1, &desc, 0), hipErrorInvalidValue);
+  FAILS("no ranges", hsavmm_set_access_many(&range, 0, &desc, 1), hipErrorInvalidValue);
+  FAILS("host pointer", hipHostGetDevicePointer(&device_ptr, &range, 0), hipErrorInvalidValue);
+}
+
 int main(void) {
   print_ipc_messages();
   print_messages_about_freed_memory();
   print_virtual_memory_messages();
   print_messages_of_retire_queues();
+  print_messages_about_lists();
   return 0;
 }
