@@ -96,6 +96,8 @@ impl OpenArea {
 #[derive(Clone, Debug)]
 pub enum Object {
     Area(Arc<OpenArea>),
+    /// The area of memory that `hipHostRegister` has registered. C programs do not know its number.
+    Registered(Arc<OpenArea>),
     Growable(Arc<Mutex<GrowableBuffer>>),
     Paged(Arc<PagedBuffer>),
     Pausable(Arc<Mutex<PausableBuffer>>),
@@ -146,7 +148,7 @@ impl Objects {
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {
-                Object::Area(area) => Some(area.clone()),
+                Object::Area(area) | Object::Registered(area) => Some(area.clone()),
                 _ => None,
             })
             .collect();

@@ -106,7 +106,7 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         let device_address = memory.device_address();
         let area = Arc::new(OpenArea::new(area));
         area.mapped_mut().memory.insert(memory.address().get(), memory);
-        let number = process.objects.insert(Object::Area(area.clone())) as usize;
+        let number = process.objects.insert(Object::Registered(area.clone())) as usize;
         map.insert(start, Entry { area, number, size, device_address, device, flags });
         Ok(())
     })
@@ -144,7 +144,6 @@ extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
             mapped.memory.insert(at, memory);
             Failure::from(error)
         })?;
-        mapped.destroyed = true;
         map.remove(&at);
         // Cannot fail: no other thread can remove the area while `mapped` is locked.
         let _ = process.objects.remove(entry.number as *mut c_void);
