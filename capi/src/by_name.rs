@@ -1,7 +1,6 @@
 //! Look-up of functions by name.
 
-use crate::errors;
-use crate::pointers::{read_text, write_out};
+use crate::pointers::{read_text, write_out, write_unless_null};
 use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int, c_ulonglong, c_void};
@@ -60,34 +59,40 @@ const FOUND: c_int = 0;
 /// `HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
 const NOT_FOUND: c_int = 1;
 
-/// Finds a function by its name. HIP's header renames `hipGetDeviceProperties` to a name with a version, but programs
-/// look up the name without a version.
+/// Finds a function by its name.
+///
+/// The three valid flags select the function for the null stream or for the stream of each thread. In this library,
+/// both are the same function: a stream never waits.
 ///
 /// # Safety
 /// The rules for pointers in lib.rs apply.
 unsafe fn look_up(
     symbol: *const c_char,
     function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
     symbol_status: *mut c_int,
 ) -> Result<(), Failure> {
     // SAFETY: the caller guarantees valid pointers.
     unsafe {
         let name = read_text("symbol", symbol)?;
+        if flags > 2 {
+            let problem = format!("({flags:#x}) are invalid: valid flags are 0, 1 and 2");
+            return Err(Failure::invalid_argument("flags", problem));
+        }
         write_out("function", function, core::ptr::null_mut())?;
         let found = match name {
-            "hipGetDeviceProperties" => find("hipGetDevicePropertiesR0600"),
+            // HIP's header renames this function to a name with a version, but programs look up the name without the
+            // version. Before HIP 6.0, the function had a smaller structure, which this library does not have.
+            "hipGetDeviceProperties" if version >= 600 => find("hipGetDevicePropertiesR0600"),
             name => find(name),
         };
-        if !symbol_status.is_null() {
-            write_out("result", symbol_status, if found.is_some() { FOUND } else { NOT_FOUND })?;
-        }
-        match found {
-            Some(address) => write_out("function", function, address),
-            None => {
-                let message = format!("function `{name}` not found");
-                Err(Failure::new(errors::NOT_FOUND, message))
-            }
-        }
+        write_unless_null(symbol_status, if found.is_some() { FOUND } else { NOT_FOUND });
+        let not_found = || {
+            let problem = format!("({name:?}) is not the name of a function of this library");
+            Failure::invalid_argument("symbol", problem)
+        };
+        write_out("function", function, found.ok_or_else(not_found)?)
     }
 }
 
@@ -95,21 +100,22 @@ unsafe fn look_up(
 unsafe extern "C" fn hipGetProcAddress(
     symbol: *const c_char,
     function: *mut *mut c_void,
-    _version: c_int,
-    _flags: u64,
+    version: c_int,
+    flags: u64,
     symbol_status: *mut c_int,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a valid pointer (lib.rs).
-    run("hipGetProcAddress", || unsafe { look_up(symbol, function, symbol_status) })
+    run("hipGetProcAddress", || unsafe { look_up(symbol, function, version, flags, symbol_status) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDriverEntryPoint(
     symbol: *const c_char,
     function: *mut *mut c_void,
-    _flags: c_ulonglong,
+    flags: c_ulonglong,
     symbol_status: *mut c_int,
 ) -> hipError_t {
+    // As in HIP, a name without a version is that of the oldest version.
     // SAFETY: the C caller passes null or a valid pointer (lib.rs).
-    run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, symbol_status) })
+    run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, 0, flags, symbol_status) })
 }

@@ -15,6 +15,17 @@ pub unsafe fn write_out<T>(argument: &str, pointer: *mut T, value: T) -> Result<
     Ok(())
 }
 
+/// Writes a result through a pointer, unless the pointer is null.
+///
+/// # Safety
+/// `pointer` is null or writable.
+pub unsafe fn write_unless_null<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: not null, so the caller guarantees that the pointer is writable. It may be misaligned.
+        unsafe { pointer.write_unaligned(value) };
+    }
+}
+
 /// Reads an argument through a pointer.
 ///
 /// # Safety

@@ -87,7 +87,7 @@ const CASES: &[(&str, &[&str])] = &[
     ),
     ("hipMemUnmap", &["negative"]),
     ("hipMemVmm", &["Basic", "Uncached"]),
-    ("hipGetProcAddress", &["hipGetProcAddressVmmApis"]),
+    ("hipGetProcAddress", &["hipGetProcAddress_Negative", "hipGetProcAddressVmmApis"]),
     (
         "hipIpcGetMemHandle",
         &[
@@ -203,9 +203,9 @@ fn run_cases(
         ran += expected.len();
     }
     // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, and one case about sparse arrays.
-    // Five more cases run here without their kernels. This test also runs five newer cases, ten cases of IPC, and 33
+    // Five more cases run here without their kernels. This test also runs six newer cases, ten cases of IPC, and 33
     // cases without a device.
-    assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
+    assert_eq!(ran, 49 + 5 + 1 + 6 + 10 + 33);
 }
 
 const PROFILES: [&str; 2] = ["hip6", "hip7"];

@@ -86,8 +86,31 @@ static void hipGetProcAddressVmmApis(void) {
   EXPECT_SUCCESS(MemUnmap(ptr, size));
   EXPECT_SUCCESS(MemAddressFree(ptr, size));
   EXPECT_ERROR(hipGetProcAddress("hipMemNothing", &nothing, HIP_VERSION, 0, &result),
-               hipErrorNotFound);
+               hipErrorInvalidValue);
   CHECK(result == HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && nothing == NULL);
 }
 
-CASES(CASE(hipGetProcAddressVmmApis))
+/* The original does not check unknown names, and the name of a function with a smaller structure (HIP 5). */
+static void hipGetProcAddress_Negative(void) {
+  hipDriverProcAddressQueryResult result;
+  hipDriverEntryPointQueryResult entry_result;
+  void *function;
+  EXPECT_ERROR(hipGetProcAddress("", &function, HIP_VERSION, 0, &result), hipErrorInvalidValue);
+  EXPECT_ERROR(hipGetProcAddress("hipGetDeviceCount", &function, HIP_VERSION, -1, &result),
+               hipErrorInvalidValue);
+  EXPECT_ERROR(hipGetProcAddress("hipGetDeviceCount", NULL, HIP_VERSION, 0, &result),
+               hipErrorInvalidValue);
+  EXPECT_ERROR(hipGetDriverEntryPoint("hipGetDeviceCount", &function, 3, &entry_result),
+               hipErrorInvalidValue);
+  EXPECT_SUCCESS(hipGetProcAddress("hipGetDeviceCount", &function, HIP_VERSION, 2, NULL));
+  EXPECT_SUCCESS(hipGetProcAddress("hipGetDeviceProperties", &function, 600, 0, &result));
+  CHECK(result == HIP_GET_PROC_ADDRESS_SUCCESS);
+  EXPECT_ERROR(hipGetProcAddress("hipGetDeviceProperties", &function, 599, 0, &result),
+               hipErrorInvalidValue);
+  CHECK(result == HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && function == NULL);
+  EXPECT_ERROR(hipGetDriverEntryPoint("hipGetDeviceProperties", &function, 0, &entry_result),
+               hipErrorInvalidValue);
+  CHECK(entry_result == hipDriverEntryPointSymbolNotFound);
+}
+
+CASES(CASE(hipGetProcAddress_Negative), CASE(hipGetProcAddressVmmApis))
