@@ -35,7 +35,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
 /* Sets the major release of HIP, 6 or 7, that the library behaves like. The default is the value of HSA_VMM_PROFILE
  * ("hip6", "hip7"), or 7. Release 6 differs from release 7:
  *
- * - hipMemAddressReserve with an invalid argument other than `flags` returns hipErrorOutOfMemory instead of
+ * - A call that succeeds resets the error that hipGetLastError and hipPeekAtLastError return.
+ * - hipMemAddressReserve with an invalid argument other than `ptr` and `flags` returns hipErrorOutOfMemory instead of
  *   hipErrorInvalidValue.
  * - hipMemAddressFree of a reservation with mappings returns hipErrorUnknown instead of hipErrorInvalidValue.
  * - hipMemCreate for a device that does not exist returns hipErrorInvalidValue instead of hipErrorInvalidDevice.

@@ -7,6 +7,7 @@ use crate::process::profile;
 use crate::types::hipError_t;
 use core::ffi::c_char;
 use hsa_vmm::Error;
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::runtime::printable;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -42,18 +43,12 @@ impl Failure {
     }
 }
 
-/// Implements the conversion of an error to a failure, with HIP's error code in the process's profile.
-macro_rules! failures {
-    ($($error:ident)+) => {
-        $(impl From<$error> for Failure {
-            fn from(error: $error) -> Self {
-                Self::new(error.hip(profile()).code(), with_c_names(&error))
-            }
-        })+
-    };
+/// Converts an error with HIP's error code in the process's profile.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.hip(profile()).code(), with_c_names(&error))
+    }
 }
-
-failures! { Error }
 
 /// Runs the body of a C function, and converts its result to an error number. Catches panics.
 pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipError_t {
@@ -63,7 +58,12 @@ pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipErro
         Err(Failure::new(errors::UNKNOWN, message))
     });
     match outcome {
-        Ok(()) => errors::SUCCESS,
+        Ok(()) => {
+            if profile() == HipProfile::Hip6 {
+                let _ = LAST.try_with(|last| last.set(errors::SUCCESS));
+            }
+            errors::SUCCESS
+        }
         Err(failure) => {
             record(function, &failure);
             failure.code

@@ -522,12 +522,16 @@ int main(void) {
   OK(hsavmm_count(&usage));
   EXPECT(usage.reservations + usage.handles + usage.mappings + usage.quarantined == 0);
   OK(hsavmm_check());
+  /* A call that succeeds resets the last error only in HIP 6. */
+  int count;
+  EXPECT(hipFree(&count) == hipErrorInvalidValue);
+  OK(hipGetDeviceCount(&count));
+  EXPECT(hipGetLastError() == hipErrorInvalidValue && hipGetLastError() == hipSuccess);
   OK(hsavmm_shut_down());
   /* Starts again with a configuration chosen by the program. */
   OK(hsavmm_use_simulation("mi300x,gpus=3"));
   OK(hsavmm_use_profile(6));
   OK(hsavmm_use_page_tables(1));
-  int count;
   OK(hipGetDeviceCount(&count));
   EXPECT(count == 3);
   hsavmm_runtime_info info;
@@ -537,6 +541,10 @@ int main(void) {
   void *nowhere;
   EXPECT(hipMemAddressReserve(&nowhere, 0, 0, NULL, 0) == hipErrorOutOfMemory);
   EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);
+  EXPECT(hipFree(&count) == hipErrorInvalidValue);
+  EXPECT(hipPeekAtLastError() == hipErrorInvalidValue);
+  OK(hipGetDeviceCount(&count));
+  EXPECT(hipPeekAtLastError() == hipSuccess);
   OK(hsavmm_shut_down());
   puts("all checks passed");
   return 0;
