@@ -77,7 +77,11 @@ extern "C" fn hipCtxSynchronize() -> hipError_t {
     run("hipCtxSynchronize", || process()?.devices.require())
 }
 
-/// The flags of each device. As in HIP, the flags stay set when the runtime is closed.
+/// `hipDeviceScheduleSpin`, the initial flag of each device in HIP.
+const SCHEDULE_SPIN: c_uint = 0x1;
+const SCHEDULE_MASK: c_uint = 0x7;
+
+/// The flags that were set for each device: as in HIP, only those in [`SCHEDULE_MASK`].
 static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 
 #[unsafe(no_mangle)]
@@ -86,13 +90,13 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
         process()?.devices.require()?;
         // The valid flags are at most one waiting mode (of hipDeviceScheduleMask, 0x7), hipDeviceMapHost (0x8) and
         // hipDeviceLmemResizeToMax (0x10).
-        if flags & !0x1f != 0 || !matches!(flags & 0x7, 0 | 1 | 2 | 4) {
+        if flags & !0x1f != 0 || !matches!(flags & SCHEDULE_MASK, 0 | 1 | 2 | 4) {
             return Err(Failure::invalid_argument(
                 "flags",
                 format_args!("({flags:#x}) are invalid"),
             ));
         }
-        lock(&FLAGS).insert(current_device(), flags);
+        lock(&FLAGS).insert(current_device(), flags & SCHEDULE_MASK);
         Ok(())
     })
 }
@@ -101,7 +105,7 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
 unsafe extern "C" fn hipGetDeviceFlags(flags: *mut c_uint) -> hipError_t {
     run("hipGetDeviceFlags", || {
         process()?.devices.require()?;
-        let stored = lock(&FLAGS).get(&current_device()).copied().unwrap_or(0);
+        let stored = lock(&FLAGS).get(&current_device()).copied().unwrap_or(SCHEDULE_SPIN);
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("flags", flags, stored) }
     })
@@ -118,6 +122,7 @@ extern "C" fn hipDeviceReset() -> hipError_t {
             Object::Event(event) => event.device == device,
             _ => false,
         });
+        lock(&FLAGS).remove(&device);
         process.allocations.free_all_of(device)
     })
 }

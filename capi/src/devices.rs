@@ -291,10 +291,19 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     device: c_int,
 ) -> hipError_t {
     run("hipDeviceGetPCIBusId", || {
-        with_agent(device, |agent| match agent.pci {
+        with_agent(device, |agent| {
+            let no_address =
+                || Failure::new(errors::NOT_SUPPORTED, "the device has no PCI address");
+            let text = agent.pci.ok_or_else(no_address)?.to_string();
             // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-            Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
-            None => Err(Failure::new(errors::NOT_SUPPORTED, "the device has no PCI address")),
+            unsafe { write_text("id", id, length, &text) }?;
+            // As in HIP, a truncated address is an error.
+            let needed = text.len() + 1;
+            if usize::try_from(length).is_ok_and(|room| room < needed) {
+                let problem = format!("({length}) must be at least {needed}");
+                return Err(Failure::invalid_argument("length", problem));
+            }
+            Ok(())
         })
     })
 }

@@ -104,8 +104,12 @@ unsafe extern "C" fn hipEventElapsedTime(
 ) -> hipError_t {
     run("hipEventElapsedTime", || {
         not_null("milliseconds", milliseconds)?;
-        let time = |raw, argument| {
-            let event = event(raw)?;
+        let (start, stop) = (event(start)?, event(stop)?);
+        if start.device != stop.device {
+            let message = "`start` and `stop` are events of different devices";
+            return Err(Failure::new(errors::INVALID_HANDLE, message));
+        }
+        let time = |event: &Event, argument| {
             let failure = |problem: &str| {
                 Failure::new(errors::INVALID_HANDLE, format_args!("`{argument}` {problem}"))
             };
@@ -115,7 +119,7 @@ unsafe extern "C" fn hipEventElapsedTime(
             let recorded = *lock(&event.recorded);
             recorded.ok_or_else(|| failure("was never recorded"))
         };
-        let (started, stopped) = (time(start, "start")?, time(stop, "stop")?);
+        let (started, stopped) = (time(&start, "start")?, time(&stop, "stop")?);
         // Negative if `stop` was recorded first.
         let seconds = match stopped.checked_duration_since(started) {
             Some(passed) => passed.as_secs_f64(),

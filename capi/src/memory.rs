@@ -3,7 +3,7 @@
 use crate::devices::{current_device, memory_size};
 use crate::errors;
 use crate::objects::lock;
-use crate::pointers::{address, write_out};
+use crate::pointers::{address, write_out, write_unless_null};
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::streams::stream;
@@ -391,11 +391,13 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
             let message = "this runtime does not report the amount of free memory";
             return Err(Failure::new(errors::NOT_SUPPORTED, message));
         };
+        // As in HIP, each pointer may be null.
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            write_out("total", total, size)?;
-            write_out("free", free, available)
+            write_unless_null(total, size);
+            write_unless_null(free, available);
         }
+        Ok(())
     })
 }
 

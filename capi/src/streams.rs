@@ -3,7 +3,7 @@
 use crate::devices::current_device;
 use crate::errors;
 use crate::objects::Object;
-use crate::pointers::{not_null, read, write_out};
+use crate::pointers::{not_null, read, write_out, write_unless_null};
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::types::{hipDevice_t, hipError_t, hipEvent_t, hipStream_t};
@@ -24,8 +24,8 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream. A default stream belongs to the current device. As in HIP, the error of a destroyed stream is
-/// `hipErrorContextIsDestroyed`.
+/// Finds a stream. A default stream belongs to the current device. The error of a destroyed stream is
+/// `hipErrorContextIsDestroyed`, as in HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
@@ -36,14 +36,6 @@ pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
             .stream(stream)
             .map_err(|failure| Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure }),
     }
-}
-
-/// Finds a stream. In HIP, the functions that return properties of a stream have another error for a destroyed stream.
-fn stream_with_properties(raw: hipStream_t) -> Result<Arc<Stream>, Failure> {
-    stream(raw).map_err(|failure| match failure.code {
-        errors::CONTEXT_IS_DESTROYED => Failure { code: errors::INVALID_HANDLE, ..failure },
-        _ => failure,
-    })
 }
 
 fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
@@ -103,15 +95,18 @@ extern "C" fn hipStreamQuery(raw: hipStream_t) -> hipError_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetFlags(raw: hipStream_t, flags: *mut c_uint) -> hipError_t {
     run("hipStreamGetFlags", || {
+        let stream = stream(raw)?;
+        // As in HIP, the null stream is invalid here. The other default streams are valid.
+        not_null("stream", raw)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("flags", flags, stream_with_properties(raw)?.flags) }
+        unsafe { write_out("flags", flags, stream.flags) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetPriority(raw: hipStream_t, priority: *mut c_int) -> hipError_t {
     run("hipStreamGetPriority", || {
-        stream_with_properties(raw)?;
+        stream(raw)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("priority", priority, 0) }
     })
@@ -125,9 +120,10 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
     run("hipDeviceGetStreamPriorityRange", || {
         process()?.devices.require()?;
         // Either pointer may be null, as in HIP.
-        for pointer in [least, greatest].into_iter().filter(|pointer| !pointer.is_null()) {
-            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-            unsafe { write_out("range", pointer, 0) }?;
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+        unsafe {
+            write_unless_null(least, 0);
+            write_unless_null(greatest, 0);
         }
         Ok(())
     })

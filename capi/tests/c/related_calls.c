@@ -56,9 +56,18 @@ static void test_properties(void) {
   EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
   EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeHdpMemFlushCntl, 0) ==
          hipErrorNotSupported);
+  char address[16];
+  OK(hipDeviceGetPCIBusId(address, 13, 0));
+  EXPECT(strlen(address) == 12);
+  EXPECT(hipDeviceGetPCIBusId(address, 12, 0) == hipErrorInvalidValue);
+  size_t free_memory = 0, total_memory = 0;
+  OK(hipMemGetInfo(NULL, &total_memory));
+  OK(hipMemGetInfo(&free_memory, NULL));
+  OK(hipMemGetInfo(NULL, NULL));
+  EXPECT(total_memory == guarded.prop.totalGlobalMem && free_memory <= total_memory);
 }
 
-static void test_streams_and_events(void) {
+static void test_streams_and_events(int devices) {
   hipStream_t stream, other;
   hipEvent_t start, stop, untimed;
   unsigned int flags = 9;
@@ -93,6 +102,9 @@ static void test_streams_and_events(void) {
   OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
   for (int index = 0; index < 64 * 16; index++) EXPECT(to[index] == (index % 16 < 8 ? 1 : 7));
   EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
+  /* Without bytes, the kind is still checked, and the pitch is not. */
+  OK(hipMemcpy2D(to, 4, memory, 16, 8, 0, hipMemcpyDeviceToHost));
+  EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
   OK(hipFreeAsync(memory, stream));
   OK(hipEventRecord(stop, stream));
   OK(hipEventRecord(untimed, NULL));
@@ -106,6 +118,15 @@ static void test_streams_and_events(void) {
   OK(hipEventElapsedTime(&milliseconds, stop, start));
   EXPECT(milliseconds <= 0);
   EXPECT(hipEventElapsedTime(&milliseconds, start, untimed) == hipErrorInvalidHandle);
+  if (devices > 1) {
+    hipEvent_t of_other_device;
+    OK(hipSetDevice(1));
+    OK(hipEventCreate(&of_other_device));
+    OK(hipEventRecord(of_other_device, NULL));
+    OK(hipSetDevice(0));
+    EXPECT(hipEventElapsedTime(&milliseconds, start, of_other_device) == hipErrorInvalidHandle);
+    OK(hipEventDestroy(of_other_device));
+  }
   OK(hipStreamIsCapturing(stream, &status));
   EXPECT(status == hipStreamCaptureStatusNone);
   OK(hipThreadExchangeStreamCaptureMode(&mode));
@@ -123,8 +144,10 @@ static void test_streams_and_events(void) {
   EXPECT(hipStreamQuery(stream) == hipErrorContextIsDestroyed);
   EXPECT(hipStreamSynchronize(stream) == hipErrorContextIsDestroyed);
   EXPECT(hipStreamGetDevice(stream, &device) == hipErrorContextIsDestroyed);
-  EXPECT(hipStreamGetFlags(stream, &flags) == hipErrorInvalidHandle);
-  EXPECT(hipStreamGetPriority(stream, &least) == hipErrorInvalidHandle);
+  EXPECT(hipStreamGetFlags(stream, &flags) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamGetPriority(stream, &least) == hipErrorContextIsDestroyed);
+  EXPECT(hipStreamGetFlags(NULL, &flags) == hipErrorInvalidValue);
+  OK(hipStreamGetFlags(hipStreamPerThread, &flags));
   EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorContextIsDestroyed);
   EXPECT(hipStreamDestroy(NULL) == hipErrorInvalidHandle);
   /* A stream is not an event. */
@@ -152,9 +175,11 @@ static void test_contexts(int devices) {
   EXPECT(hipCtxSetCurrent((hipCtx_t)(uintptr_t)12345) == hipErrorInvalidContext);
   EXPECT(hipCtxCreate(&current, 0, 0) == hipErrorNotSupported);
   OK(hipDevicePrimaryCtxRelease(0));
-  OK(hipSetDeviceFlags(hipDeviceScheduleSpin));
   OK(hipGetDeviceFlags(&flags));
   EXPECT(flags == hipDeviceScheduleSpin);
+  OK(hipSetDeviceFlags(hipDeviceScheduleYield | hipDeviceMapHost));
+  OK(hipGetDeviceFlags(&flags));
+  EXPECT(flags == hipDeviceScheduleYield);
   EXPECT(hipSetDeviceFlags(3) == hipErrorInvalidValue);
 }
 
@@ -167,6 +192,9 @@ static void test_registered_memory(void) {
   char *own = aligned_alloc(4096, SIZE), back[16];
   EXPECT(own != NULL);
   OK(hipHostRegister(own, SIZE, hipHostRegisterPortable));
+  /* Registered memory is not memory of an area that a program can name. */
+  for (uintptr_t number = 0; number < 1000; number++)
+    EXPECT(hsavmm_area_munmap((hsavmm_area_t)number, own) == hipErrorInvalidHandle);
   EXPECT(hipHostRegister(own, 1, 0) == hipErrorHostMemoryAlreadyRegistered);
   EXPECT(hipHostRegister(own - 8, 16, 0) == hipErrorHostMemoryAlreadyRegistered);
   OK(hipHostGetDevicePointer(&device, own + 5, 0));
@@ -242,10 +270,13 @@ static void test_registered_memory(void) {
 
 static void test_reset(void) {
   hipStream_t stream;
+  unsigned int flags = 9;
   void *memory;
   OK(hipStreamCreate(&stream));
   OK(hipMalloc(&memory, SIZE));
   OK(hipDeviceReset());
+  OK(hipGetDeviceFlags(&flags));
+  EXPECT(flags == hipDeviceScheduleSpin);
   EXPECT(hipStreamQuery(stream) == hipErrorContextIsDestroyed);
   EXPECT(hipFree(memory) == hipErrorInvalidValue);
   OK(hipMalloc(&memory, SIZE));
@@ -256,7 +287,7 @@ int main(void) {
   int devices = 0;
   OK(hipGetDeviceCount(&devices));
   test_properties();
-  test_streams_and_events();
+  test_streams_and_events(devices);
   test_contexts(devices);
   test_registered_memory();
   test_reset();

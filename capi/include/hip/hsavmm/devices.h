@@ -59,6 +59,7 @@ hipError_t hipSetDevice(int device);
 hipError_t hipDeviceGet(hipDevice_t *device, int ordinal);
 hipError_t hipDeviceGetName(char *name, int length, hipDevice_t device);
 hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t device);
+/* Returns hipErrorInvalidValue if `length` is less than 13. */
 hipError_t hipDeviceGetPCIBusId(char *id, int length, int device);
 hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);

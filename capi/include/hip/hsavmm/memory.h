@@ -99,6 +99,7 @@ hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned i
 /* Returns the flags with which the memory was allocated or registered. */
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
+/* Either pointer may be null. */
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
 /* Returns the attributes of an address. Memory that does not belong to this library has the type
  * hipMemoryTypeUnregistered, as in HIP since 6.0. Null has this type, too; in profile 6, it returns

@@ -33,6 +33,7 @@ hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, 
 hipError_t hipStreamDestroy(hipStream_t stream);
 hipError_t hipStreamSynchronize(hipStream_t stream);
 hipError_t hipStreamQuery(hipStream_t stream);
+/* Returns hipErrorInvalidValue for the null stream, as in HIP. */
 hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int *flags);
 hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
 hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
@@ -62,7 +63,7 @@ hipError_t hipEventDestroy(hipEvent_t event);
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipEventQuery(hipEvent_t event);
 hipError_t hipEventSynchronize(hipEvent_t event);
-/* Returns the milliseconds between the calls that recorded the two events. */
+/* Returns the milliseconds between the calls that recorded the two events, which must be of one device. */
 hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t stop);
 
 /* ---- Contexts: each device has one --------------------------------------------------------- */
@@ -83,11 +84,12 @@ hipError_t hipCtxGetCurrent(hipCtx_t *context);
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);
-/* Stores the flags. No call of this library waits, so the flags have no effect. */
+/* Stores the flag in hipDeviceScheduleMask. No call of this library waits, so the flags have no effect. */
 hipError_t hipSetDeviceFlags(unsigned int flags);
+/* Returns the stored flag of the current device, initially hipDeviceScheduleSpin. */
 hipError_t hipGetDeviceFlags(unsigned int *flags);
-/* Destroys the current device's streams and events. Frees the device's memory from hipMalloc, and the host memory that
- * was allocated while the device was the current one. Does not free reservations, mappings and handles.
+/* Destroys the current device's streams and events, and resets its flags. Frees the device's memory from hipMalloc, and
+ * the host memory that was allocated while the device was the current one. Does not free reservations, mappings and handles.
  * hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 
