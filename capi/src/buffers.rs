@@ -1,8 +1,8 @@
 //! Buffers (`hsavmm_growable_…`, `hsavmm_paged_…`, `hsavmm_pausable_…`, `hsavmm_ring_…`).
 
 use crate::errors;
-use crate::objects::{Object, lock};
-use crate::pointers::{not_null, read_each, write_out};
+use crate::objects::{Object, Objects, lock};
+use crate::pointers::{not_null, read_each, write_out, write_unless_null};
 use crate::process::{Process, process};
 use crate::retire::{Conditions, Signal};
 use crate::status::{Failure, run};
@@ -31,14 +31,16 @@ fn create(
 ///
 /// # Safety
 /// `locations` is null or points to `count` readable locations.
-unsafe fn agents(
+pub unsafe fn agents(
     process: &Process,
     locations: *const hipMemLocation,
     count: usize,
 ) -> Result<Vec<AgentId>, Failure> {
     // SAFETY: the caller guarantees `count` locations.
     let locations = unsafe { read_each("locations", locations, count) }?;
-    process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)
+    let agent =
+        |&location| process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE);
+    locations.iter().map(agent).collect()
 }
 
 /// Defines the functions that grant and revoke access, for each type of buffer.
@@ -90,28 +92,12 @@ access_functions! {
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.
-unsafe fn write_range(
-    ptr: *mut *mut c_void,
-    size: *mut usize,
-    range: (Address, usize),
-) -> Result<(), Failure> {
+unsafe fn write_range(ptr: *mut *mut c_void, size: *mut usize, range: (Address, usize)) {
     // SAFETY: the caller guarantees valid result pointers.
     unsafe {
-        if !ptr.is_null() {
-            write_out("ptr", ptr, range.0.as_ptr())?;
-        }
-        if size.is_null() { Ok(()) } else { write_out("size", size, range.1) }
+        write_unless_null(ptr, range.0.as_ptr());
+        write_unless_null(size, range.1);
     }
-}
-
-/// Destroys a buffer and its memory. `find` fails if the number is not a buffer of the expected type.
-fn destroy<T>(
-    number: *mut c_void,
-    find: impl FnOnce(&Process) -> Result<T, Failure>,
-) -> Result<(), Failure> {
-    let process = process()?;
-    find(&process)?;
-    process.objects.remove(number).map(|_| ())
 }
 
 #[unsafe(no_mangle)]
@@ -147,13 +133,14 @@ unsafe extern "C" fn hsavmm_growable_place(
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_range(ptr, size, range) }
+        unsafe { write_range(ptr, size, range) };
+        Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_growable_destroy(buffer: *mut c_void) -> hipError_t {
-    run("hsavmm_growable_destroy", || destroy(buffer, |process| process.objects.growable(buffer)))
+    run("hsavmm_growable_destroy", || process()?.objects.destroy(buffer, Objects::growable))
 }
 
 /// `HSAVMM_PAGED_ZERO`.
@@ -268,15 +255,16 @@ unsafe extern "C" fn hsavmm_paged_place(
         let buffer = process()?.objects.paged(buffer)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            write_range(ptr, page, (buffer.address(), buffer.page_size()))?;
-            if count.is_null() { Ok(()) } else { write_out("count", count, buffer.page_count()) }
+            write_range(ptr, page, (buffer.address(), buffer.page_size()));
+            write_unless_null(count, buffer.page_count());
         }
+        Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_destroy(buffer: *mut c_void) -> hipError_t {
-    run("hsavmm_paged_destroy", || destroy(buffer, |process| process.objects.paged(buffer)))
+    run("hsavmm_paged_destroy", || process()?.objects.destroy(buffer, Objects::paged))
 }
 
 #[unsafe(no_mangle)]
@@ -321,13 +309,14 @@ unsafe extern "C" fn hsavmm_pausable_place(
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_range(ptr, size, range) }
+        unsafe { write_range(ptr, size, range) };
+        Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_destroy(buffer: *mut c_void) -> hipError_t {
-    run("hsavmm_pausable_destroy", || destroy(buffer, |process| process.objects.pausable(buffer)))
+    run("hsavmm_pausable_destroy", || process()?.objects.destroy(buffer, Objects::pausable))
 }
 
 #[unsafe(no_mangle)]
@@ -354,11 +343,12 @@ unsafe extern "C" fn hsavmm_ring_place(
     run("hsavmm_ring_place", || {
         let buffer = process()?.objects.ring(buffer)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_range(ptr, size, (buffer.address(), buffer.size())) }
+        unsafe { write_range(ptr, size, (buffer.address(), buffer.size())) };
+        Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_ring_destroy(buffer: *mut c_void) -> hipError_t {
-    run("hsavmm_ring_destroy", || destroy(buffer, |process| process.objects.ring(buffer)))
+    run("hsavmm_ring_destroy", || process()?.objects.destroy(buffer, Objects::ring))
 }

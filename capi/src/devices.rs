@@ -117,16 +117,6 @@ impl Devices {
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
     }
 
-    /// Returns the agent of each location. Fails as [`Self::agent_at`] does.
-    pub fn agents_at(
-        &self,
-        runtime: &Runtime,
-        locations: &[hipMemLocation],
-        invalid: hipError_t,
-    ) -> Result<Vec<AgentId>, Failure> {
-        locations.iter().map(|&location| self.agent_at(runtime, location, invalid)).collect()
-    }
-
     /// Returns the agent of a location. `invalid` is the error for an invalid device, which
     /// differs between HIP's calls.
     pub fn agent_at(

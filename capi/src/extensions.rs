@@ -1,7 +1,8 @@
 //! Functions of `hsavmm.h`: the choice of a runtime, the state of the library, and calls that HIP lacks.
 
+use crate::buffers::agents;
 use crate::errors;
-use crate::pointers::{address, not_null, read, read_each, read_text, to_char_array, write_out};
+use crate::pointers::{address, not_null, read, read_text, to_char_array, write_out};
 use crate::process::{Backend, configure, process, shut_down};
 use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
@@ -134,9 +135,7 @@ unsafe extern "C" fn hsavmm_revoke(
         let process = process()?;
         let vmm = process.vmm()?;
         // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
-        let locations = unsafe { read_each("locations", locations, count) }?;
-        let agents =
-            process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)?;
+        let agents = unsafe { agents(&process, locations, count) }?;
         Ok(vmm.revoke(address(ptr), size, &agents)?)
     })
 }

@@ -163,6 +163,16 @@ impl Objects {
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Failure> {
         lock(&self.by_number).remove(&(number as u64)).ok_or_else(invalid_number)
     }
+
+    /// Destroys an object. `find` fails if the object is not of the expected type.
+    pub fn destroy<T>(
+        &self,
+        number: *mut c_void,
+        find: impl FnOnce(&Self, *mut c_void) -> Result<T, Failure>,
+    ) -> Result<(), Failure> {
+        find(self, number)?;
+        self.remove(number).map(drop)
+    }
 }
 
 macro_rules! kinds {

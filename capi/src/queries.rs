@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::memory::{Allocation, Kind};
 use crate::objects::AreaPosition;
-use crate::pointers::{address, not_null, read, write_out};
+use crate::pointers::{address, not_null, read, write_out, write_unless_null};
 use crate::process::{Process, process, profile};
 use crate::registered::RegisteredMemory;
 use crate::status::{Failure, run};
@@ -261,10 +261,9 @@ unsafe extern "C" fn hipMemGetAddressRange(
         // Either result pointer may be null, as in HIP.
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            if !base.is_null() {
-                write_out("base", base, start.as_ptr())?;
-            }
-            if size.is_null() { Ok(()) } else { write_out("size", size, bytes) }
+            write_unless_null(base, start.as_ptr());
+            write_unless_null(size, bytes);
         }
+        Ok(())
     })
 }

@@ -70,7 +70,8 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         let process = process()?;
         let device = current_device();
         let agent = process.devices.agent(device)?;
-        not_null("ptr", ptr)?;
+        let host = NonNull::new(ptr.cast());
+        let host = host.ok_or_else(|| Failure::invalid_argument("ptr", "is null"))?;
         let start = ptr as usize;
         let end = start.checked_add(size).filter(|_| size > 0);
         let end = end.ok_or_else(|| {
@@ -98,8 +99,6 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
             Ok(vmm) => Area::new(vmm, agent, area_flags),
             Err(_) => Area::without_vmm(&process.runtime, agent, area_flags),
         }?;
-        let host =
-            NonNull::new(ptr.cast()).ok_or_else(|| Failure::invalid_argument("ptr", "is null"))?;
         // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.
         let options = unsafe { MmapOptions::new().with_host_pointer(host) };
         let memory = area.mmap(size, options).map_err(register_failure)?;

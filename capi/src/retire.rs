@@ -1,7 +1,7 @@
 //! Retire queues (`hsavmm_retire_…`).
 
 use crate::names::with_c_names;
-use crate::objects::Object;
+use crate::objects::{Object, Objects};
 use crate::pointers::{address, not_null, read, to_char_array, write_out};
 use crate::process::process;
 use crate::status::{Failure, run};
@@ -194,9 +194,5 @@ unsafe extern "C" fn hsavmm_retire_drain(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_retire_destroy(queue: *mut c_void) -> hipError_t {
-    run("hsavmm_retire_destroy", || {
-        let process = process()?;
-        process.objects.retire_queue(queue)?;
-        process.objects.remove(queue).map(|_| ())
-    })
+    run("hsavmm_retire_destroy", || process()?.objects.destroy(queue, Objects::retire_queue))
 }
