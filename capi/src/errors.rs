@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char};
 
 macro_rules! errors {
     ($($constant:ident = $code:literal, $name:literal, $description:literal;)+) => {
-        $(#[allow(dead_code, reason = "a complete list of HIP's errors")]
+        $(#[allow(dead_code, reason = "no function returns some of these errors")]
         pub const $constant: hipError_t = $code;)+
 
         /// Returns the name and description of an error. For an unknown number, returns those of `hipErrorUnknown`.
