@@ -1,8 +1,8 @@
 //! A buffer that releases its memory while it is paused, and resumes at the same address.
 
-use super::{DeviceBuffer, whole_granules};
+use super::{DeviceBuffer, is_quarantine, whole_granules};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation, Problem};
+use crate::error::{Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use core::ops::Deref;
@@ -83,6 +83,15 @@ pub struct PausableBuffer {
     /// `None` if the addresses are lost; never `None` while `memory` is `Some`. The program may have freed the
     /// reservation by its address.
     reservation: Option<Reservation>,
+    second: SecondMapping,
+}
+
+/// A second mapping of the memory at addresses of its own, through which a buffer saves and restores its contents.
+/// Exists during a call. If the runtime failed to remove the mapping, it exists until a later call removes it.
+#[derive(Default)]
+struct SecondMapping {
+    mapping: Option<Mapping>,
+    reservation: Option<Reservation>,
 }
 
 impl PausableBuffer {
@@ -102,7 +111,8 @@ impl PausableBuffer {
         let mut buffer = DeviceBuffer::new(&reservation, properties, extent, mappings);
         buffer.size = size;
         let (memory, reservation) = (Some(memory), Some(reservation));
-        Ok(Self { buffer, owner, saved: None, memory, reservation })
+        let second = SecondMapping::default();
+        Ok(Self { buffer, owner, saved: None, memory, reservation, second })
     }
 
     /// Returns the size of the reservation and of the memory in bytes: the buffer's size, rounded up to whole granules.
@@ -136,6 +146,9 @@ impl PausableBuffer {
     /// call restores the buffer, the buffer is paused, and keeps its memory and contents until it resumes. If its
     /// addresses were quarantined ([`ErrorKind::Quarantined`]), the buffer can only resume at another address
     /// ([`resume_anywhere`](Self::resume_anywhere)).
+    ///
+    /// The contents are copied through a second mapping of the memory. If the runtime fails to remove this mapping, the
+    /// call fails, and the mapping and its addresses stay until the next call, or until the buffer is dropped.
     pub fn pause(&mut self, mode: PauseMode) -> Result<(), Error> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
@@ -146,8 +159,8 @@ impl PausableBuffer {
             return Err(Error::new(Operation::Pause, error.into_kind()));
         }
         let saved = match mode {
-            PauseMode::Save => Some(self.save(memory)?),
-            PauseMode::Discard => None,
+            PauseMode::Save => Some(self.second.save(memory, self.owner, self.buffer.size)?),
+            PauseMode::Discard => self.second.remove().map(|()| None)?,
         };
         self.buffer.paused = true;
         let result = self.release(Operation::Pause);
@@ -268,7 +281,7 @@ impl PausableBuffer {
             let memory =
                 Allocation::create(&self.buffer.vmm, self.extent(), &self.buffer.properties)?;
             if let Some(bytes) = &self.saved {
-                self.with_second_mapping(&memory, Access::ReadWrite, |mapping| {
+                self.second.with(&memory, self.owner, Access::ReadWrite, |mapping| {
                     mapping.copy_from_host(self.owner, 0, bytes)
                 })?;
             }
@@ -291,35 +304,68 @@ impl PausableBuffer {
             Error::new(operation, ErrorKind::AddressLost { address, size, cause: Box::new(cause) })
         })
     }
+}
 
-    /// Copies the contents of the memory to this process.
-    fn save(&self, memory: &Allocation) -> Result<Vec<u8>, Error> {
+impl SecondMapping {
+    /// Copies the first `size` bytes of the memory to this process.
+    fn save(&mut self, memory: &Allocation, owner: AgentId, size: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(self.buffer.size).map_err(|_| {
+        bytes.try_reserve_exact(size).map_err(|_| {
             let kind = ErrorKind::of_system("malloc", rustix::io::Errno::NOMEM);
             Error::new(Operation::CopyToHost, kind)
         })?;
-        bytes.resize(self.buffer.size, 0);
-        self.with_second_mapping(memory, Access::Read, |mapping| {
-            mapping.copy_to_host(self.owner, &mut bytes, 0)
+        bytes.resize(size, 0);
+        self.with(memory, owner, Access::Read, |mapping| {
+            mapping.copy_to_host(owner, &mut bytes, 0)
         })?;
         Ok(bytes)
     }
 
-    /// Calls `act` with a second mapping of the memory. Grants the owner access to this mapping, because the
-    /// owner may have no access to the buffer.
-    fn with_second_mapping(
-        &self,
+    /// Maps the memory, calls `act` with the mapping, and removes the mapping. Grants the owner access to this mapping,
+    /// because the owner may have no access to the buffer.
+    fn with(
+        &mut self,
         memory: &Allocation,
+        owner: AgentId,
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        let mapping = reservation.map(0, memory)?;
-        mapping.grant(&[self.owner], access)?;
-        act(&mapping)?;
-        mapping.unmap()?;
-        Ok(reservation.free()?)
+        self.remove()?;
+        let reservation = Reservation::builder(memory.size()).reserve(memory.vmm())?;
+        let reservation = self.reservation.insert(reservation);
+        let result = reservation.map(0, memory).and_then(|mapping| {
+            let mapping = self.mapping.insert(mapping);
+            mapping.grant(&[owner], access)?;
+            act(mapping)
+        });
+        let mut removed = self.remove();
+        // Tries again if something is left, so that one failed call of the runtime does not fail the operation.
+        if self.reservation.is_some() {
+            removed = self.remove();
+        }
+        result.and(removed)
+    }
+
+    /// Removes the mapping and its addresses, if they exist. After a failure, keeps them for the next call, unless they
+    /// are quarantined, or the program has unmapped or freed them itself.
+    fn remove(&mut self) -> Result<(), Error> {
+        if let Some(mapping) = self.mapping.take()
+            && let Err(Rejected { value, error }) = mapping.unmap()
+        {
+            match value.check_mapped() {
+                Ok(()) => self.mapping = Some(value),
+                Err(_) => self.reservation = None,
+            }
+            return Err(error);
+        }
+        if let Some(reservation) = self.reservation.take()
+            && let Err(Rejected { value, error }) = reservation.free()
+        {
+            let can_be_freed = !is_quarantine(&error) && !value.is_freed();
+            self.reservation = can_be_freed.then_some(value);
+            return Err(error);
+        }
+        Ok(())
     }
 }
 

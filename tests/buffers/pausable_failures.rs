@@ -10,7 +10,7 @@ use crate::pausable::{contents, filled_buffer, pattern, run_single_threaded};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::ErrorKind;
-use hsa_vmm::simulation::Config;
+use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Access, Address};
 
 const SIZE: usize = 5000;
@@ -116,8 +116,10 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
         // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The operation "make" calls these functions only when it drops a value, which returns no error.
-        "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
-            name.starts_with("make")
+        "hsa_amd_vmem_handle_release" => name.starts_with("make"),
+        // Removing the second mapping of the memory is tried twice.
+        "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
+            ["make", "pause and save", "resume"].iter().any(|it| name.starts_with(it))
         }
         _ => false,
     }
@@ -132,7 +134,11 @@ fn one_failure_changes_nothing() {
             let (name, function, context) = (failed.name, failed.function, failed.context.clone());
             match &failed.result {
                 Ok(()) => {
-                    assert!(tolerates_failure(name, function), "{context}: the operation succeeded")
+                    assert!(
+                        tolerates_failure(name, function),
+                        "{context}: the operation succeeded"
+                    );
+                    failed.setup.assert_contents(name == PAUSE_AND_DISCARD, &context);
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
                     assert!(
@@ -199,5 +205,57 @@ fn repeated_failures_lose_no_contents() {
         println!("{moved} buffers that resumed at another address");
         assert!(runs > 200 && kept_paused > 0, "{runs}, {kept_paused}");
         assert!(moved > 0, "{moved}");
+    });
+}
+
+/// While the contents are saved or restored, the memory has a second mapping. If the runtime fails to unmap this mapping
+/// or to free its addresses, the next call removes it.
+#[test]
+fn next_call_removes_second_mapping() {
+    run_single_threaded(|| {
+        let mut quarantined = Vec::new();
+        for function in ["hsa_amd_vmem_unmap", "hsa_amd_vmem_address_free"] {
+            for (configuration, config) in configurations() {
+                let context = format!("{configuration}, {function}");
+                let machine = Machine::new(config);
+                let fail = || {
+                    let plan = FaultPlan::none().always(function, OUT_OF_RESOURCES);
+                    machine.simulation.set_faults(plan);
+                };
+                let mut buffer = filled_buffer(&machine, SIZE);
+                fail();
+                let error = buffer.pause(PauseMode::Save).expect_err(&context);
+                if matches!(error.kind(), ErrorKind::Quarantined { .. }) {
+                    // The failed call was not rolled back, because that needs another call of the same function.
+                    quarantined.push(configuration);
+                    continue;
+                }
+                assert_eq!(error.call().map(|call| call.0), Some(function), "{context}: {error}");
+                machine.simulation.set_faults(FaultPlan::none());
+                assert!(!buffer.is_paused(), "{context}");
+                // A pause that discards the contents needs no second mapping, but must remove the old one.
+                buffer.pause(PauseMode::Discard).unwrap();
+                assert_eq!(machine.used_by(0), 0, "{context}");
+                assert_eq!(machine.vmm.reservations().len(), 1, "{context}");
+                buffer.resume().unwrap();
+                buffer.write(0, &pattern(SIZE, 1)).unwrap();
+                buffer.pause(PauseMode::Save).unwrap();
+
+                fail();
+                buffer.resume().unwrap_err();
+                machine.simulation.set_faults(FaultPlan::none());
+                buffer.resume().unwrap();
+                assert_eq!(machine.vmm.mappings().len(), 1, "{context}");
+                assert_eq!(machine.vmm.reservations().len(), 1, "{context}");
+                assert!(contents(&buffer) == pattern(SIZE, 1), "{context}: the contents");
+
+                fail();
+                buffer.pause(PauseMode::Save).unwrap_err();
+                machine.simulation.set_faults(FaultPlan::none());
+                drop(buffer);
+                machine.assert_empty();
+            }
+        }
+        assert_eq!(quarantined, ["generation C"]);
     });
 }

@@ -130,6 +130,10 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
+    pub(crate) fn vmm(&self) -> &Vmm {
+        &self.inner.vmm
+    }
+
     /// Returns whether clones exist; each [`Mapping`](super::Mapping) of the memory contains one.
     pub(crate) fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
