@@ -16,8 +16,9 @@
 //! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
 //! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
 //!
-//! Buffers return errors of virtual memory unchanged: the [operation](crate::Error::operation) of such an error is the
-//! call that failed, such as `create` or `map`. If the runtime fails, and fails again during the rollback, the library
+//! The [operation](crate::Error::operation) of an error of virtual memory is the step that failed, such as `create` or
+//! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, it is the method.
+//! If the runtime fails, and fails again during the rollback, the library
 //! quarantines the reservation ([`ErrorKind::Quarantined`]).
 
 mod growable;

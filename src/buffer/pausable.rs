@@ -159,9 +159,10 @@ impl PausableBuffer {
             return Err(Error::new(Operation::Pause, error.into_kind()));
         }
         let saved = match mode {
-            PauseMode::Save => Some(self.second.save(memory, self.owner, self.buffer.size)?),
-            PauseMode::Discard => self.second.remove().map(|()| None)?,
+            PauseMode::Save => self.second.save(memory, self.owner, self.buffer.size).map(Some),
+            PauseMode::Discard => self.second.remove().map(|()| None),
         };
+        let saved = saved.map_err(|error| error.for_operation(Operation::Pause))?;
         self.buffer.paused = true;
         let result = self.release(Operation::Pause);
         if self.memory.is_none() {
@@ -172,7 +173,7 @@ impl PausableBuffer {
         } else {
             self.buffer.paused = false;
         }
-        result
+        result.map_err(|error| error.for_operation(Operation::Pause))
     }
 
     /// Creates memory, maps it at the same address, and restores the saved contents and the access of
@@ -197,7 +198,7 @@ impl PausableBuffer {
                 if !had_memory && let Err(error) = self.release(Operation::Resume) {
                     crate::log::event!(WARN, %error, "a paused buffer keeps memory or lost its addresses");
                 }
-                Err(error)
+                Err(error.for_operation(Operation::Resume))
             }
         }
     }
@@ -213,7 +214,9 @@ impl PausableBuffer {
             Err(error) if self.addresses_are_unusable(&error) => {}
             result => return result.map(|()| self.address()),
         }
-        let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
+        let reservation = Reservation::builder(self.extent())
+            .reserve(&self.buffer.vmm)
+            .map_err(|error| error.for_operation(Operation::Resume))?;
         // Drops the mapping in the quarantined reservation, if there is one. The memory stays mapped there.
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();

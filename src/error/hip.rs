@@ -2,6 +2,7 @@
 //!
 //! The `match` on the kind has no catch-all arm, so that a new kind does not compile before it has a code.
 
+use super::shortage::{ALLOCATING, is_reserve};
 use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 
@@ -121,8 +122,20 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         _ if is_area_operation(operation) && status == Status::RESOURCE_BUSY => {
             HipError::HostMemoryAlreadyRegistered
         }
-        // HIP has no batches. For a batch that maps and grants access, returns the code of the failed step.
-        Operation::Map if call == "hsa_amd_vmem_set_access" => HipError::InvalidValue,
+        // HIP has no operations of several steps, such as a batch that maps and grants access. Returns the code of the
+        // failed step.
+        Operation::Map
+        | Operation::MovePages
+        | Operation::SharePages
+        | Operation::Pause
+        | Operation::Resume
+            if call == "hsa_amd_vmem_set_access" =>
+        {
+            HipError::InvalidValue
+        }
+        Operation::Pause | Operation::Resume if ALLOCATING.contains(&call) || is_reserve(call) => {
+            HipError::OutOfMemory
+        }
         Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
         Operation::SetAccess
         | Operation::GetAccess

@@ -108,6 +108,11 @@ impl Error {
         self
     }
 
+    /// Replaces the operation by the method that the caller called.
+    pub(crate) fn for_operation(self, operation: Operation) -> Self {
+        Self { operation, ..self }
+    }
+
     /// Adds the ranges of pages for which the operation failed, and the address of the first page of each range.
     pub(crate) fn for_pages(mut self, pages: &[(Range<usize>, Address)]) -> Self {
         self.context.get_or_insert_default().pages = pages.to_vec();

@@ -15,7 +15,7 @@ pub(super) fn describe_shortage(call: &str, status: Status, size: usize) -> Stri
     format!("{call} returned {status}{requested}")
 }
 
-fn is_reserve(call: &str) -> bool {
+pub(super) fn is_reserve(call: &str) -> bool {
     call.starts_with("hsa_amd_vmem_address_reserve")
 }
 

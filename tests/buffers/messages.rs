@@ -71,18 +71,45 @@ fn transfer_errors_name_both_ranges() {
     let moved = source.move_pages(0..1, &target, 9).unwrap_err();
     fail_map();
     let shared = source.share_pages(0..1, &target, 9).unwrap_err();
-    for (error, own, (other, other_page)) in [
-        (moved_within, 14, (&source, 2)),
-        (exchanged, 0, (&source, 14)),
-        (moved, 0, (&target, 9)),
-        (shared, 0, (&target, 9)),
+    for (operation, error, own, (other, other_page)) in [
+        ("move pages", moved_within, 14, (&source, 2)),
+        ("exchange memory", exchanged, 0, (&source, 14)),
+        ("move pages", moved, 0, (&target, 9)),
+        ("share pages", shared, 0, (&target, 9)),
     ] {
         assert_eq!(error.pages(), Some(own..own + 1), "{error}");
         let range = |buffer: &PagedBuffer, page| {
             format!("{page}..{} at {}", page + 1, buffer.address_of(page).unwrap())
         };
-        let pages = format!("(pages {} and {})", range(&source, own), range(other, other_page));
-        assert!(error.to_string().contains(&pages), "{error}");
+        let (own, other) = (range(&source, own), range(other, other_page));
+        let text = format!("cannot {operation} (pages {own} and {other}): ");
+        assert!(error.to_string().starts_with(&text), "{error}");
+    }
+}
+
+#[test]
+fn pause_and_resume_errors_name_the_method() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.shareable_on(0)).unwrap();
+    for function in ["hsa_amd_vmem_map", "hsa_amd_vmem_unmap", "hsa_amd_vmem_set_access"] {
+        let fail = || {
+            machine.simulation.set_faults(FaultPlan::none().always(function, OUT_OF_RESOURCES));
+        };
+        fail();
+        let paused = buffer.pause(PauseMode::Save).unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        buffer.pause(PauseMode::Save).unwrap();
+        fail();
+        let resumed = buffer.resume().unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        buffer.resume().unwrap();
+        let text = format!("a buffer: out of memory: {function} returned ");
+        for (operation, error) in [("pause", paused), ("resume", resumed)] {
+            assert!(
+                error.to_string().starts_with(&format!("cannot {operation} {text}")),
+                "{error}"
+            );
+        }
     }
 }
 

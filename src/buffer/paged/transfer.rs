@@ -44,16 +44,17 @@ pub(super) fn transfer(
         }
     }
     let to_plan = other_pages.zip(memory.into_iter().map(Page::mapped));
-    match &mut to_table {
+    let committed = match &mut to_table {
         None => {
             plan.extend(to_plan);
-            commit(operation, &both, &mut [(&mut from_table, plan)])?;
+            commit(operation, &both, &mut [(&mut from_table, plan)])
         }
         Some(table) => {
             let to_plan = to_plan.collect();
-            commit(operation, &both, &mut [(&mut from_table, plan), (table, to_plan)])?;
+            commit(operation, &both, &mut [(&mut from_table, plan), (table, to_plan)])
         }
-    }
+    };
+    committed.map_err(|error| error.for_operation(operation))?;
     if operation == Operation::MovePages {
         from_table.unmap_ahead(end);
     }
