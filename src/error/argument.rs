@@ -32,6 +32,7 @@ arguments! {
     Agent: "agent";
     Alignment: "alignment";
     Buffer: "buffer";
+    Capacity: "capacity";
     Descriptor: "file descriptor";
     Descriptors: "list of access descriptors";
     Destination: "destination";
@@ -48,6 +49,7 @@ arguments! {
     Name: "name";
     Offset: "offset";
     Page: "page";
+    PageSize: "page size";
     Reservation: "reservation";
     Signal: "signal";
     Signals: "list of signals";
@@ -197,7 +199,9 @@ pub enum Problem {
     #[error("is not a multiple of four bytes")]
     NotMultipleOfFour,
     /// The range is not, or not entirely, inside one reservation.
-    #[error("is not inside one reservation; reserve addresses first (Vmm::address_reserve)")]
+    #[error(
+        "is not inside one reservation of this Vmm; reserve addresses first (Vmm::address_reserve)"
+    )]
     NotReserved,
     /// The address is not the start of a reservation.
     #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]

@@ -7,7 +7,7 @@ use crate::process::{
 };
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
-use hsa_vmm::error::{ErrorKind, Problem};
+use hsa_vmm::error::{Argument, ErrorKind, Problem};
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
@@ -274,9 +274,10 @@ fn invalid_ranges_are_rejected() {
     };
     let properties = machine.shareable_on(0);
     assert_eq!(reserve_error(PagedBuffer::builder(0), &properties).problem(), Some(Problem::Zero));
+    let error = reserve_error(PagedBuffer::builder(1).with_page_size(0), &properties);
     assert_eq!(
-        reserve_error(PagedBuffer::builder(1).with_page_size(0), &properties).problem(),
-        Some(Problem::Zero)
+        (error.argument(), error.problem()),
+        (Some(Argument::PageSize), Some(Problem::Zero))
     );
     assert_eq!(
         reserve_error(PagedBuffer::builder(usize::MAX), &properties).problem(),

@@ -180,7 +180,7 @@ fn invalid_submissions_return_the_mapping() {
     assert_eq!(queue.pending(), 0);
     mapping.check_mapped().unwrap();
     let error = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
-    assert_eq!(error.problem(), Some(Problem::Zero));
+    assert_eq!(error.to_string(), "cannot open: capacity 0x0 is zero");
     // The first capacity needs more memory than exists. For the second capacity, the size of the allocation overflows.
     for capacity in [1 << 48, usize::MAX] {
         let error = RetireQueue::builder(capacity).open(&machine.vmm).unwrap_err();

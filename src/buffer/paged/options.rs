@@ -4,7 +4,7 @@ use super::PagedBuffer;
 use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
 use crate::buffer::{step_size, whole_granules};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{Argument, Error, ErrorKind, Operation};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
@@ -83,6 +83,9 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = vmm.owner(properties)?;
+        if let Some(size) = self.page_size {
+            Operation::AddressReserve.run(|| Argument::PageSize.check_not_zero(size))?;
+        }
         let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;

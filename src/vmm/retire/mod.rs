@@ -108,13 +108,13 @@ impl RetireQueueBuilder {
     /// allocated; [`ErrorKind::NotSupported`] if the runtime does not export `hsa_signal_load_scacquire`;
     /// [`ErrorKind::System`] if no thread can be created.
     pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
-        vmm.run(Operation::Retire, |shared| {
-            Argument::Size.check_not_zero(self.capacity)?;
+        vmm.run(Operation::Open, |shared| {
+            Argument::Capacity.check_not_zero(self.capacity)?;
             if !shared.native().can_load_signals() {
                 return Err(Feature::Function("hsa_signal_load_scacquire").into());
             }
             let core = Core::new(vmm.clone(), self.capacity, self.limit).map_err(|_| {
-                ErrorKind::invalid(Argument::Size, self.capacity, Problem::OutOfMemory)
+                ErrorKind::invalid(Argument::Capacity, self.capacity, Problem::OutOfMemory)
             })?;
             let core = Arc::new(core);
             let mut thread = None;
