@@ -191,8 +191,12 @@ pub enum ErrorKind {
     /// The exchange did not end within this time limit.
     #[error("the other end did not finish within {0:?}")]
     TimedOut(Duration),
-    /// The other end closed the connection in the middle of a message. Contains the number of bytes received.
-    #[error("the other end disconnected after {0} bytes of a message")]
+    /// The connection ended: the other end closed it, or an earlier call shut it down. Contains the number of bytes of
+    /// the message that were sent or received.
+    #[error(
+        "the connection ended after {0} bytes of a message: the other end disconnected, or this end shut the \
+         connection down after an incomplete or invalid message"
+    )]
     Disconnected(usize),
     /// A message that cannot be decoded.
     #[error("the message {0}")]

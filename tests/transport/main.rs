@@ -389,6 +389,9 @@ fn missing_descriptors_are_reported() {
         let before = process::descriptors();
         let result = process::with_free_descriptors(0, || receiver.receive_descriptor().map(drop));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
+        // The failed call has shut the connection down, although the sender is still connected.
+        let error = receiver.receive_descriptor().unwrap_err();
+        assert!(error.to_string().contains("or this end shut the connection down"), "{error}");
         let result =
             process::with_free_descriptors(0, || sender.send(&machine.vmm, &memory, "two"));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
