@@ -32,6 +32,7 @@ const MAP: &str =
 const GRANT: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":1,"access":[{"agent":"0xa0","permissions":3}]"#;
 const GRANT_PEER: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":1,"access":[{"agent":"0xb0","permissions":3}]"#;
 const GRANT_PEER_AND_OWNER: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":2,"access":[{"agent":"0xb0","permissions":3},{"agent":"0xa0","permissions":3}]"#;
+const EXPORT: &str = r#"vmem_export_shareable_handle","handle":"0x5","flags":0,"fd":9"#;
 const UNMAP: &str = r#"vmem_unmap","address":"0x10000","size":4096"#;
 const RELEASE: &str = r#"vmem_handle_release","handle":"0x5""#;
 const RETAIN: &str = r#"vmem_retain_alloc_handle","address":"0x10800","handle":"0x5""#;
@@ -74,6 +75,10 @@ fn lint_finds_mistakes() {
         (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, UNMAP], &[(UseAfterRelease, 9)]),
         (&[CREATE, RELEASE, &failed_release], &[(UseAfterRelease, 4)]),
         (&[RESERVE, CREATE, MAP, FILL, GRANT, UNMAP, RELEASE, FREE], &[(NoAccess, 5)]),
+        (&[RESERVE, CREATE, MAP, UNMAP, RELEASE, FREE], &[(NoAccess, 4)]),
+        // The process may have mapped the exported memory for the CPU.
+        (&[RESERVE, CREATE, MAP, EXPORT, UNMAP, RELEASE, FREE], &[]),
+        (&[RESERVE, CREATE, EXPORT, MAP, UNMAP, RELEASE, FREE], &[(NoAccess, 5)]),
         (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER, UNMAP, RELEASE, FREE], &[(OwnerNotLast, 6)]),
         (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER_AND_OWNER, UNMAP, RELEASE, FREE], &[]),
         (&[RESERVE, CREATE, MAP, GRANT, &unmap_half, UNMAP, RELEASE, FREE], &[(RangeCut, 6)]),
@@ -158,6 +163,17 @@ fn own_mappings_follow_those_of_others() {
     let plan = plan(&recording(&[&calls[..], &[&map_second]].concat()));
     let skipped: Vec<_> = plan.steps.iter().map(|step| step.action.is_err()).collect();
     assert_eq!(skipped, [false, false, true, true, false, false, true, true, true, false]);
+}
+
+/// The program may have closed the exported descriptor and opened another file with its number. The library does this
+/// when it tests the runtime.
+#[test]
+fn failed_imports_are_skipped() {
+    let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
+    let failed = r#"vmem_import_shareable_handle","fd":9,"status":4109"#;
+    let plan = plan(&recording(&[CREATE, EXPORT, import, failed]));
+    assert_eq!(plan.steps[2].action, Ok(Action::Import { memory: Some(1), descriptor: 0 }));
+    assert_eq!(plan.steps[3].action, Err(Skipped::FailedImport));
 }
 
 /// AMD's runtime dereferences the handles of agents and pools. Therefore, invalid handles become null.

@@ -51,6 +51,10 @@ pub enum Skipped {
     /// The call copies or fills memory. Recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
     MovesData,
+    /// The call failed to import a descriptor. The recording does not show whether the program had closed the exported
+    /// descriptor with this number, and opened another file.
+    #[error("failed to import a descriptor, which may be another file")]
+    FailedImport,
     /// The call uses an address that no recorded call has returned.
     #[error("uses an address that no recorded call has returned")]
     UnknownAddress,
@@ -313,6 +317,7 @@ impl<'a> Values<'a> {
                 Action::Export { descriptor: self.new_descriptor(fd), memory, flags }
             }
             Call::Import { fd, handle } => match self.descriptor_of.get(&fd) {
+                Some(_) if !record.succeeded() => return Err(Skipped::FailedImport),
                 Some(&descriptor) => Action::Import { memory: self.new_memory(handle), descriptor },
                 None => {
                     self.other_process_handles.extend(handle);

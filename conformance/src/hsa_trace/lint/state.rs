@@ -26,7 +26,8 @@ pub(super) struct Mapping<'a> {
     owner: Option<u64>,
     /// The agents that have access.
     pub(super) granted: BTreeSet<u64>,
-    /// Whether any agent has ever had access.
+    /// Whether any agent has ever had access, or the memory was exported while it was mapped. With an export, the
+    /// process can map the memory for the CPU, as `hsa_vmm` does. A recording does not contain this `mmap`.
     pub(super) was_granted: bool,
     pub(super) created_by: &'a Record,
 }
@@ -171,6 +172,12 @@ impl<'a> State<'a> {
                     created_by: record,
                 };
                 self.mappings.insert(address, mapping);
+            }
+            Call::Export { handle, .. } => {
+                let of_handle = |mapping: &&mut Mapping<'_>| matches!(mapping.created_by.call, Call::Map { handle: it, .. } if it == handle);
+                for mapping in self.mappings.values_mut().filter(of_handle) {
+                    mapping.was_granted = true;
+                }
             }
             Call::Unmap { address, size } => return self.unmap(address, size, record),
             Call::SetAccess { address, size, ref access, .. } => {
