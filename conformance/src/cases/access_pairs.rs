@@ -228,14 +228,16 @@ fn revoking_peer_keeps_others(context: &Context) -> TestResult {
 
 fn grants_one_range_to_all_gpus(context: &Context) -> TestResult {
     context.other_gpu()?;
-    let gpus = context.gpus();
-    let can_access_all = |&gpu: &AgentId| {
-        let can_access = |other: &AgentId| {
-            context.runtime().agent(gpu).is_some_and(|agent| agent.can_access(*other))
-        };
-        gpus.iter().all(can_access)
+    let can_access = |gpu: AgentId, owner: AgentId| {
+        context.runtime().agent(gpu).is_some_and(|agent| agent.can_access(owner))
     };
-    let gpus_with_access: Vec<_> = gpus.iter().copied().filter(can_access_all).collect();
+    // Not every GPU can access every other GPU. The first GPU and `other_gpu` can access each other.
+    let mut gpus_with_access: Vec<AgentId> = Vec::new();
+    for &gpu in context.gpus() {
+        if gpus_with_access.iter().all(|&it| can_access(gpu, it) && can_access(it, gpu)) {
+            gpus_with_access.push(gpu);
+        }
+    }
     let at = context.reserve(gpus_with_access.len())?;
     for (index, &gpu) in gpus_with_access.iter().enumerate() {
         let memory = context.create_on(gpu, 1)?;

@@ -76,12 +76,12 @@ fn available_memory_is_counted(context: &Context) -> TestResult {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.vmem_pool()).map_or(0, |pool| pool.size);
-    let before = available_memory(context, gpu)?;
+    let mut before = available_memory(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes may free GPU memory meanwhile, but not this much in every round.
     let mut remaining = before;
     for _ in 0..ROUNDS {
-        let before = available_memory(context, gpu)?;
+        before = available_memory(context, gpu)?;
         let handle = context.create(granules_for(context, ALLOCATION_SIZE))?;
         remaining = available_memory(context, gpu)?;
         context.vmm().release(handle)?;

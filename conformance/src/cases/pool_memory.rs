@@ -141,7 +141,7 @@ fn copies_between_gpus(context: &Context) -> TestResult {
     Ok(())
 }
 
-/// Checks that a call failed with the expected HIP error.
+/// Checks that a call failed with the expected HIP error, and records this error.
 fn expect_pool_error<T>(
     context: &Context,
     expected: HipError,
@@ -151,6 +151,7 @@ fn expect_pool_error<T>(
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
+            context.record_expected_error(expected);
             Ok(error)
         }
     }
