@@ -122,6 +122,18 @@ fn map_shows_recorded_trace() {
 }
 
 #[test]
+fn map_rejects_recording_of_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("calls.jsonl");
+    let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
+    std::fs::write(&path, format!("{header}\n")).unwrap();
+    let output = run(&["map", "--runtime", "sim", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = "is a recording of `hsa-vmm record`, which `map` does not read";
+    assert!(stderr(&output).contains(text), "{output:?}");
+}
+
+#[test]
 fn map_stops_at_divergent_result() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.jsonl");

@@ -7,6 +7,7 @@ use crate::screen::{Screen, note};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::fuzz::run_prefix;
+use hsa_vmm_conformance::hsa_trace::Recording;
 use hsa_vmm_conformance::picture;
 use hsa_vmm_conformance::replay::replay_prefix;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
@@ -44,7 +45,9 @@ pub enum MapFormat {
 pub struct Map {
     #[command(flatten)]
     pub common: CommonOptions,
-    /// Traces, one JSON object a line, plain or gzip; without a file, shows an example
+    /// Traces, or sequences of `fuzz`, one JSON object a line, plain or gzip; without a file, shows an example
+    ///
+    /// `map` does not read the recordings of `record`.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The number of the trace in the file, from 0
@@ -114,6 +117,12 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
 
 /// Reads the chosen trace or sequence.
 fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
+    if let Some(path) = args.file.as_ref().filter(|path| Recording::is_recording(path)) {
+        bail!(
+            "{} is a recording of `hsa-vmm record`, which `map` does not read; use `lint` or `replay`",
+            path.display()
+        );
+    }
     let (name, lines) = match &args.file {
         Some(path) => (path.display().to_string(), Reader::open(path)),
         None => ("the example".to_owned(), Reader::new(EXAMPLE)),
