@@ -293,21 +293,18 @@ enum ExpectedMappings<'a> {
 }
 
 impl ExpectedMappings<'_> {
-    /// Rejects the mappings found in a range if they are not the expected ones. The error names the first unexpected
-    /// mapping, or `range`. The reservation is locked, so the result stays valid.
+    /// Rejects the mappings found in a range if they are not the expected ones. The reservation is locked, so
+    /// the result stays valid.
     fn check(
         self,
         range: AddressRange,
         mut found: impl Iterator<Item = MappedRange>,
     ) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
-        let mut serials = serials.iter();
-        let unexpected = found.find(|it| serials.next() != Some(&it.serial));
-        if unexpected.is_none() && serials.next().is_none() {
+        let is_next = |&serial: &u64| found.next().is_some_and(|it| it.serial == serial);
+        if serials.iter().all(is_next) && found.next().is_none() {
             return Ok(());
         }
-        let unexpected = unexpected.map(|it| it.range()).filter(|it| it.start > range.start);
-        let range = unexpected.unwrap_or(range);
         Err(range.invalid(Problem::NotMapped(range.address())))
     }
 

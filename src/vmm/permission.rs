@@ -135,9 +135,6 @@ impl Shared {
         expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         check_disjoint(ranges)?;
-        if agents.is_empty() {
-            return Err(ErrorKind::without_value(Argument::List, Problem::Empty));
-        }
         let revoked = self.access_change(&AccessDescriptor::of_each(agents, Access::None))?;
         self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {

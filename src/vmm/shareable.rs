@@ -149,12 +149,8 @@ impl Shared {
             let number = Value::Number(descriptor.as_raw_fd() as u64);
             ErrorKind::invalid(Argument::Descriptor, number, Problem::NotImportable)
         };
-        // Checked first, because `size_of_buffer` changes the file position of an empty file.
-        if !cannot_shrink(descriptor) {
-            return Err(not_importable());
-        }
         let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % self.granule != 0 {
+        if size == 0 || size % self.granule != 0 || !cannot_shrink(descriptor) {
             return Err(not_importable());
         }
         let (native, copy) = self.import_memory(descriptor, size, not_importable)?;

@@ -82,8 +82,7 @@ impl Vmm {
         source: Address,
     ) -> Result<(), Error> {
         self.run(Operation::CopyToHost, |shared| {
-            let copied = shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any);
-            copied.map_err(|kind| kind.for_argument(Argument::Source))
+            shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any)
         })
     }
 
@@ -100,8 +99,7 @@ impl Vmm {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.run(Operation::CopyFromHost, |shared| {
-            let copied = shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any);
-            copied.map_err(|kind| kind.for_argument(Argument::Destination))
+            shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
         })
     }
 
@@ -158,6 +156,7 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may read the range.
         let act = |start| unsafe { self.native().read(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
+            .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
     pub(super) fn copy_from_host(
@@ -172,6 +171,7 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may write the range.
         let act = |start| unsafe { self.native().write(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
+            .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
     pub(super) fn fill(

@@ -83,24 +83,3 @@ fn failed_reservation_extends_nothing() {
     }
     buffer.resize(5 * STEP).unwrap();
 }
-
-/// Calls check all reservations before they change any.
-#[test]
-fn failed_calls_change_no_reservation() {
-    for (generation, config) in generations() {
-        let machine = Machine::new(config);
-        let mut buffer = machine.extended_buffer(STEP, &[2]);
-        buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
-        buffer.grow(6 * STEP).unwrap();
-        let error = buffer.fill(0, 7, 4 * STEP + 6).unwrap_err();
-        assert_eq!(error.problem(), Some(Problem::NotMultipleOfFour), "{generation}");
-        assert!(error.to_string().contains(&format!("{:#x}", 4 * STEP + 6)), "{error}");
-        let second = buffer.address().checked_add(4 * STEP).unwrap();
-        machine.vmm.unmap(second, STEP).unwrap();
-        let error = buffer.write(4 * STEP - 4, &[7; 8]).unwrap_err();
-        assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{generation}: {error}");
-        let mut found = [1; 4];
-        buffer.read(4 * STEP - 4, &mut found).unwrap();
-        assert_eq!(found, [0; 4], "{generation}");
-    }
-}

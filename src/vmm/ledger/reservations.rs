@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
 
 /// A reservation. After the reservation is freed, threads can still have references to it; [`lock`](Self::lock) then
 /// returns `None`.
@@ -54,25 +54,14 @@ impl ReservationRecord {
     /// Locks the reservation against other operations that change its mappings. Returns `None` if the reservation was
     /// freed or quarantined before.
     pub fn lock(&self) -> Option<ReservationGuard<'_>> {
-        let guard = self.lock_even_if_quarantined();
-        let usable = !self.is_freed() && self.quarantined().is_none();
-        usable.then_some(guard)
-    }
-
-    /// Locks the reservation against other operations that change its mappings.
-    pub fn lock_even_if_quarantined(&self) -> ReservationGuard<'_> {
         let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
-        ReservationGuard { reservation: self, _writer: writer }
+        let usable = !self.is_freed() && self.quarantined().is_none();
+        usable.then(|| ReservationGuard { reservation: self, _writer: writer })
     }
 
     /// Locks the reservation's mutex without waiting. Returns `None` if another operation holds the mutex.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.writer.try_lock() {
-            Ok(guard) => Some(guard),
-            // A panic in a caller's closure poisons the mutex.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.writer.try_lock().ok()
     }
 
     pub fn is_freed(&self) -> bool {

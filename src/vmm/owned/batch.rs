@@ -1,7 +1,7 @@
 //! Calls on many owned mappings. Each call takes effect for all of its mappings or for none.
 //!
 //! Every method first checks that each mapping is still mapped. If a call by address has unmapped any of them, the
-//! method fails as the methods of [`Mapping`] do, and changes nothing.
+//! method returns [`Problem::NotMapped`] and changes nothing.
 
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
@@ -236,10 +236,6 @@ impl Mapping {
         value: u32,
         size: usize,
     ) -> Result<(), Error> {
-        if !size.is_multiple_of(4) {
-            let kind = ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour);
-            return Err(Error::new(Operation::Fill, kind));
-        }
         for_each_reservation(
             mappings,
             Operation::Fill,
@@ -283,8 +279,8 @@ fn replace(
     Ok(mappings.collect())
 }
 
-/// Splits a range of bytes at the ends of reservations, checks that the parts are mapped, and calls `act` with each
-/// part. Rejects bytes that the mappings do not contain.
+/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. Rejects bytes that the mappings
+/// do not contain.
 fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
@@ -305,7 +301,6 @@ fn for_each_reservation(
         let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
             |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
-        let mut parts = Vec::new();
         for group in used.chunk_by(in_one_reservation) {
             let serials: Vec<u64> = group.iter().map(|mapping| mapping.serial).collect();
             let group_end = group.last().map_or(next, |last| last.range().end()).min(end);
@@ -313,18 +308,9 @@ fn for_each_reservation(
             if !is_adjacent || group_end <= next {
                 return Err(not_mapped());
             }
-            parts.push((serials, AddressRange { start: next, size: group_end - next }));
+            act(shared, ExpectedMappings::Only(&serials), Address::new(next), group_end - next)?;
             next = group_end;
         }
-        if next != end {
-            return Err(not_mapped());
-        }
-        // `act` checks its part again, with the reservation locked.
-        for (serials, range) in &parts {
-            shared.check_mapped(*range, ExpectedMappings::Only(serials))?;
-        }
-        parts.iter().try_for_each(|(serials, range)| {
-            act(shared, ExpectedMappings::Only(serials), range.address(), range.size)
-        })
+        if next == end { Ok(()) } else { Err(not_mapped()) }
     })
 }

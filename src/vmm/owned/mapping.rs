@@ -2,7 +2,7 @@
 
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::error::{Argument, Error, ErrorKind, Operation, Rejected};
 use crate::sync::call_closure;
 use crate::vmm::ledger::AddressRange;
 use crate::vmm::{Access, AccessDescriptor, Address, ExpectedMappings, Shared, Vmm};
@@ -16,9 +16,8 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method that uses the memory then fails, and never changes the new mapping. The problem is
-/// [`NotMapped`](crate::error::Problem::NotMapped), [`NotReserved`](crate::error::Problem::NotReserved) if the
-/// reservation was freed too, or [`SplitsMapping`](crate::error::Problem::SplitsMapping) if a larger mapping is there.
+/// addresses. Every method that uses the memory then returns
+/// [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -92,10 +91,6 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        if agents.is_empty() {
-            let kind = ErrorKind::without_value(Argument::List, Problem::Empty);
-            return Err(Error::new(Operation::SetAccess, kind));
-        }
         self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
@@ -271,8 +266,7 @@ impl Mapping {
     /// Checks that the memory is still mapped: a call by address can have unmapped it.
     ///
     /// # Errors
-    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped, or
-    /// [`Problem::NotReserved`](crate::error::Problem::NotReserved) if its reservation was freed, too.
+    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
         self.run(Operation::GetAccess, |shared, expected| {
             shared.check_mapped(self.range(), expected)

@@ -279,17 +279,12 @@ impl Shared {
         });
         match quarantined {
             Ok(quarantined) => quarantined,
-            // The reservation is quarantined. The operation that has quarantined it may still hold the lock, and then
-            // changes the mappings.
+            // The reservation is quarantined and cannot be locked. No operation changes its mappings, so they need no
+            // lock.
             Err(ErrorKind::Quarantined { .. }) => {
-                self.ledger.reservations.find(range.start).is_some_and(|it: Arc<_>| {
-                    let _guard = it.lock_even_if_quarantined();
-                    let exists = exists(&it);
-                    if exists {
-                        quarantine(&it);
-                    }
-                    exists
-                })
+                let reservation = self.ledger.reservations.find(range.start);
+                let found = reservation.filter(|it: &Arc<_>| exists(it));
+                found.map(|it| quarantine(&it)).is_some()
             }
             Err(_) => false,
         }
