@@ -76,8 +76,8 @@ fn invalid_handles_are_rejected() {
     }
     let forged = FabricHandle::from_bytes([1; FabricHandle::SIZE]);
     assert_eq!(import(forged.with_size(granule)).problem(), Some(Problem::UnknownFabricMemory));
-    for size in [0, granule + 1] {
-        assert_eq!(import(forged.with_size(size)).problem(), Some(Problem::NotAligned { granule }));
+    for (size, problem) in [(0, Problem::Zero), (granule + 1, Problem::NotAligned { granule })] {
+        assert_eq!(import(forged.with_size(size)).problem(), Some(problem));
     }
     // This memory was created without a request for a fabric handle.
     let handle = machine.create(0, granule);

@@ -161,10 +161,8 @@ impl Shared {
         self.check_fabric()?;
         let size = fabric.size();
         let size = size.ok_or(ErrorKind::without_value(Argument::FabricHandle, Problem::NoSize))?;
-        if size == 0 || size % self.granule != 0 {
-            let problem = Problem::NotAligned { granule: self.granule };
-            return Err(ErrorKind::invalid(Argument::Size, size, problem));
-        }
+        Argument::Size.check_not_zero(size)?;
+        Argument::Size.check_multiple(size, self.granule)?;
         let imported = self.call_exclusive(|runtime| runtime.import_fabric(fabric.native()));
         let native: NativeHandle = imported.map_err(|failure| match failure.is_rejection() {
             true => ErrorKind::without_value(Argument::FabricHandle, Problem::UnknownFabricMemory),
