@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, TryLockError};
 
 /// A reservation. After the reservation is freed, threads can still have references to it; [`lock`](Self::lock) then
 /// returns `None`.
@@ -54,14 +54,25 @@ impl ReservationRecord {
     /// Locks the reservation against other operations that change its mappings. Returns `None` if the reservation was
     /// freed or quarantined before.
     pub fn lock(&self) -> Option<ReservationGuard<'_>> {
-        let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
+        let guard = self.lock_unchecked();
         let usable = !self.is_freed() && self.quarantined().is_none();
-        usable.then(|| ReservationGuard { reservation: self, _writer: writer })
+        usable.then_some(guard)
+    }
+
+    /// Locks the reservation as [`lock`](Self::lock) does, even if it was freed or quarantined.
+    pub fn lock_unchecked(&self) -> ReservationGuard<'_> {
+        let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
+        ReservationGuard { reservation: self, _writer: writer }
     }
 
     /// Locks the reservation's mutex without waiting. Returns `None` if another operation holds the mutex.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
-        self.writer.try_lock().ok()
+        match self.writer.try_lock() {
+            Ok(guard) => Some(guard),
+            // A closure of the caller has panicked (see `lock` in `sync`); no operation holds the mutex.
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     pub fn is_freed(&self) -> bool {

@@ -284,6 +284,19 @@ fn lock_returns_none_after_free() {
 }
 
 #[test]
+fn check_is_complete_after_a_panic() {
+    let (ledger, handle) = three_mappings();
+    let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+    let panics = || {
+        let _guard = reservation.lock();
+        std::panic::resume_unwind(Box::new("the caller's closure"))
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    ledger.handles.with(handle, |record| record.mappings += 1).unwrap();
+    assert!(ledger.check().unwrap_err().contains("counts 4 mappings and has 3"));
+}
+
+#[test]
 fn equal_access_is_stored_once() {
     let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
