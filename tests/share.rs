@@ -285,6 +285,11 @@ fn import_keeps_the_file_position() {
     std::io::Seek::seek(&mut shared, std::io::SeekFrom::Start(123)).unwrap();
     machine.vmm.import_from_shareable_handle(shared.as_fd(), DESCRIPTOR).unwrap();
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
+    let mut empty = File::from(memfd_create("empty", MemfdFlags::empty()).unwrap());
+    std::io::Seek::seek(&mut empty, std::io::SeekFrom::Start(123)).unwrap();
+    let error = machine.vmm.import_from_shareable_handle(empty.as_fd(), DESCRIPTOR).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::NotImportable));
+    assert_eq!(std::io::Seek::stream_position(&mut empty).unwrap(), 123);
 }
 
 /// ROCm 7.14 does not report the owner of an import. Once the owner has access, ROCm 7.14 rejects grants to other

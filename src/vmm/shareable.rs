@@ -230,17 +230,26 @@ pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno>
     if FileType::from_raw_mode(file.st_mode) == FileType::Directory {
         return Err(Errno::ISDIR);
     }
-    size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
+    size_by(file.st_size, || match file_system(descriptor)? {
+        DMA_BUF => seek(descriptor, SeekFrom::End(0)),
+        // Other files report their size. Seeking would change the position of the caller's file.
+        _ => Ok(0),
+    })
+}
+
+// `DMA_BUF_MAGIC` and `TMPFS_MAGIC` (linux/magic.h).
+const DMA_BUF: u32 = 0x444d_4142;
+const MEMORY_FILE: u32 = 0x0102_1994;
+
+fn file_system(descriptor: BorrowedFd<'_>) -> Result<u32, Errno> {
+    fstatfs(descriptor).map(|file_system| file_system.f_type as u32)
 }
 
 /// Returns whether no process can shrink a file. This holds for dma-bufs, and for memory files (memfd) that are
 /// sealed against shrinking. The dma-bufs of the simulation and of the emulated driver are sealed memory files. A
 /// load or store beyond the end of a file that was shrunk raises SIGBUS.
 fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
-    // `DMA_BUF_MAGIC` and `TMPFS_MAGIC` (linux/magic.h).
-    const DMA_BUF: u32 = 0x444d_4142;
-    const MEMORY_FILE: u32 = 0x0102_1994;
-    match fstatfs(descriptor).map(|file_system| file_system.f_type as u32) {
+    match file_system(descriptor) {
         Ok(DMA_BUF) => true,
         Ok(MEMORY_FILE) => {
             fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
@@ -250,8 +259,8 @@ fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
 }
 
 /// Returns the size that `fstat` reported. If this is 0, returns the offset of the end of the file: older kernels do
-/// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`). Newer kernels report the size
-/// (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
+/// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`), which does not change the
+/// position. Newer kernels report the size (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
 fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
     let size = if reported == 0 { usize::try_from(end()?) } else { usize::try_from(reported) };
     size.map_err(|_| Errno::OVERFLOW)
@@ -275,7 +284,7 @@ mod tests {
     fn size_of_buffer_rejects_other_files() {
         assert_eq!(size_by(0, || Err(Errno::SPIPE)), Err(Errno::SPIPE));
         let (pipe, _) = std::io::pipe().unwrap();
-        assert_eq!(size_of_buffer(pipe.as_fd()), Err(Errno::SPIPE));
+        assert_eq!(size_of_buffer(pipe.as_fd()), Ok(0));
         let folder = std::fs::File::open("/").unwrap();
         assert_eq!(size_of_buffer(folder.as_fd()), Err(Errno::ISDIR));
     }
