@@ -97,7 +97,7 @@ impl Vmm {
     /// (`hipMemGetAllocationGranularity`, `hsa_amd_memory_pool_get_info`).
     ///
     /// # Errors
-    /// As for [`create`](Vmm::create), for invalid properties.
+    /// As for [`create`](Vmm::create), for an invalid location. Does not check the other properties.
     pub fn allocation_granularity(
         &self,
         properties: &AllocationProperties,
@@ -167,12 +167,7 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        let released = self.wait_for_gpus_if_due().and_then(|()| {
-            // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
-            let release = |runtime: &Native| unsafe { runtime.handle_release(record.native) };
-            self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
-        });
-        released.inspect_err(|_| handles.restore(handle, record))
+        self.release_removed(&record).inspect_err(|_| handles.restore(handle, record))
     }
 
     /// Ends a use of a handle's memory. Releases the memory if nothing references, maps or uses it any more.
@@ -184,19 +179,19 @@ impl Shared {
 
     /// Releases memory whose handle was removed. Quarantines the memory if that fails, or if a GPU may still use it.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
-        let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory. Its record was removed from the ledger, so no
-            // later code uses the handle.
-            unsafe { native.handle_release(memory.native) }
-        };
-        let released = self.wait_for_gpus_if_due().and_then(|()| {
-            let released = self.call_shared(release);
-            released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
-        });
-        if let Err(failure) = released {
+        if let Err(failure) = self.release_removed(&memory) {
             let range = AddressRange { start: 0, size: memory.size };
             self.quarantine(operation, range, failure, None);
         }
+    }
+
+    /// Releases the memory of a record that was removed from the ledger.
+    fn release_removed(&self, memory: &HandleRecord) -> Result<(), ErrorKind> {
+        self.wait_for_gpus_if_due()?;
+        // SAFETY: nothing references, maps or uses the memory. Its record was removed from the ledger, so no later
+        // code uses the handle.
+        let release = |native: &Native| unsafe { native.handle_release(memory.native) };
+        self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, memory.size))
     }
 
     /// Returns the index of the agent that would own memory with these properties.

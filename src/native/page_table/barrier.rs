@@ -127,9 +127,7 @@ impl KfdPage {
             n_success: 0,
         }
     }
-}
 
-impl KfdPage {
     /// Frees the page. First unmaps it if it may be mapped on a GPU.
     fn free(&mut self) -> Result<(), DriverError> {
         let state = *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
