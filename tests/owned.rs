@@ -319,7 +319,7 @@ fn unmap_many_does_not_unmap_a_successor() {
     let successor = reservation.map(machine.granule(), &new_allocation(&machine)).unwrap();
     let Rejected { value: mappings, error } =
         Mapping::unmap_many(mappings).expect_err("one mapping is another owner's");
-    assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
+    assert_eq!(error.problem(), Some(Problem::NotMapped(second)), "{error}");
     drop(mappings);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
     drop((successor, reservation));

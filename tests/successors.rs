@@ -4,6 +4,8 @@
 mod machine;
 mod successor;
 
+use hsa_vmm::error::{Error, Problem};
+use hsa_vmm::{Access, Allocation, Mapping, Reservation};
 use machine::{Library, Machine};
 
 /// Runs a test on every release.
@@ -47,4 +49,60 @@ fn area_memory_never_acts_on_its_successor() {
 #[test]
 fn reservation_never_acts_on_its_successor() {
     run_on_releases(successor::check_reservation);
+}
+
+/// Calls by address replace a mapping by a larger mapping, or free the addresses.
+#[test]
+fn calls_on_stale_mappings_return_not_mapped() {
+    for (release, config) in machine::releases() {
+        for frees in [false, true] {
+            let machine = Machine::new(config.clone());
+            let (granule, gpu) = (machine.granule(), machine.gpu(0));
+            let size = 2 * granule;
+            let reservation = Reservation::builder(size).reserve(&machine.vmm).unwrap();
+            let create = || {
+                let properties = machine.shareable_on(0);
+                Allocation::create(&machine.vmm, granule, &properties).unwrap()
+            };
+            let base = reservation.address();
+            let other_reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
+            let mut other = other_reservation.map(0, &create()).unwrap();
+            let mut stale = reservation.map(0, &create()).unwrap();
+            machine.vmm.unmap(base, granule).unwrap();
+            let large = machine.create(0, size);
+            if frees {
+                machine.vmm.address_free(base, size).unwrap();
+            } else {
+                machine.map(base, size, large);
+            }
+            let check = |call: &str, result: Result<(), Error>| {
+                let problem = result.expect_err(call).problem();
+                let expected = Some(Problem::NotMapped(base));
+                assert_eq!(problem, expected, "{release}, frees: {frees}, {call}");
+            };
+            check("check_mapped", stale.check_mapped());
+            check("grant", stale.grant(&[gpu], Access::Read));
+            check("revoke", stale.revoke(&[gpu]));
+            check("read", stale.read(0, &mut [0]));
+            check("fill", stale.fill(0, 0, 4));
+            check("with_access", stale.with_access(gpu, Access::Read, drop));
+            check("exchange", stale.exchange(&mut other));
+            check("exchange", other.exchange(&mut stale));
+            check("revoke_many", Mapping::revoke_many(&[&other, &stale], &[gpu]));
+            let moved = stale.relocate(&other_reservation, 0).expect_err("relocate");
+            check("relocate", Err(moved.error));
+            let unmapped = moved.value.unmap().expect_err("unmap");
+            check("unmap", Err(unmapped.error));
+            let unmapped =
+                Mapping::unmap_many(vec![other, unmapped.value]).expect_err("unmap_many");
+            check("unmap_many", Err(unmapped.error));
+            drop(unmapped.value);
+            if !frees {
+                machine.vmm.unmap(base, size).unwrap();
+            }
+            machine.vmm.release(large).unwrap();
+            drop((reservation, other_reservation));
+            machine.assert_empty();
+        }
+    }
 }

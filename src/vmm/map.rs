@@ -201,6 +201,8 @@ impl Shared {
                 };
                 journal.unmap(start..next)?;
             }
+            // A call that only unmaps goes on after a quarantine, so that all mappings are unmapped. The commit then
+            // returns the quarantine.
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
@@ -212,7 +214,7 @@ impl Shared {
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
             new.iter().try_for_each(|it| self.ledger.handles.with(it.handle, |_| ()))?;
         }
-        replaced
+        replaced.map_err(|error| expected.explain(old, error))
     }
 
     /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old_count` targets of

@@ -104,7 +104,7 @@ pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MAX_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
-use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::hip::HipProfile;
 use crate::native::Native;
 use crate::runtime::Runtime;
@@ -308,11 +308,32 @@ impl ExpectedMappings<'_> {
         Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
-    /// Rejects the targets of a journal from index `first` on if they are not the expected mappings.
+    /// Rejects the targets of a journal from index `first` on if they are not the expected mappings. The error names
+    /// the first target that is not expected.
     fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
+        let Self::Only(serials) = self else { return Ok(()) };
         let found = journal.targets[first..].iter().map(|target| target.now);
-        let Some(mapping) = found.clone().next() else { return Ok(()) };
-        self.check(mapping.range(), found)
+        let expected = serials.iter().map(Some).chain(core::iter::repeat(None));
+        let other = found.zip(expected).find(|(it, serial)| Some(&it.serial) != *serial);
+        match other {
+            Some((it, _)) => Err(it.range().invalid(Problem::NotMapped(it.range().address()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the error of an operation that expects these mappings in `ranges`, sorted by address. If a range is not
+    /// reserved or splits a mapping, a call by address has unmapped the expected mapping.
+    fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
+        let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
+        else {
+            return error;
+        };
+        let unmapped = match problem {
+            Problem::NotReserved => ranges.iter().find(|range| *value == Value::from(**range)),
+            Problem::SplitsMapping(at) => ranges.iter().find(|range| range.end() > at.get()),
+            _ => None,
+        };
+        unmapped.map_or(error, |range| range.invalid(Problem::NotMapped(range.address())))
     }
 }
 

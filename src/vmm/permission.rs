@@ -125,6 +125,7 @@ impl Shared {
             }
             journal.change_access(0..journal.targets.len())
         })
+        .map_err(|error| expected.explain(&ranges, error))
     }
 
     /// Revokes all access of agents to ranges. Fails if the ranges do not consist of the expected whole mappings.
@@ -152,6 +153,7 @@ impl Shared {
             }
             (0..journal.targets.len()).try_for_each(|index| journal.remap_with_access(index))
         })
+        .map_err(|error| expected.explain(ranges, error))
     }
 
     /// Returns the access of an agent at an address. With a serial, the mapping must have this serial.

@@ -169,7 +169,7 @@ impl Shared {
             self.check_usable(reservation)?;
             expected.check(range, reservation.mappings().overlapping(range))
         });
-        checked.unwrap_or_else(|| Err(range.invalid(Problem::NotReserved)))
+        checked.unwrap_or_else(|| Err(not_mapped(range.start)))
     }
 }
 

@@ -82,7 +82,9 @@ impl Vmm {
         source: Address,
     ) -> Result<(), Error> {
         self.run(Operation::CopyToHost, |shared| {
-            shared.copy_to_host(agent, bytes, source, ExpectedMappings::Any)
+            shared
+                .copy_to_host(agent, bytes, source, ExpectedMappings::Any)
+                .map_err(|kind| kind.for_argument(Argument::Source))
         })
     }
 
@@ -99,7 +101,9 @@ impl Vmm {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.run(Operation::CopyFromHost, |shared| {
-            shared.copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
+            shared
+                .copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
+                .map_err(|kind| kind.for_argument(Argument::Destination))
         })
     }
 
@@ -156,7 +160,6 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may read the range.
         let act = |start| unsafe { self.native().read(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
-            .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
     pub(super) fn copy_from_host(
@@ -171,7 +174,6 @@ impl Shared {
         // SAFETY: the reservation is locked, and the agent may write the range.
         let act = |start| unsafe { self.native().write(engine, start, bytes) };
         self.with_access(Some(agent), range, conditions, act)
-            .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
     pub(super) fn fill(
@@ -185,9 +187,7 @@ impl Shared {
         if range.start % 4 != 0 {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::NotMultipleOfFour));
         }
-        if !size.is_multiple_of(4) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour));
-        }
+        check_fill_size(size)?;
         self.with_locked(&[range], |guards| {
             let mappings = locked_containing(guards, range)?.mappings();
             expected.check(range, mappings.overlapping(range))?;
@@ -207,6 +207,7 @@ impl Shared {
             }
             Ok(())
         })
+        .map_err(|error| expected.explain(&[range], error))
     }
 
     /// Returns the agent that fills a part of a mapping: the memory's owner. If the owner is unknown, or a CPU without
@@ -247,6 +248,15 @@ impl Shared {
             self.check_granted(guards, range, expected, agent, needed)?;
             act(range.start).map_err(|failure| ErrorKind::of_call(failure, size))
         })
+        .map_err(|error| expected.explain(&[range], error))
+    }
+}
+
+/// Rejects the size of a fill if it is not a multiple of four.
+pub(super) fn check_fill_size(size: usize) -> Result<(), ErrorKind> {
+    match size.is_multiple_of(4) {
+        true => Ok(()),
+        false => Err(ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour)),
     }
 }
 

@@ -124,6 +124,19 @@ fn offset_errors_name_the_end_of_the_mapping() {
 }
 
 #[test]
+fn copies_of_mappings_name_the_offset() {
+    let setup = Setup::new();
+    let (agent, mapping) = (setup.machine.gpu(1), &setup.mapping);
+    for error in [
+        mapping.copy_to_host(agent, &mut [0], 16).expect_err("the GPU has no access"),
+        mapping.copy_from_host(agent, 16, &[0]).expect_err("the GPU has no access"),
+    ] {
+        assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
+        assert!(error.to_string().contains("offset 0x10 "), "{error}");
+    }
+}
+
+#[test]
 fn copy_and_fill_reject_bad_input() {
     fn copy(s: &Setup, destination: Address, source: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.copy(s.machine.gpu(0), destination, source, size)

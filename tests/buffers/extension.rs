@@ -3,7 +3,7 @@
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Access;
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
 const STEP: usize = 16 * KIB;
@@ -82,4 +82,31 @@ fn failed_reservation_extends_nothing() {
         buffer.extend(bytes).expect_err("an invalid size");
     }
     buffer.resize(5 * STEP).unwrap();
+}
+
+#[test]
+fn rejected_writes_change_no_reservation() {
+    let machine = Machine::new(Config::mi300x(2));
+    let mut buffer = machine.extended_buffer(STEP, &[1]);
+    buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    buffer.grow(5 * STEP).unwrap();
+    let first_size = 4 * STEP;
+    let assert_unchanged = || {
+        let mut bytes = [1; 8];
+        buffer.read(first_size - 8, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 8]);
+    };
+    let error = buffer.fill(first_size - 8, 7, 8 + 6).expect_err("not a multiple of four");
+    assert_eq!(error.problem(), Some(Problem::NotMultipleOfFour));
+    assert_eq!(error.argument(), Some(Argument::Size));
+    assert!(error.to_string().contains("size 0xe"), "{error}");
+    assert_unchanged();
+    let second = buffer.address().checked_add(first_size).unwrap();
+    machine.vmm.unmap(second, STEP).unwrap();
+    let error = buffer.write(first_size - 4, &[7; 8]).expect_err("a call by address unmapped it");
+    assert_eq!(error.problem(), Some(Problem::NotMapped(second)));
+    assert_unchanged();
+    let error = buffer.fill(first_size - 4, 7, 8).expect_err("a call by address unmapped it");
+    assert_eq!(error.problem(), Some(Problem::NotMapped(second)));
+    assert_unchanged();
 }

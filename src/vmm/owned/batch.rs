@@ -8,6 +8,7 @@ use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::ledger::AddressRange;
 use crate::vmm::map::NewRange;
+use crate::vmm::transfer::check_fill_size;
 use crate::vmm::{AccessDescriptor, Address, ExpectedMappings, Shared, Vmm};
 use core::ops;
 
@@ -39,7 +40,7 @@ pub struct MapRequest<'a> {
     /// The physical memory.
     pub allocation: &'a Allocation,
     /// The bytes of `allocation` to map; start and end are multiples of the granule. `0..allocation.size()` maps
-    /// all of it. If the start is not 0, the library must control the page table of every GPU; see [`Vmm::map`].
+    /// all of it. A start other than 0 has a condition: see the offset of [`Vmm::map`].
     pub part: ops::Range<usize>,
     /// The access to grant; empty for none.
     pub access: &'a [AccessDescriptor],
@@ -236,6 +237,7 @@ impl Mapping {
         value: u32,
         size: usize,
     ) -> Result<(), Error> {
+        Operation::Fill.run(|| check_fill_size(size))?;
         for_each_reservation(
             mappings,
             Operation::Fill,
@@ -279,8 +281,8 @@ fn replace(
     Ok(mappings.collect())
 }
 
-/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. Rejects bytes that the mappings
-/// do not contain.
+/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. First rejects bytes that the
+/// mappings do not contain, and mappings that do not exist any more.
 fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
@@ -301,6 +303,7 @@ fn for_each_reservation(
         let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
             |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
+        let mut parts = Vec::new();
         for group in used.chunk_by(in_one_reservation) {
             let serials: Vec<u64> = group.iter().map(|mapping| mapping.serial).collect();
             let group_end = group.last().map_or(next, |last| last.range().end()).min(end);
@@ -308,9 +311,16 @@ fn for_each_reservation(
             if !is_adjacent || group_end <= next {
                 return Err(not_mapped());
             }
-            act(shared, ExpectedMappings::Only(&serials), Address::new(next), group_end - next)?;
+            let part = AddressRange { start: next, size: group_end - next };
+            shared.check_mapped(part, ExpectedMappings::Only(&serials))?;
+            parts.push((part, serials));
             next = group_end;
         }
-        if next == end { Ok(()) } else { Err(not_mapped()) }
+        if next != end {
+            return Err(not_mapped());
+        }
+        parts.iter().try_for_each(|(part, serials)| {
+            act(shared, ExpectedMappings::Only(serials), part.address(), part.size)
+        })
     })
 }

@@ -200,10 +200,12 @@ impl Mapping {
         self.run(Operation::WithAccess, |shared, expected| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
-            shared.with_locked(&[range], |guards| {
-                shared.check_granted(guards, range, expected, Some(agent), access)?;
-                Ok(call_closure(self.reservation.address().get(), || act(self.address)))
-            })
+            shared
+                .with_locked(&[range], |guards| {
+                    shared.check_granted(guards, range, expected, Some(agent), access)?;
+                    Ok(call_closure(self.reservation.address().get(), || act(self.address)))
+                })
+                .map_err(|error| expected.explain(&[range], error))
         })
     }
 
