@@ -401,7 +401,8 @@ impl Drop for RetireQueue {
                 crate::log::event!(ERROR, "the thread of a retire queue has panicked");
             }
         }
-        // The loop ends, because every deadline passes within the time limit.
+        // The loop ends, because every deadline passes within the time limit. If the limit is too large for a deadline,
+        // the loop waits for the signals.
         while self.pending() > 0 {
             let _ = self.core.drain(None);
         }

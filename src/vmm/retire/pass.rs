@@ -6,14 +6,13 @@ use crate::error::{Error, ErrorKind, Operation, Problem};
 use crate::signal::SignalCondition;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock, thread};
-use crate::vmm::ledger::{AddressRange, locked_containing};
+use crate::vmm::ledger::AddressRange;
 use crate::vmm::owned::Mapping;
-use crate::vmm::{ExpectedMappings, ReservationRecord, Shared, Vmm};
+use crate::vmm::{ExpectedMappings, Shared, Vmm};
 use core::time::Duration;
 use hsa_sys::hsa_signal_t;
 use smallvec::SmallVec;
 use std::collections::TryReserveError;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximum number of signals of a mapping. [`Signals`] stores this number inline, so that a submission does not
@@ -246,10 +245,7 @@ impl Retirement {
 
     /// Quarantines the mapping, unless another call has unmapped it. Returns whether the mapping is quarantined.
     fn quarantine(&self, shared: &Shared, error: &Error) -> bool {
-        let is_gone = matches!(
-            error.problem(),
-            Some(Problem::NotMapped(_) | Problem::NotReserved | Problem::SplitsMapping(_))
-        );
+        let is_gone = matches!(error.problem(), Some(Problem::NotMapped(_)));
         !is_gone && shared.quarantine_mapping(self.range, self.serial, error)
     }
 }
@@ -258,35 +254,19 @@ impl Shared {
     /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does
     /// not exist any more.
     fn quarantine_mapping(&self, range: AddressRange, serial: u64, error: &Error) -> bool {
-        let exists = |it: &ReservationRecord| {
-            it.mappings().exact(range).is_some_and(|it| it.serial == serial)
-        };
-        let quarantine = |it: &ReservationRecord| {
-            if it.mappings().quarantined(serial).is_some() {
-                return;
-            }
+        let Some(reservation) = self.ledger.reservations.find(range.start) else { return false };
+        // A quarantined reservation can be locked, too: the operation that has quarantined it may still change its
+        // mappings.
+        let _guard = reservation.lock_unchecked();
+        let found = reservation.mappings().exact(range);
+        if found.is_none_or(|it| it.serial != serial) {
+            return false;
+        }
+        if reservation.mappings().quarantined(serial).is_none() {
             let failure = error.kind().clone();
             let entry = self.quarantine(error.operation(), range, failure, None);
-            it.mappings_mut().quarantine(serial, entry);
-        };
-        let quarantined = self.with_locked(&[range], |guards| {
-            let reservation = locked_containing(guards, range)?;
-            let exists = exists(reservation);
-            if exists {
-                quarantine(reservation);
-            }
-            Ok(exists)
-        });
-        match quarantined {
-            Ok(quarantined) => quarantined,
-            // The reservation is quarantined and cannot be locked. No operation changes its mappings, so they need no
-            // lock.
-            Err(ErrorKind::Quarantined { .. }) => {
-                let reservation = self.ledger.reservations.find(range.start);
-                let found = reservation.filter(|it: &Arc<_>| exists(it));
-                found.map(|it| quarantine(&it)).is_some()
-            }
-            Err(_) => false,
+            reservation.mappings_mut().quarantine(serial, entry);
         }
+        true
     }
 }
