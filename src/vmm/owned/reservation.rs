@@ -131,8 +131,8 @@ impl Reservation {
 
     /// Maps the bytes `part` of `allocation`, `offset` bytes from the start of the reservation (`hipMemMap`).
     ///
-    /// Offset, start and end are multiples of the granule. If `part` does not start at 0, the library must
-    /// control the page table of every GPU; see [`Vmm::map`].
+    /// Offset, start and end are multiples of the granule. A start other than 0 has a condition: see the offset of
+    /// [`Vmm::map`].
     ///
     /// # Errors
     /// As for [`Vmm::map`].
@@ -223,9 +223,10 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.reserved.is_freed()
-            && !self.vmm.runtime().has_forked()
+        // Another thread may be freeing the reservation by its address, and may fail.
+        if !self.vmm.runtime().has_forked()
             && let Err(error) = self.free()
+            && error.problem() != Some(Problem::NotAReservation)
         {
             let address = self.reserved.range().address();
             crate::log::event!(WARN, %error, %address, "a reservation was not freed");
