@@ -34,7 +34,7 @@ arguments! {
     Buffer: "buffer";
     Capacity: "capacity";
     Descriptor: "file descriptor";
-    Descriptors: "list of access descriptors";
+    Descriptors: "list of agents";
     Destination: "destination";
     Device: "device";
     FabricHandle: "fabric handle";
@@ -218,7 +218,8 @@ pub enum Problem {
     /// The range overlaps a mapping. Contains the start of that mapping.
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
-    /// The range is not mapped completely. Contains the first address that is not mapped.
+    /// The range is not mapped completely. Contains the first address that is not mapped. For an owned value, the
+    /// address of a mapping of this value that a call by address has unmapped, even if another mapping is there now.
     #[error(
         "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
     )]

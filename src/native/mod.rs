@@ -1,8 +1,8 @@
 //! Calls of the runtime, and unsafe system calls. No other module calls the runtime.
 //!
 //! For each function of the runtime, this module has a function with Rust types, which calls the runtime through the
-//! table and converts the status to a `Result`. Some runtimes return success without a result; then the function
-//! returns an error.
+//! table and converts the status to a `Result`. Some runtimes return success without a handle or a descriptor; then
+//! `handle_create` and the exports of descriptors return an error.
 //!
 //! The runtime does not check all conditions of its calls. Types ensure some of them: values of [`NativeAgent`] and
 //! [`NativePool`] always come from the runtime. The ledger checks other conditions before the call.

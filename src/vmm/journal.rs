@@ -53,7 +53,8 @@ pub(super) struct Target<'c> {
 /// Whether the runtime has mapped a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Mapped as before the operation, except for changes of access.
+    /// Mapped as before the operation, except for changes of access. Also: mapped again by a rollback, with the access
+    /// before the operation.
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     MappedAnew,

@@ -54,7 +54,8 @@ pub struct Probe {
     pub quirk: &'static Quirk,
     /// Whether this version of this implementation is known to have the quirk.
     pub expected: bool,
-    /// Whether the probe found the quirk. The library works around the quirk only if the probe found it.
+    /// Whether the probe found the quirk. The library works around the quirk only if the probe found it or
+    /// [`VmmOptions::with_quirks`](super::VmmOptions::with_quirks) adds it.
     pub found: bool,
 }
 

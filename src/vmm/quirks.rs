@@ -68,7 +68,8 @@ macro_rules! quirks {
         ///   the runtime's own mapping for a foreign one and quarantines the range.
         /// * `export_keeps_descriptor`: each export, and each mapping for the CPU, leaks a descriptor, which
         ///   keeps the memory alive.
-        /// * `import_is_lazy`: the owner of imported memory is reported as unknown.
+        /// * `import_is_lazy`: the owner of imported memory is reported as unknown, unless the runtime
+        ///   reports the memory's pool.
         /// * `memory_returns_with_addresses`: buffers keep memory for reuse, and resuming can fail because the
         ///   addresses were taken.
         ///
@@ -140,7 +141,8 @@ quirks! {
     export_keeps_descriptor, "rocm-systems#10604", 16..=20, probed;
 
     /// The runtime checks an import only when access is granted (since ROCm 7.14, and in rocddi), and accepts any
-    /// descriptor until then. Workaround: the library reports the owner of imported memory as unknown.
+    /// descriptor until then. Workaround: unless the runtime reports the memory's pool, the library reports the owner of
+    /// imported memory as unknown.
     import_is_lazy, "rocm-systems#6471, #11606, #12228", 16..=NEWEST, rocddi, probed;
 
     /// Imported memory needs its descriptor: ROCm 7.14 uses the number later; ROCm since 10.0 and rocddi do not export

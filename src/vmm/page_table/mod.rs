@@ -154,7 +154,7 @@ impl Vmm {
     }
 
     /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls
-    /// the page table of every GPU.
+    /// the page table of every agent that is not a CPU.
     pub fn can_map_offsets(&self) -> bool {
         self.shared.can_map_offsets()
     }
