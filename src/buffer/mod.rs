@@ -85,7 +85,7 @@ fn check_agents(
     agents: &[AgentId],
 ) -> Result<(), Error> {
     let checked = vmm.check_access(properties, &AccessDescriptor::of_each(agents, Access::None));
-    checked.map_err(|error| Error::new(operation, error.into_kind()))
+    checked.map_err(|error| error.with_operation(operation))
 }
 
 /// The access of agents to a whole buffer. Agents without access are not in the list.

@@ -220,9 +220,7 @@ pub enum Problem {
     AlreadyMapped(Address),
     /// The range is not mapped completely. Contains the first address that is not mapped. For an owned value, the
     /// address of a mapping of this value that a call by address has unmapped, even if another mapping is there now.
-    #[error(
-        "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
-    )]
+    #[error("is not mapped at {0}{advice}", advice = MAP_FIRST)]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Contains the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]

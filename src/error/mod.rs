@@ -100,6 +100,11 @@ impl Error {
         Self { operation, kind: kind.into(), context: None }
     }
 
+    /// Replaces the operation.
+    pub(crate) fn with_operation(self, operation: Operation) -> Self {
+        Self { operation, ..self }
+    }
+
     /// If the error is [`ErrorKind::OutOfMemory`], adds the agent whose memory has run out.
     pub(crate) fn of_agent(mut self, agent: AgentId) -> Self {
         if matches!(self.kind, ErrorKind::OutOfMemory { .. }) {
@@ -121,6 +126,8 @@ impl Error {
 
     /// Returns the pages for which the operation failed, for an error of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer).
+    ///
+    /// Returns `None` if the buffer has rejected the call itself, for example because of an invalid argument.
     ///
     /// If the operation moves, shares or exchanges pages, returns the pages of the buffer whose method was called. The
     /// message also names the other pages. The runtime may have failed for either.
@@ -190,8 +197,8 @@ impl core::error::Error for Error {
 /// A value that could not be unmapped, freed, released or closed, and the error.
 ///
 /// The value is unchanged, unless the error is [`ErrorKind::Quarantined`] or [`ErrorKind::PartlyFreed`]. The caller can
-/// try again. Dropping the
-/// value also tries again. The operator `?` drops the value and converts the error to [`Error`].
+/// try again. Dropping the value also tries again. The operator `?` drops the value and converts the error to
+/// [`Error`].
 ///
 /// ```
 /// # use hsa_vmm::error::Rejected;

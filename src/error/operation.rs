@@ -84,7 +84,7 @@ operations! {
     UnmapPages: "unmap_pages", "unmap pages";
     MovePages: "move_pages", "move pages";
     SharePages: "share_pages", "share pages";
-    GetPage: "state", "get the state of a page";
+    GetPage: "state", "look up a page";
     Pause: "pause", "pause a buffer";
     Resume: "resume", "resume a buffer";
     Connect: "connect", "connect";

@@ -11,8 +11,10 @@
 //! Both ways validate received data. The other end must be a process of the same user, or of the users
 //! that [`Trust`] selects. The library rejects a message that is malformed, truncated or too long, or that does not
 //! have exactly one descriptor, and closes its descriptors. It shuts a channel down if it has received more than one
-//! descriptor, or part of a message. The size in the description must equal the size of the memory. Every wait has a
-//! time limit.
+//! descriptor, or part of a message. The size in the description must equal the size of the memory.
+//!
+//! Waiting for the other process to send, to receive or to let a rejected descriptor close has a time limit. System
+//! calls that query a received descriptor have none: the server of a FUSE file system can delay `fstat`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
 //! fetching the memory fails with
@@ -117,9 +119,10 @@ impl Channel {
     /// # Errors
     /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
     pub fn send(&self, vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<(), Error> {
-        let description =
-            Description::of(vmm, allocation, name).map_err(with_operation(Operation::Send))?;
-        let descriptor = allocation.export().map_err(with_operation(Operation::Send))?;
+        let description = Description::of(vmm, allocation, name)
+            .map_err(|error| error.with_operation(Operation::Send))?;
+        let descriptor =
+            allocation.export().map_err(|error| error.with_operation(Operation::Send))?;
         self.send_descriptor(descriptor, &description)
     }
 
@@ -270,18 +273,13 @@ fn import_foreign(
     descriptor: OwnedFd,
     operation: Operation,
 ) -> Result<Allocation, Error> {
-    let imported = Allocation::import(vmm, &descriptor).map_err(with_operation(operation));
+    let imported = Allocation::import(vmm, &descriptor);
     // The file may be an arbitrary file of the other process, such as a socket or a file on a slow file system.
     // Closing such a file can block.
     if imported.is_err() {
         close_foreign(vec![descriptor]);
     }
-    imported
-}
-
-/// Returns a function that replaces the operation of an error and keeps its kind.
-fn with_operation(operation: Operation) -> impl Fn(Error) -> Error {
-    move |error| Error::new(operation, error.into_kind())
+    imported.map_err(|error| error.with_operation(operation))
 }
 
 /// Returns the error for a failed call on a socket after `bytes` of a message.

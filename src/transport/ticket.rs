@@ -1,8 +1,9 @@
 //! Offers memory to other processes, which fetch its descriptor.
 
-use super::{import_foreign, with_operation};
+use super::import_foreign;
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation, UnavailableReason};
+use crate::native::close_foreign;
 use crate::trust::{Process, Trust, pid_namespace};
 use crate::vmm::Allocation;
 use core::str::FromStr;
@@ -60,7 +61,8 @@ impl Offer {
     /// # Errors
     /// Those of [`Allocation::export`] and [`of_descriptor`](Self::of_descriptor).
     pub fn of(allocation: &Allocation) -> Result<Self, Error> {
-        let descriptor = allocation.export().map_err(with_operation(Operation::Offer))?;
+        let descriptor =
+            allocation.export().map_err(|error| error.with_operation(Operation::Offer))?;
         Self::of_descriptor(descriptor)
     }
 
@@ -161,9 +163,13 @@ impl Ticket {
         let descriptor = pidfd_getfd(&pidfd, self.descriptor, PidfdGetfdFlags::empty());
         let descriptor = descriptor.map_err(failed("pidfd_getfd"))?;
         // The process can have changed its users between the check and the call.
-        check_process()?;
-        if identity(&descriptor).map_err(failed("fstat"))? != (self.device, self.inode) {
-            return Err(withdrawn());
+        let checked = check_process().and_then(|()| {
+            let found = identity(&descriptor).map_err(failed("fstat"))?;
+            if found == (self.device, self.inode) { Ok(()) } else { Err(withdrawn()) }
+        });
+        if let Err(kind) = checked {
+            close_foreign(vec![descriptor]);
+            return Err(kind);
         }
         Ok(descriptor)
     }
