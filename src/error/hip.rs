@@ -18,17 +18,17 @@ impl Error {
     /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime was found; `Vmm::open`: it has no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime was found, or it has no CPU; the simulation did not start; `Vmm::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `address_reserve`, `create`: the runtime failed | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | `set_access`, `get_access`, export, import, `get_mem_handle`, `close_mem_handle`: the runtime failed | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | `open_mem_handle`: the runtime failed, or the memory is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
+    /// | `open_mem_handle`: the runtime failed; `open_mem_handle`, `fetch`: the memory of the other process is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
     /// | any other failure of the runtime or of another process | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |
-    /// | the process is a forked child; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
+    /// | the process is a forked child; `hsa_init` failed | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
     pub fn hip(&self, profile: HipProfile) -> HipError {
         let operation = self.operation;
         match self.kind {
@@ -145,7 +145,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         | Operation::GetMemHandle
         | Operation::CloseMemHandle => HipError::InvalidValue,
         Operation::OpenMemHandle => HipError::InvalidDevicePointer,
-        Operation::Load | Operation::Start | Operation::Discover => HipError::NoDevice,
+        Operation::Discover => HipError::NoDevice,
         _ => HipError::Unknown,
     }
 }
@@ -193,7 +193,7 @@ mod tests {
                 | "get_mem_handle"
                 | "close_mem_handle" => 1,
                 "open_mem_handle" => 17,
-                "load" | "start" | "discover" => 100,
+                "discover" => 100,
                 _ => 999,
             };
             let error = Error::new(operation, kind);
