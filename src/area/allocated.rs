@@ -105,7 +105,8 @@ impl LockedMemory {
     /// Locks memory for GPUs. Returns the value and the address at which the GPUs access the memory.
     ///
     /// # Safety
-    /// The memory stays allocated and writable until the new value has been unlocked or dropped.
+    /// The memory is allocated and writable while the new value exists and is not forgotten. Later, no agent accesses
+    /// the memory, even if it is still locked.
     pub unsafe fn new(
         runtime: &Runtime,
         start: usize,
@@ -123,7 +124,7 @@ impl LockedMemory {
             locked.insert(key, end);
         }
         let native_agents: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
-        // SAFETY: the caller guarantees that the memory stays allocated, and no locked range overlaps it.
+        // SAFETY: the caller guarantees that agents only access allocated memory, and no locked range overlaps it.
         let device_address = unsafe { runtime.native().lock(start, size, &native_agents) };
         let device_address = device_address.map_err(|failure| {
             locked_ranges().remove(&key);

@@ -146,8 +146,9 @@ impl AreaMemory<'_> {
                 let mut buffer = vec![0; size.min(BUFFER_SIZE)];
                 for copied_size in (0..size).step_by(BUFFER_SIZE) {
                     let part = &mut buffer[..BUFFER_SIZE.min(size - copied_size)];
-                    source.read(source_offset + copied_size, part)?;
-                    self.write(offset + copied_size, part)?;
+                    let copied = source.read(source_offset + copied_size, part);
+                    let copied = copied.and_then(|()| self.write(offset + copied_size, part));
+                    copied.map_err(|error| error.with_operation(operation))?;
                 }
                 return Ok(());
             }
@@ -157,12 +158,15 @@ impl AreaMemory<'_> {
             // mapped memory, and the access to other memory of an area never changes.
             unsafe { self.span.copy(offset, &source.span, source_offset, size, Ok(copier)) }
         };
-        if self.address() == source.address() {
+        if core::ptr::eq(self, source) {
             return self.while_mapped(operation, copier, copy);
         }
         // Locks the memory at the lower address first, so that two copies cannot deadlock.
         let [first, second]: [&AreaMemory<'_>; 2] =
             if self.address() < source.address() { [self, source] } else { [source, self] };
+        // If `second` was unmapped and freed by its address, `first` can be in a reservation that contains this
+        // address. Locking this reservation a second time would panic, so `second` is checked first.
+        second.while_mapped(operation, copier, || Ok(()))?;
         first.while_mapped(operation, copier, || second.while_mapped(operation, copier, copy))
     }
 
@@ -175,14 +179,13 @@ impl AreaMemory<'_> {
     ) -> Result<(), Error> {
         let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
         let address = self.address();
-        let to_error = |kind| Error::new(operation, kind);
         let not_mapped =
             || ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address));
-        let mapping = memory.mapping.as_ref().ok_or_else(|| to_error(not_mapped()))?;
-        // Replaces the operation `with_access` in the error by the area's operation.
+        let mapping = memory.mapping.as_ref().ok_or_else(|| Error::new(operation, not_mapped()))?;
+        // The caller of the area has not called `with_access`.
         mapping
             .with_access(agent, Access::ReadWrite, |_| act())
-            .unwrap_or_else(|error| Err(to_error(error.into_kind())))
+            .unwrap_or_else(|error| Err(error.with_operation(operation)))
     }
 
     /// Unmaps the memory now, and returns an error if that fails (`hipFree`, `hipHostFree`, `hipHostUnregister`).
@@ -192,7 +195,9 @@ impl AreaMemory<'_> {
     /// # Errors
     /// [`ErrorKind::Runtime`]; the error contains this value, and the memory keeps its contents.
     /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped; after this error, only another
-    /// `munmap` can succeed. [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
+    /// `munmap` can succeed. [`ErrorKind::Quarantined`] if the state of the memory is unknown after repeated failures of
+    /// the runtime: the memory is never used or freed again. [`ErrorKind::BeingOpened`] for pool memory that another
+    /// process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {

@@ -198,7 +198,8 @@ impl Area {
             }
             (Backing::Locked, _, Some(start)) => {
                 // SAFETY: the memory is borrowed for 'a, the lifetime of the new value, or the caller of
-                // `with_host_pointer` guarantees that the memory stays allocated.
+                // `with_host_pointer` guarantees that the memory stays allocated. If the value is forgotten or fails to
+                // unlock, the memory stays locked, but no method of this library accesses it any more.
                 let locked = unsafe { LockedMemory::new(runtime, start, size, &gpus) };
                 let (memory, device_start) = locked?;
                 (Memory::Locked(memory), start, device_start)

@@ -181,6 +181,11 @@ impl<'a> MmapOptions<'a> {
 
     /// Maps these bytes, and borrows them until the memory is unmapped. Meanwhile, the caller reads and writes the
     /// bytes through [`AreaMemory`](super::AreaMemory).
+    ///
+    /// If the `AreaMemory` is forgotten ([`core::mem::forget`]), or if unlocking fails when it is dropped, the borrow
+    /// ends, but the bytes stay locked. Agents can then still access them at
+    /// [`device_address`](super::AreaMemory::device_address), and no area can map these addresses again
+    /// ([`ErrorKind::HostMemoryMapped`](crate::error::ErrorKind::HostMemoryMapped)).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));

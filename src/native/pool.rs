@@ -67,7 +67,8 @@ impl Native {
     /// memory.
     ///
     /// # Safety
-    /// Until the memory is unlocked, it stays allocated and is not remapped. It overlaps no locked memory.
+    /// The memory is allocated, and overlaps no locked memory. Agents access it only while it is allocated and not
+    /// remapped. The memory may be freed while it is locked, if no agent accesses it any more.
     pub unsafe fn lock(
         &self,
         start: usize,
@@ -77,7 +78,8 @@ impl Native {
         let (pointer, mut address) = (start as *mut c_void, null_mut());
         let (count, list) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
         // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the runtime only
-        // reads, and `address` is writable. The caller guarantees that the memory stays allocated.
+        // reads, and `address` is writable. The caller guarantees that agents access the memory only while it is
+        // allocated.
         unsafe {
             call_optional!(
                 self.hsa_amd_memory_lock(pointer, size, list, count, &mut address),

@@ -209,6 +209,67 @@ fn copy_works_between_all_kinds_of_memory() {
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
+/// Calls by address free memory. Other memory then has the same address, or contains the address.
+#[test]
+fn copy_rejects_memory_freed_by_its_address() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    const SIZE: usize = 8192;
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let vmm = Vmm::open(&fixture.runtime).unwrap();
+    let area = Area::new(&vmm, 0, AreaFlags::DEFAULT).unwrap();
+    let mmap = |size| area.mmap(size, MmapOptions::new()).unwrap();
+    for memory_size in [SIZE, 2 * SIZE] {
+        let freed: Vec<_> = (0..40).map(|_| mmap(SIZE)).collect();
+        for memory in &freed {
+            vmm.unmap(memory.address(), SIZE).unwrap();
+            vmm.address_free(memory.address(), SIZE).unwrap();
+        }
+        // The kernel prefers the free addresses, of which some are adjacent.
+        let memories: Vec<_> = (0..10).map(|_| mmap(memory_size)).collect();
+        let mut offsets = Vec::new();
+        for memory in &memories {
+            let start = memory.address().get();
+            for freed in &freed {
+                let Some(offset) = freed.address().get().checked_sub(start) else { continue };
+                if offset >= memory_size {
+                    continue;
+                }
+                offsets.push(offset);
+                // The addresses of these parts do not overlap.
+                let part = if offset == 0 { SIZE / 2 } else { 0 };
+                for error in [
+                    memory.copy(0, freed, part, 1024).unwrap_err(),
+                    freed.copy(part, memory, 0, 1024).unwrap_err(),
+                ] {
+                    assert_eq!(error.operation(), Operation::Copy, "{error}");
+                    assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
+                }
+            }
+        }
+        assert!(offsets.contains(&(memory_size - SIZE)), "{memory_size:#x}: {offsets:?}");
+    }
+    fixture.assert_idle();
+}
+
+/// If no GPU can make the copy, this process reads and writes. Errors still name the copy.
+#[test]
+fn errors_of_copies_by_this_process_name_the_copy() {
+    let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
+    let [(first_vmm, first), (_, second)] = fixtures.each_ref().map(|fixture| {
+        let vmm = Vmm::open(&fixture.runtime).unwrap();
+        let area = Area::new(&vmm, 0, AreaFlags::DEFAULT).unwrap();
+        (vmm, area.mmap(4096, MmapOptions::new()).unwrap())
+    });
+    first_vmm.unmap(first.address(), first.allocated_size()).unwrap();
+    for (destination, source) in [(&first, &second), (&second, &first)] {
+        let error = destination.copy(0, source, 0, 4096).unwrap_err();
+        assert_eq!(error.operation(), Operation::Copy, "{error}");
+        assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
+    }
+}
+
 /// Threads that copy in opposite directions do not deadlock.
 #[test]
 fn copies_in_both_directions_do_not_deadlock() {
