@@ -250,8 +250,14 @@ pub enum ErrorKind {
     },
     /// Pages were lost: the runtime failed, and failed again during the rollback. The buffer's addresses are
     /// quarantined: its other pages keep their memory, but cannot be changed any more.
-    #[error("pages {first}..{} are lost, and the buffer is quarantined; use another buffer", first + count)]
+    #[error(
+        "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use another buffer",
+        first + count
+    )]
     PagesLost {
+        /// The start address of the buffer that has lost the pages. An operation on pages of two buffers can lose
+        /// pages of either.
+        address: Address,
         /// The first lost page.
         first: usize,
         /// The number of adjacent lost pages from `first` on. Other pages may be lost, too.

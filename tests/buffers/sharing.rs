@@ -222,9 +222,11 @@ fn lost_pages_name_their_cause() {
     machine.simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_map", ERROR));
     let error = buffer.map(1..3).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
-    let ErrorKind::PagesLost { first: 1, count: 2, cause } = error.kind() else {
+    let ErrorKind::PagesLost { address, first: 1, count: 2, cause } = error.kind() else {
         panic!("{error}");
     };
+    assert_eq!((*address, error.pages()), (buffer.address(), Some(1..3)));
+    assert_eq!(cause.pages(), Some(1..3));
     assert_eq!((error.operation(), cause.operation()), (Operation::MapPages, Operation::Map));
     assert_eq!(buffer.statistics().lost, 2);
     drop(buffer);

@@ -430,7 +430,7 @@ pub(super) fn commit(
             let error = error.for_pages(pages);
             let mut restored: BTreeMap<_, _> =
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
-            let mut lost = Vec::new();
+            let mut lost = None;
             for (locked, plan) in changes {
                 let mut lost_pages = Vec::new();
                 for (index, new) in core::mem::take(plan) {
@@ -442,13 +442,16 @@ pub(super) fn commit(
                         locked.store(new.memory);
                     }
                 }
-                lost = if lost.is_empty() { lost_pages } else { lost };
+                lost = lost.or_else(|| {
+                    let first = *lost_pages.first()?;
+                    let count = lost_pages.into_iter().zip(first..).take_while(|(a, b)| a == b);
+                    Some((locked.core.reservation.address(), first, count.count()))
+                });
             }
-            let Some(&first) = lost.first() else { return Err(error) };
-            let count = lost.into_iter().zip(first..).take_while(|(a, b)| a == b).count();
-            crate::log::event!(ERROR, %error, first, count, "pages are lost");
-            let cause = Box::new(error);
-            Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
+            let Some((address, first, count)) = lost else { return Err(error) };
+            crate::log::event!(ERROR, %error, %address, first, count, "pages are lost");
+            let kind = ErrorKind::PagesLost { address, first, count, cause: Box::new(error) };
+            Err(Error::new(operation, kind).for_pages(pages))
         }
     }
 }
