@@ -11,7 +11,7 @@
 //! | lock | protects | held |
 //! |---|---|---|
 //! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
-//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the table of the buffer at the lower address is locked first | during calls of the `Vmm` |
+//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the table at the lower address of this process is locked first | during calls of the `Vmm` |
 //! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |

@@ -2,11 +2,12 @@
 
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, generations};
-use crate::process::within;
+use crate::process::{rerun_in_own_process, within};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error};
+use std::sync::Barrier;
 use std::time::Duration;
 
 const PAGE: usize = 16 * KIB;
@@ -177,5 +178,32 @@ fn opposite_moves_do_not_deadlock() {
         assert_eq!((first_buffer.statistics().mapped, second_buffer.statistics().mapped), (2, 2));
         drop((first_buffer, second_buffer));
         machine.assert_empty();
+    });
+}
+
+/// The program has freed the addresses of one of the buffers, and the other buffer has reserved them.
+#[test]
+fn buffers_at_the_same_address_do_not_deadlock() {
+    if rerun_in_own_process() {
+        return;
+    }
+    within(Duration::from_secs(120), || {
+        let machine = Machine::new(Config::mi300x(1));
+        let freed = new_buffer(&machine, false);
+        machine.vmm.address_free(freed.address(), 8 * PAGE).unwrap();
+        let buffer = new_buffer(&machine, false);
+        assert_eq!(buffer.address(), freed.address());
+        let both_run = Barrier::new(2);
+        let share_from = |source: &PagedBuffer, target: &PagedBuffer| {
+            both_run.wait();
+            for _ in 0..200_000 {
+                let error = source.share_pages(0..1, target, 0).unwrap_err();
+                assert_eq!(error.problem(), Some(Problem::PageNotMapped));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| share_from(&freed, &buffer));
+            scope.spawn(|| share_from(&buffer, &freed));
+        });
     });
 }

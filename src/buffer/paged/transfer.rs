@@ -17,11 +17,12 @@ pub(super) fn transfer(
     let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(to_error)?;
     let end = pages.end;
     let both = [from.with_address(&pages), to.with_address(&other_pages)];
-    // Locks the buffer at the lower address first, so that two threads cannot deadlock.
-    let from_is_lower = from.reservation.address() < to.reservation.address();
-    let mut to_table = (!std::ptr::eq(from, to) && !from_is_lower).then(|| to.lock());
+    // Locks the tables in the order of their own addresses, so that two threads cannot deadlock. Two buffers can have
+    // the same device address, if the program has freed the addresses of one of them.
+    let from_is_first = std::ptr::from_ref(from) < std::ptr::from_ref(to);
+    let mut to_table = (!std::ptr::eq(from, to) && !from_is_first).then(|| to.lock());
     let mut from_table = from.lock();
-    if from_is_lower {
+    if from_is_first {
         to_table = Some(to.lock());
     }
     from_table.reclaim();
@@ -39,7 +40,7 @@ pub(super) fn transfer(
         } else {
             for page in pages {
                 let (mapping, _) = from_table.mapping_and_memory(page).map_err(to_error)?;
-                mapping.check_mapped().map_err(|error| to_error(error.into_kind()))?;
+                mapping.check_mapped().map_err(|error| error.with_operation(operation))?;
             }
         }
     }
