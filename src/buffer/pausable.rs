@@ -2,7 +2,7 @@
 
 use super::{DeviceBuffer, is_quarantine, whole_granules};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation, Problem, Rejected};
+use crate::error::{Error, ErrorKind, Operation, Rejected};
 use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use core::ops::Deref;
@@ -27,7 +27,9 @@ pub enum PauseMode {
 /// the memory.
 ///
 /// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
-/// return [`Problem::NotMapped`]. Changes of access take effect when the buffer resumes.
+/// return [`Problem::NotMapped`](crate::error::Problem::NotMapped). Changes of access take effect when the buffer
+/// resumes. The exception is a buffer whose [`pause`](Self::pause) failed and could not be undone: its memory can still
+/// be mapped, for some or all of the agents.
 ///
 /// # Sharing with other processes
 ///
@@ -74,7 +76,8 @@ pub enum PauseMode {
 #[debug("PausableBuffer({buffer:?}, paused: {}, holds addresses: {})", self.is_paused(), self.holds_addresses())]
 pub struct PausableBuffer {
     /// Contains at most one mapping, of `extent` bytes. A paused buffer has a mapping only if the runtime failed to
-    /// unmap, and has `memory` only if the runtime failed to unmap or to release the memory.
+    /// unmap, or failed to grant access after `restore` had mapped the memory again. It has `memory` only if the runtime
+    /// failed to unmap or to release the memory.
     buffer: DeviceBuffer,
     owner: AgentId,
     /// The saved contents of a paused buffer. `None` if the contents are lost, or still in `memory`.
@@ -153,10 +156,11 @@ impl PausableBuffer {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
+        // Quarantined memory is still mapped. Pausing makes it possible to resume with this memory at another address.
         if let Some(Err(error)) = self.buffer.mappings.first().map(Mapping::check_mapped)
-            && matches!(error.problem(), Some(Problem::NotMapped(_)))
+            && !is_quarantine(&error)
         {
-            return Err(Error::new(Operation::Pause, error.into_kind()));
+            return Err(error.with_operation(Operation::Pause));
         }
         let saved = match mode {
             PauseMode::Save => self.second.save(memory, self.owner, self.buffer.size).map(Some),

@@ -9,7 +9,7 @@ use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
-use hsa_vmm::error::{ErrorKind, Problem};
+use hsa_vmm::error::{Argument, ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, AllocationProperties, Reservation};
@@ -408,6 +408,24 @@ fn freed_addresses_of_a_paused_buffer_are_lost() {
             machine.assert_empty();
         }
     });
+}
+
+#[test]
+fn pause_rejects_unmapped_and_freed_addresses() {
+    let machine = Machine::new(Config::mi300x(2));
+    for mode in [PauseMode::Save, PauseMode::Discard] {
+        let mut buffer = filled_buffer(&machine, 5000);
+        machine.vmm.unmap(buffer.address(), buffer.extent()).unwrap();
+        machine.vmm.address_free(buffer.address(), buffer.extent()).unwrap();
+        let error = buffer.pause(mode).unwrap_err();
+        assert_eq!(
+            (error.operation(), error.argument()),
+            (Operation::Pause, Some(Argument::Address))
+        );
+        assert!(!buffer.is_paused(), "{error}");
+        assert_eq!(machine.vmm.usage().reservations, 0, "{error}");
+    }
+    machine.assert_empty();
 }
 
 #[test]
