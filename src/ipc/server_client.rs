@@ -13,7 +13,8 @@ use super::table::random;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
-    NativeIpc, close_on_exec, listens_at, peer_has_ended, peer_of, receive, send, wait,
+    NativeIpc, close_foreign, close_on_exec, listens_at, peer_has_ended, peer_of, receive, send,
+    wait,
 };
 use crate::runtime::Runtime;
 use crate::trust::Trust;
@@ -204,7 +205,10 @@ fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<Owned
             Ok([descriptor]) if !received.truncated => Ok(descriptor),
             // The kernel drops received descriptors if this process has too many open files.
             Err(none) if received.truncated && none.is_empty() => Err(ErrorKind::OutOfDescriptors),
-            _ => Err(unavailable(process, UnavailableReason::Freed)),
+            unexpected => {
+                close_foreign(unexpected.map_or_else(|several| several, Vec::from));
+                Err(unavailable(process, UnavailableReason::Freed))
+            }
         };
     }
 }
@@ -307,9 +311,12 @@ mod tests {
     use super::*;
     use crate::trust::UntrustedUser;
     use rustix::fs::fstat;
-    use rustix::net::accept;
+    use rustix::net::sockopt::set_socket_linger;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, accept, sendmsg};
     use rustix::process::geteuid;
-    use std::io::{Read, Seek, SeekFrom, Write};
+    use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
+    use std::mem::MaybeUninit;
+    use std::net::{TcpListener, TcpStream};
 
     fn tempfile() -> std::fs::File {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -394,6 +401,47 @@ mod tests {
         let fetched = fetch_from(number, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), UnavailableReason::NoServer);
         assert!(number >= PROCESS_NUMBER_LIMIT, "{number} may be a process");
+    }
+
+    /// The last `close` of the sent sockets blocks for a minute, because the peer reads none of the sent data.
+    #[test]
+    fn closing_unexpected_descriptors_does_not_block() {
+        let (number, listener) = listen_for_relay().unwrap();
+        let server = std::thread::spawn(move || {
+            let stream = accept(&listener).unwrap();
+            let peers = TcpListener::bind("127.0.0.1:0").unwrap();
+            let sockets = [(); 2].map(|()| {
+                let mut socket = TcpStream::connect(peers.local_addr().unwrap()).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                while socket.write(&[0; 4096]).is_ok() {}
+                socket.set_nonblocking(false).unwrap();
+                set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+                socket
+            });
+            let descriptors = sockets.each_ref().map(AsFd::as_fd);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let bytes = [IoSlice::new(&[0])];
+            assert_eq!(sendmsg(&stream, &bytes, &mut control, SendFlags::empty()), Ok(1));
+            // The descriptors in the message are now the only ones.
+            drop(sockets);
+            (peers, stream)
+        });
+        let stream = connect_to(number);
+        let kept_open = server.join().unwrap();
+        let begun = Instant::now();
+        let received = receive_by(begun + TIMEOUT, this_process(), &stream);
+        assert_eq!(reason(received), UnavailableReason::Freed);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        drop(kept_open);
+    }
+
+    fn connect_to(number: u32) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        connect(&stream, &address(number).unwrap()).unwrap();
+        stream
     }
 
     #[test]

@@ -167,12 +167,17 @@ impl Table {
         free: impl FnOnce() -> Result<T, E>,
     ) -> Result<Result<T, E>, Errno> {
         let (file, offset) = (self.file.as_fd(), offset_of(handle));
-        let _locked = SlotLock::take(file, offset, ByteLock::Exclusive)?;
+        let locked = SlotLock::take(file, offset, ByteLock::Exclusive)?;
         write(file, offset, &Entry::zeroed())?;
         let freed = free();
-        match freed {
-            Ok(_) => lock(&self.free_slots).push(u16::from_le_bytes(handle.registration.slot)),
-            Err(_) => write(file, offset, &Entry::of(handle, generation))?,
+        if freed.is_err() {
+            write(file, offset, &Entry::of(handle, generation))?;
+        }
+        // The lock belongs to the file and not to this thread. If another thread could use the slot before this thread
+        // unlocks it, unlocking could end the other thread's lock.
+        drop(locked);
+        if freed.is_ok() {
+            lock(&self.free_slots).push(u16::from_le_bytes(handle.registration.slot));
         }
         Ok(freed)
     }
@@ -335,6 +340,29 @@ mod tests {
     fn lock_by_another(handle: &IpcHandle) -> Result<(), Errno> {
         let other = open_table(handle).unwrap();
         lock_byte(other.as_fd(), offset_of(handle), ByteLock::Shared)
+    }
+
+    /// If a slot were free before it is unlocked, unlocking could end the lock of the next export in this slot.
+    #[test]
+    fn slots_are_unlocked_before_they_are_free() {
+        let table = Table::new(this_process(), [7, 0]).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1).unwrap();
+        let (freed_sender, freed) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let free_slots = lock(&table.free_slots);
+            scope.spawn(|| {
+                let free = || freed_sender.send(()).map_err(drop);
+                assert_eq!(table.remove(&handle, generation, free), Ok(Ok(())));
+            });
+            freed.recv().unwrap();
+            // The other thread cannot free the slot before this thread unlocks `free_slots`.
+            let is_locked = |errno| errno == Errno::AGAIN;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let should_retry = |errno| is_locked(errno) && Instant::now() < deadline;
+            let unlocked = retry(should_retry, || lock_by_another(&handle));
+            drop(free_slots);
+            assert_eq!(unlocked, Ok(()));
+        });
     }
 
     #[test]
