@@ -29,7 +29,7 @@ struct State {
     ready: Vec<Allocation>,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// The number of handles above which the pool releases handles, if it is more than the capacity.
+    /// The number of handles that the pool may keep even if it exceeds the capacity. The thread does not create these.
     limit: usize,
     creating: bool,
     /// Whether the thread failed to create a handle, and waits until a handle is taken.
@@ -38,7 +38,8 @@ struct State {
 }
 
 impl HandlePool {
-    /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread.
+    /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread. Without this
+    /// thread, the pool stays usable, but creates no handles in advance. Therefore only logs a failure to start it.
     pub fn new(vmm: &Vmm, properties: &AllocationProperties, size: usize, capacity: usize) -> Self {
         let (vmm, properties) = (vmm.clone(), *properties);
         let state = Mutex::new(State { capacity, ..State::default() });
@@ -109,8 +110,8 @@ impl HandlePool {
         }
     }
 
-    /// Stores memory, and then releases the handles above the capacity or above `limit`, whichever is more, the
-    /// oldest first. `limit` applies until the next call.
+    /// Stores memory. If the pool then has more handles than the larger of its capacity and `limit`, releases the
+    /// oldest of them. The pool uses `limit` until the next call of this method replaces it.
     ///
     /// Memory that is still used, for example by a retire queue, is not stored: its last user releases it.
     pub fn store(&self, memory: impl IntoIterator<Item = Allocation>, limit: usize) {

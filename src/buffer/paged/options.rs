@@ -75,8 +75,8 @@ impl PagedBuilder {
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
-    /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; [`ErrorKind::System`] if no thread can be
-    /// created.
+    /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; [`ErrorKind::System`] if the thread that maps pages ahead
+    /// cannot be created. If the thread that creates memory in advance cannot be created, the library only logs this.
     pub fn reserve(
         self,
         vmm: &Vmm,
@@ -201,7 +201,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page came into use, including pages that were mapped ahead.
     pub maps: u64,
-    /// The number of times, among those in `maps`, that the page was already mapped ahead.
+    /// The part of `maps` in which the page was already mapped ahead.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped. A retired page counts when its queue has unmapped it.
     pub unmaps: u64,
