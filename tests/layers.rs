@@ -200,6 +200,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("of_call", "the constructors of errors"),
     ("of_io", "the constructors of errors"),
     ("of_system", "the constructors of errors"),
+    ("with_operation", "the constructors of errors"),
     ("without_value", "the constructors of errors"),
     ("check_bounds", "the checks of arguments"),
     ("check_not_zero", "see `check_bounds`"),
