@@ -195,7 +195,6 @@ const INTERNAL: &[(&str, &str)] = &[
     ("has_clones", "a retire queue drops a mapping after it has unmapped it"),
     ("into_unused", "memory that a retire queue still unmaps is not used again"),
     ("has_quarantined", "see `has_mapping`"),
-    ("for_operation", "the constructors of errors"),
     ("for_pages", "the constructors of errors"),
     ("of_call", "the constructors of errors"),
     ("of_io", "the constructors of errors"),

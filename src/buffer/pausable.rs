@@ -166,7 +166,7 @@ impl PausableBuffer {
             PauseMode::Save => self.second.save(memory, self.owner, self.buffer.size).map(Some),
             PauseMode::Discard => self.second.remove().map(|()| None),
         };
-        let saved = saved.map_err(|error| error.for_operation(Operation::Pause))?;
+        let saved = saved.map_err(|error| error.with_operation(Operation::Pause))?;
         self.buffer.paused = true;
         let result = self.release(Operation::Pause);
         if self.memory.is_none() {
@@ -177,7 +177,7 @@ impl PausableBuffer {
         } else {
             self.buffer.paused = false;
         }
-        result.map_err(|error| error.for_operation(Operation::Pause))
+        result.map_err(|error| error.with_operation(Operation::Pause))
     }
 
     /// Creates memory, maps it at the same address, and restores the saved contents and the access of
@@ -202,7 +202,7 @@ impl PausableBuffer {
                 if !had_memory && let Err(error) = self.release(Operation::Resume) {
                     crate::log::event!(WARN, %error, "a paused buffer keeps memory or lost its addresses");
                 }
-                Err(error.for_operation(Operation::Resume))
+                Err(error.with_operation(Operation::Resume))
             }
         }
     }
@@ -220,7 +220,7 @@ impl PausableBuffer {
         }
         let reservation = Reservation::builder(self.extent())
             .reserve(&self.buffer.vmm)
-            .map_err(|error| error.for_operation(Operation::Resume))?;
+            .map_err(|error| error.with_operation(Operation::Resume))?;
         // Drops the mapping in the quarantined reservation, if there is one. The memory stays mapped there.
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();

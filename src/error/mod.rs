@@ -100,7 +100,7 @@ impl Error {
         Self { operation, kind: kind.into(), context: None }
     }
 
-    /// Replaces the operation.
+    /// Replaces the operation by the method that the caller called.
     pub(crate) fn with_operation(self, operation: Operation) -> Self {
         Self { operation, ..self }
     }
@@ -111,11 +111,6 @@ impl Error {
             self.context.get_or_insert_default().agent = Some(agent);
         }
         self
-    }
-
-    /// Replaces the operation by the method that the caller called.
-    pub(crate) fn for_operation(self, operation: Operation) -> Self {
-        Self { operation, ..self }
     }
 
     /// Adds the ranges of pages for which the operation failed, and the address of the first page of each range.

@@ -55,7 +55,7 @@ pub(super) fn transfer(
             commit(operation, &both, &mut [(&mut from_table, plan), (table, to_plan)])
         }
     };
-    committed.map_err(|error| error.for_operation(operation))?;
+    committed.map_err(|error| error.with_operation(operation))?;
     if operation == Operation::MovePages {
         from_table.unmap_ahead(end);
     }
