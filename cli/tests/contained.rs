@@ -259,6 +259,24 @@ fn crash_at_stop_is_a_failed_case() {
     }
 }
 
+/// The case runs its calls in a second process.
+#[test]
+fn call_of_the_second_process_is_named() {
+    for (fault, limit, expected) in [
+        ("hsa_amd_memory_lock=hang", "3s", "in hsa_amd_memory_lock of the second process"),
+        ("hsa_amd_memory_pool_allocate=lost", "30s", "the second process: "),
+    ] {
+        let filter = ["--filter", "runtime.process.stops_after_copies", "--format", "json"];
+        let sim = ["conform", "--runtime", "sim", "--sim", &format!("faults={fault}")];
+        let report = json(&run(&[&sim[..], &filter, &["--time-limit", limit]].concat()));
+        let failed = cases_with_status(&report, "fail");
+        let detail = failed[0]["detail"].as_str().unwrap();
+        assert!(detail.contains(expected), "{fault}: {detail}");
+        // The reason names the failed call. The last call belongs to the clean-up after the failure.
+        assert!(!detail.contains(", after hsa_shut_down"), "{fault}: {detail}");
+    }
+}
+
 #[test]
 fn killing_conform_kills_its_worker() {
     let (mut command, folder) =

@@ -27,7 +27,10 @@ use hsa_vmm::ipc::IpcHandle;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The interval at which this process logs the call that the peer is in.
+const LOG_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The default time limit of the peer's start and of each reply, shorter than the default time limit of a case.
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -125,12 +128,11 @@ impl Peer {
 
     /// Makes the peer copy with each GPU and stop its runtime. Waits until the peer has exited.
     pub fn stop(mut self) -> TestResult {
-        log_begin("hsa_shut_down of the second process");
         let reply = self.request(&Request::Stop)?;
         if reply != Reply::Stopped {
             return Err(unexpected_reply(&reply));
         }
-        let why = match self.worker.receive::<Reply>(self.time_limit) {
+        let why = match self.wait() {
             Received::Exited(End::Exited(0)) => return Ok(()),
             Received::Exited(end) => end.to_string(),
             _ => "did not exit after it had stopped the runtime".to_owned(),
@@ -157,10 +159,32 @@ impl Peer {
         self.receive()
     }
 
+    /// Waits for a reply or for the peer's exit. Logs the peer's last call during the wait: if the peer hangs, the parent
+    /// of this process reads the name of this call.
+    fn wait(&mut self) -> Received<Reply> {
+        let begun = Instant::now();
+        loop {
+            let remaining = self.time_limit.saturating_sub(begun.elapsed());
+            let received = self.worker.receive(remaining.min(LOG_INTERVAL));
+            if !matches!(received, Received::Timeout) || remaining <= LOG_INTERVAL {
+                return received;
+            }
+            if let Some(call) = self.worker.last_call() {
+                log_begin(&match call.strip_prefix("in ") {
+                    Some(function) => format!("{function} of the second process"),
+                    None => format!("the second process, {call}"),
+                });
+            }
+        }
+    }
+
     fn receive(&mut self) -> TestResult<Reply> {
-        let why = match self.worker.receive(self.time_limit) {
+        let why = match self.wait() {
             Received::Message(Reply::NotShared(why)) => return Err(NotPassed::Skipped(why)),
-            Received::Message(Reply::Failed(why)) => why,
+            Received::Message(Reply::Failed(why)) => {
+                // The reason names the failed call. The peer's last call belongs to the clean-up after the failure.
+                return Err(NotPassed::Failed(format!("the second process: {why}")));
+            }
             Received::Message(reply) => return Ok(reply),
             Received::Invalid(text) => format!("sent an invalid answer: {text:?}"),
             Received::Timeout => {
