@@ -7,6 +7,7 @@ mod run_command;
 
 use ktap::{Results, Test};
 use run_command::{command, json, run, stderr, stdout};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -218,6 +219,12 @@ fn resume_rejects_other_options() {
 
 /// Runs the command, and sends it SIGINT as soon as its standard output or its standard error contains `text`.
 fn interrupt_at(arguments: &[&str], text: &str) -> std::process::Output {
+    signal_at(arguments, text, &[Signal::INT])
+}
+
+/// Runs the command, and sends it signals, 3 ms apart, as soon as its standard output or its standard error contains
+/// `text`.
+fn signal_at(arguments: &[&str], text: &str, signals: &[Signal]) -> std::process::Output {
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name);
     let file = |name| fs::File::create(path(name)).unwrap();
@@ -231,7 +238,10 @@ fn interrupt_at(arguments: &[&str], text: &str) -> std::process::Output {
         std::thread::sleep(Duration::from_millis(5));
     }
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    for signal in signals {
+        rustix::process::kill_process(pid, *signal).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+    }
     let signalled = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -280,6 +290,17 @@ fn every_format_reports_an_interruption() {
             assert!(!parse_ktap(&text).0["process"].ok, "{text}");
         }
     }
+}
+
+/// GNU `timeout` signals its child, and then the child's process group. Both signals arrive during one slow case.
+#[test]
+fn repeated_signal_does_not_end_the_output() {
+    let arguments = ["conform", "--runtime", "sim", "--format", "ktap", "--filter", "map.*"];
+    let arguments = [&arguments[..], &["--sim", "faults=hsa_amd_vmem_map=200ms"]].concat();
+    let output = signal_at(&arguments, "runtime: ", &[Signal::TERM, Signal::TERM]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("\n# the run was interrupted: "), "{text}");
 }
 
 #[test]
