@@ -20,6 +20,7 @@ use crate::subcommands::rocr::Rocr;
 use crate::subcommands::stress::Stress;
 use crate::subcommands::vm::Vm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hsa_vmm::runtime::DriverState;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -79,6 +80,18 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         return Err("the time must not be zero".to_owned());
     }
     Ok(time)
+}
+
+/// Returns the arguments that set a time limit, for a command that a user can copy. Returns none for the default.
+pub fn typed_time_limit(limit: Duration, default: &str) -> Vec<String> {
+    match parse_time(default) {
+        Ok(default) if default == limit => Vec::new(),
+        // Without spaces, the time needs no quotes.
+        _ => {
+            let limit = humantime::format_duration(limit).to_string().replace(' ', "");
+            vec!["--time-limit".to_owned(), limit]
+        }
+    }
 }
 
 /// The subcommands.
@@ -185,7 +198,11 @@ impl Command {
     pub fn bringup_command(&self) -> Option<String> {
         match self {
             Self::Worker(_) | Self::Map(_) => None,
-            _ => Some(self.common()?.runtime.bringup_command(false)),
+            _ => {
+                // Without /dev/kfd, `auto` chooses the simulation.
+                let is_simulation = DriverState::probe() == DriverState::Missing;
+                Some(self.common()?.runtime.bringup_command(is_simulation))
+            }
         }
     }
 

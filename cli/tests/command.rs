@@ -250,6 +250,21 @@ fn missing_runtime_exits_with_3() {
 }
 
 #[test]
+fn failed_start_of_the_simulation_is_explained() {
+    if Path::new("/dev/kfd").exists() {
+        return; // Without --runtime, the command would use AMD's runtime.
+    }
+    let output = run(&["conform", "--sim", "faults=hsa_init=ERROR", "--filter", "map.size"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.ends_with("bringup --runtime sim --sim 'faults=hsa_init=ERROR'\n"), "{text}");
+    assert!(
+        text.contains("this is a simulation") && !text.contains("/dev/kfd is missing"),
+        "{text}"
+    );
+}
+
+#[test]
 fn variables_set_options() {
     let output = command(&["info", "--format", "json"])
         .env("HSA_VMM_RUNTIME", "sim")

@@ -10,8 +10,11 @@ use crate::trust::UntrustedUser;
 use core::time::Duration;
 use derive_more::Debug;
 use hsa_sys::{LoadError, LoadedLibrary, printable};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The name of the simulation in errors, in place of the path of a library.
+pub(crate) const SIMULATION: &str = "simulation";
 
 /// Why an operation failed.
 ///
@@ -135,7 +138,7 @@ pub enum ErrorKind {
     )]
     Load(LoadError),
     /// The library was loaded, but `hsa_init` failed.
-    #[error("hsa_init returned {status} ({})\n{driver}{}", printable(&.path.to_string_lossy()), list_libraries(loaded))]
+    #[error("hsa_init returned {status} ({})\n{}{}", printable(&.path.to_string_lossy()), advise_start(path, driver), list_libraries(loaded))]
     Start {
         /// The library.
         path: PathBuf,
@@ -457,6 +460,14 @@ impl ErrorKind {
             _ => None,
         }
     }
+}
+
+/// Says what to check if `hsa_init` failed. The simulation does not use the kernel driver.
+fn advise_start(path: &Path, driver: &DriverState) -> String {
+    if path == Path::new(SIMULATION) {
+        return "this is a simulation: check its configuration (HSA_SIM)".to_owned();
+    }
+    driver.to_string()
 }
 
 /// Lists the HSA libraries of this process if there are several.

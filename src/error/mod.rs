@@ -31,6 +31,7 @@ mod shortage;
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};
 pub use feature::Feature;
+pub(crate) use kind::SIMULATION;
 pub use kind::{ErrorKind, MalformedMessage, UnavailableReason};
 pub use operation::Operation;
 pub use rustix::io::Errno;

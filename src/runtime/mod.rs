@@ -4,7 +4,7 @@ mod discovery;
 mod implementation;
 
 use crate::agent::{Agent, AgentId, AgentKind, ComputeProperties};
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{Error, ErrorKind, Operation, SIMULATION};
 pub use crate::native::DriverState;
 use crate::native::{Failure, ForkCount, Native, SpareDescriptors};
 use crate::sync::{Mutex, lock};
@@ -23,8 +23,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-const SIMULATION: &str = "simulation";
 
 /// The number of started runtimes, without simulations. Atomic instead of locked, because a forked child could wait
 /// forever for a lock.
