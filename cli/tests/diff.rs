@@ -306,6 +306,8 @@ fn diff_accepts_info_and_rejects_other_files() {
     assert!(text.contains("Cases are not compared"), "{text}");
 
     let [correct, _] = &write_correct_and_broken(folder.path());
+    let text = stdout(&run_diff(info, correct, &[]));
+    assert!(!text.contains("permissions"), "{text}");
     let page = folder.path().join("report.html");
     let subcommand =
         ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];

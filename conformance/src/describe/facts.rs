@@ -6,6 +6,9 @@ use super::{
 };
 use std::fmt;
 
+/// The name of the property that says whether an agent's permissions are enforced.
+pub(crate) const PERMISSIONS: &str = "permissions";
+
 /// A named property of a runtime, an agent, a pool or a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
@@ -159,7 +162,7 @@ impl AgentDescription {
             Fact::new("product", &self.product),
             Fact::optional("instruction set", self.isa.clone()),
             Fact::optional("NUMA node", self.numa_node.map(|node| node.to_string())),
-            Fact::new("permissions", &self.enforcement),
+            Fact::new(PERMISSIONS, &self.enforcement),
             Fact::new("chip", format!("{:#x}", self.chip)),
             Fact::new("compute units", self.compute_units.to_string()),
             Fact::new("integrated", yes_or_no(self.integrated)),

@@ -12,6 +12,7 @@ use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub(crate) use facts::PERMISSIONS;
 pub use facts::{Fact, differing_probes, format_size, labels};
 
 /// A runtime and its agents.

@@ -1,7 +1,7 @@
 //! Compares the agents of two reports: their properties, pools and links.
 
 use super::{Change, changes};
-use crate::describe::{AgentDescription, Fact, labels};
+use crate::describe::{AgentDescription, Fact, PERMISSIONS, labels};
 use serde::Serialize;
 
 /// The name of the change ([`Change::what`]) if an agent is in one report only.
@@ -27,8 +27,16 @@ struct AgentFacts {
 }
 
 /// Returns the differences of the agents, in the order of report A. Agents that only report B has come last.
-pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<AgentChange> {
-    let (a, b) = (facts_of(a), facts_of(b));
+/// With `same_kind` = `false`, does not compare permissions: `info` says which can be enforced, `conform` which are.
+pub(super) fn compare(
+    a: &[AgentDescription],
+    b: &[AgentDescription],
+    same_kind: bool,
+) -> Vec<AgentChange> {
+    let (mut a, mut b) = (facts_of(a), facts_of(b));
+    if !same_kind {
+        a.iter_mut().chain(&mut b).for_each(|it| it.own.retain(|fact| fact.name != PERMISSIONS));
+    }
     let mut differences: Vec<AgentChange> = Vec::new();
     let mut add = |label: &str, change: Change| match differences
         .iter_mut()

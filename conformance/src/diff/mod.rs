@@ -83,6 +83,8 @@ impl Diff {
     #[must_use]
     pub fn of(a: &Report, b: &Report) -> Self {
         let (old, new) = (&a.runtime, &b.runtime);
+        // Only reports of `hsa-vmm info` have no cases.
+        let same_kind = a.cases.is_empty() == b.cases.is_empty();
         let cases_compared = !a.cases.is_empty() && !b.cases.is_empty();
         let (cases, same) =
             if cases_compared { cases::compare(&a.cases, &b.cases) } else { (Vec::new(), 0) };
@@ -97,7 +99,7 @@ impl Diff {
             runtime: changes(&old.facts(), &new.facts()),
             functions: OneSided { a: missing.b, b: missing.a },
             quirks: OneSided::of(old.quirks.as_deref(), new.quirks.as_deref(), |quirk| &quirk.name),
-            agents: agents::compare(&a.agents, &b.agents),
+            agents: agents::compare(&a.agents, &b.agents, same_kind),
             cases,
             same,
             cases_compared,
