@@ -80,6 +80,15 @@ pub enum RunError {
         /// The time limit.
         limit: Duration,
     },
+    /// The time limit has expired before the machine had started the program.
+    #[error(
+        "the virtual machine had not started the program after {limit:?} and was stopped; --time-limit includes the \
+         boot: extend it"
+    )]
+    NotStarted {
+        /// The time limit.
+        limit: Duration,
+    },
     /// The time limit has expired.
     #[error(
         "the program did not end within {limit:?} and was killed with its virtual machine; see --time-limit{}",
@@ -285,6 +294,9 @@ impl Machine {
             }
             if matches!(end, WaitEnd::Status(_)) {
                 self.copy_files(&job)?;
+            }
+            if matches!(end, WaitEnd::TimeOut) && !job.has_started() {
+                return Err(RunError::NotStarted { limit: self.time_limit });
             }
             return self.outcome(end, &name, || console_log(&job));
         }
