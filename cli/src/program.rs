@@ -208,7 +208,7 @@ fn program_name() -> String {
 }
 
 /// Quotes words for a shell and joins them.
-fn quoted(words: &[String]) -> String {
+pub fn quoted(words: &[String]) -> String {
     // Quoting fails only for a NUL, which no argument contains.
     let word = |word: &String| shlex::try_quote(word).map_or_else(|_| word.clone(), Into::into);
     words.iter().map(word).collect::<Vec<_>>().join(" ")

@@ -103,6 +103,24 @@ fn advice_is_for_the_simulation() {
 }
 
 #[test]
+fn call_without_result_is_suspected() {
+    let faults = "gpus=2,faults=hsa_amd_memory_pool_allocate=lost";
+    let report = report(&run_simulated(faults, &["--format", "json"]), 1);
+    let first = report["failure"]["try_next"][0].as_str().unwrap();
+    assert_contains(first, &["hsa_amd_memory_pool_allocate returned success, but set host to 0"]);
+}
+
+#[test]
+fn report_names_program_and_time_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("again.c");
+    let arguments = ["--program", source.to_str().unwrap(), "--time-limit", "90s"];
+    let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &arguments);
+    assert_contains(&stdout(&output), &["--until mapped --time-limit 1m30s\n"]);
+    assert_contains(&std::fs::read_to_string(source).unwrap(), &["cc -g -o repeat again.c -L"]);
+}
+
+#[test]
 fn table_fits_80_columns_without_colours() {
     let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
     let text = stdout(&output);

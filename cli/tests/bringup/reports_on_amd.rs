@@ -92,7 +92,7 @@ fn advice_is_for_the_emulated_driver() {
     let name = "reports_on_amd::advice_is_for_the_emulated_driver";
     for fetched in test::fetch_selected_releases(name) {
         for (fault, until, exit, expected) in [
-            ("GEM_VA.MAP=crash", "gpu", 1, " -- gdb -ex run -ex bt ./repeat"),
+            ("GEM_VA.MAP=crash", "gpu", 1, " -- gdb -ex run -ex sharedlibrary -ex bt ./repeat"),
             ("OPEN=EIO", "runtime", 3, "emulate --log FILE"),
             ("COPY=garbled", "data", 1, "emulate --page-tables FILE"),
         ] {

@@ -1,6 +1,6 @@
 //! Advice on what to try after a failure.
 
-use super::data::{LATE_COPY, LATE_MAPPING};
+use super::data::{DAMAGED, LATE_COPY, LATE_MAPPING};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL};
@@ -8,7 +8,7 @@ use super::interface::{function_of, is_logged, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
-use super::suspicion::{functions_of_arguments, last_user, missing_result};
+use super::suspicion::{call_without_result, functions_of_arguments, last_user, missing_result};
 use hsa_vmm_conformance::worker::End;
 use std::time::Duration;
 
@@ -172,6 +172,14 @@ fn advise_wrong_result(
                 .to_owned(),
         );
     }
+    if what.contains(DAMAGED) && !is_simulation {
+        return Some(
+            "the mapping is right, but the contents are damaged. The driver may move the memory from VRAM to system \
+             memory when a second GPU imports the memory: suspect this move (amdgpu_dma_buf_pin, amdgpu_bo_move) and \
+             its copy by the kernel's SDMA engine (amdgpu_copy_buffer)"
+                .to_owned(),
+        );
+    }
     if what.contains(LATE_COPY) {
         return Some(
             "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
@@ -229,6 +237,10 @@ pub fn advise(
     let unfinished = unfinished.next_back();
     let mut lines = run.driver.iter().flatten();
     let without_result = lines.find_map(|(_, line)| Some((line, missing_result(line)?)));
+    if let Some((other, field)) = call.and_then(|call| call_without_result(run, call)) {
+        let name = &other.begin.call;
+        advice.push(format!("{name} returned success, but set {field} to 0: suspect {name} first"));
+    }
     let mut wrong_result = match cause {
         Cause::Wrong(Some(_), what) => advise_wrong_result(run, what, call, environment),
         _ => None,

@@ -25,6 +25,9 @@ Exit status: 0 every level was reached or does not apply, 1 a level failed
 or the test was interrupted, 2 invalid usage or results that cannot be
 written, 3 the library is missing or does not start.";
 
+/// The default time limit of a level.
+pub const DEFAULT_TIME_LIMIT: &str = "20s";
+
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {
     #[command(flatten)]
@@ -34,7 +37,7 @@ pub struct Bringup {
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::parse_time,
-          default_value = "20s")]
+          default_value = DEFAULT_TIME_LIMIT)]
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]

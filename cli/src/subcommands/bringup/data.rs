@@ -20,6 +20,8 @@ const LATE_LIMIT: Duration = Duration::from_millis(200);
 pub const LATE_COPY: &str = "end only some time after their signal";
 /// How messages describe a mapping that took effect after the call that granted access.
 pub const LATE_MAPPING: &str = "only some time after the call returned";
+/// How messages describe memory whose contents are partly wrong after a grant to another GPU.
+pub const DAMAGED: &str = "finds damaged contents in its memory";
 /// The first of the numbers in the first round of "at-once".
 const AT_ONCE: u32 = 0xa700_0001;
 /// The number of rounds of "at-once".

@@ -69,15 +69,17 @@ impl Environment {
         }
     }
 
-    /// Says how to get a backtrace of a crash. A simulation does not crash by itself.
+    /// Says how to get a backtrace of a crash. A simulation does not crash by itself. gdb's command `sharedlibrary` reads
+    /// the symbols of libraries that the loader of a fetched release has loaded.
     pub fn advise_backtrace(self) -> Option<String> {
         let (file, debugger) = match self {
             Self::Simulation => return None,
-            Self::EmulatedDriver | Self::Real => ("repeat.c", "gdb -ex run -ex bt ./repeat"),
+            Self::EmulatedDriver => ("repeat.c", "gdb -ex run -ex sharedlibrary -ex bt ./repeat"),
+            Self::Real => ("repeat.c", "gdb -ex run -ex bt ./repeat"),
             // Only files in FOLDER remain after the virtual machine ends. Programs in the machine cannot read input.
             Self::VirtualMachine => (
                 "FOLDER/repeat.c (and vm --results FOLDER)",
-                "gdb -batch -ex run -ex bt FOLDER/repeat",
+                "gdb -batch -ex run -ex sharedlibrary -ex bt FOLDER/repeat",
             ),
         };
         Some(format!(

@@ -36,7 +36,7 @@ pub use arguments::{ABOUT, Bringup};
 pub use failure::{call_and_error, count_failures, returned_error};
 pub use interface::{is_called, is_requested};
 
-use crate::arguments::RunFormat;
+use crate::arguments::{RunFormat, typed_time_limit};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::screen::{Screen, note};
@@ -128,6 +128,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let command = |run: &LevelRun| {
         format!("{} --until {}", args.runtime.bringup_command(false), run.level.name())
     };
+    let time_limit = typed_time_limit(args.time_limit, arguments::DEFAULT_TIME_LIMIT);
+    let time_limit: String = time_limit.iter().map(|word| format!(" {word}")).collect();
     let mut failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
@@ -135,7 +137,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
     let program_written = match (failed_run, &args.program) {
-        (Some(run), Some(path)) => output::save(path, reproduce::program_source(run).as_bytes()),
+        (Some(run), Some(path)) => {
+            output::save(path, reproduce::program_source(run, path).as_bytes())
+        }
         _ => Ok(()),
     };
     if let Some(out) = &mut table {
@@ -145,7 +149,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
             show::print_failure(out, run.level, failure)?;
-            writeln!(out, "\nreproduce: {}", command(run))?;
+            writeln!(out, "\nreproduce: {}{time_limit}", command(run))?;
             match &args.program {
                 Some(_) if program_written.is_err() => {}
                 Some(path) => {
@@ -173,7 +177,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         let provenance = provenance::describe_run(
             driver,
             config.as_deref(),
-            args.runtime.bringup_command(false),
+            args.runtime.bringup_command(false) + &time_limit,
         );
         let mut report = report(&runs, failure.as_ref(), args.until, probes);
         report.interrupted = !is_complete;

@@ -2,6 +2,7 @@
 
 use super::level::Level;
 use super::supervisor::{Call, LevelRun};
+use crate::program::quoted;
 use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -28,8 +29,9 @@ fn declarations() -> String {
     hsa_sys::C_HEADER.to_owned() + "\n" + &functions.collect::<String>()
 }
 
-/// Returns the source of the program, which begins with build instructions.
-pub fn program_source(run: &LevelRun) -> String {
+/// Returns the source of the program, which begins with build instructions. `path` is the file that the source is
+/// written to.
+pub fn program_source(run: &LevelRun, path: &Path) -> String {
     let until = run.calls_until_failure();
     let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
@@ -45,7 +47,9 @@ pub fn program_source(run: &LevelRun) -> String {
         Level::Shared => (calls_of(0), calls_of(1)),
         _ => (calls_of(failed_process), Vec::new()),
     };
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut text = HEAD.replace("LEVEL", run.level.title());
+    text = text.replacen(" repeat.c ", &format!(" {} ", quoted(&[name])), 1);
     let file = run.runtime.iter().flatten().next();
     if let Some(folder) = file.and_then(|file| Path::new(file).parent()) {
         text = text.replace("/opt/rocm/lib", &folder.display().to_string());
@@ -191,7 +195,7 @@ mod tests {
     }
 
     fn failed_program(calls: Vec<Call>, failed: usize) -> String {
-        program_source(&LevelRun {
+        let run = LevelRun {
             level: Level::Load,
             outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
             calls,
@@ -202,7 +206,8 @@ mod tests {
             driver: None,
             output: String::new(),
             kernel: Ok(Vec::new()),
-        })
+        };
+        program_source(&run, Path::new("repeat.c"))
     }
 
     fn loop_lines(text: &str) -> Vec<&str> {

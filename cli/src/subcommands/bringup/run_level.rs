@@ -1,7 +1,7 @@
 //! The calls of each level, made in the level's worker process.
 
 use super::arguments::Bringup;
-use super::data::{self, GRANT, HostBuffer, with_host};
+use super::data::{self, DAMAGED, GRANT, HostBuffer, with_host};
 use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo, wrong_data};
 use super::level::Level;
 use super::record::Record;
@@ -358,8 +358,11 @@ fn check_after_second_mapping(
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
     if let Some(difference) = host.difference(owner, va, first, 1)? {
+        // If some words are right, the GPU still accesses its memory.
+        let problem =
+            if difference.is_partial() { DAMAGED } else { "no longer accesses its memory" };
         let what = format!(
-            "{} no longer accesses its memory after this call mapped the memory for {}",
+            "{} {problem} after this call mapped the memory for {}",
             owner.c_expression, peer.c_expression
         );
         let copier = hsa.describe_copier(owner);

@@ -1,7 +1,9 @@
-//! Finds the request to suspect in the emulated driver's log: a request that succeeded without a result, or the last
-//! request that used an object before another request with the same object failed.
+//! Finds the call or request to suspect: a call of the runtime, or a request in the emulated driver's log, that
+//! succeeded without a result; or the last request that used an object before another request with the same object
+//! failed.
 
 use super::interface::function_of;
+use super::record::Argument;
 use super::supervisor::{Call, LevelRun};
 
 /// The requests that must return a value other than 0. Each has its name in the driver's log, and the name of the
@@ -64,6 +66,22 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
         .take_while(|line| *line != failed)
         .filter(|line| line.starts_with(process) && line.contains(" -> ") && uses_object(line))
         .last()
+}
+
+/// Returns the call that returned success, but set an argument of `call` to 0, and the name of this argument.
+pub fn call_without_result<'a>(run: &'a LevelRun, call: &Call) -> Option<(&'a Call, &'a str)> {
+    let is_argument = |output: &Argument| {
+        output.value == "0x0" && call.begin.arguments.iter().any(|it| it == output)
+    };
+    let is_before = |other: &&Call| {
+        other.begin.id.process == call.begin.id.process
+            && other.begin.id.number < call.begin.id.number
+            && other.end.as_ref().is_some_and(|end| end.status == Some(0))
+    };
+    run.calls.iter().filter(is_before).rev().find_map(|other| {
+        let output = other.end.iter().flat_map(|end| &end.outputs).find(|it| is_argument(it))?;
+        Some((other, output.name.as_str()))
+    })
 }
 
 /// Finds the earlier calls that returned an argument of `call`. Returns the kernel functions that handled the driver

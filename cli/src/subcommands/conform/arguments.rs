@@ -10,6 +10,9 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+/// The default time limit of a case.
+pub const DEFAULT_TIME_LIMIT: &str = "30s";
+
 #[derive(Args, Debug)]
 pub struct Conform {
     #[command(flatten)]
@@ -42,7 +45,7 @@ pub struct Conform {
     #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
     pub resume: bool,
     /// The time limit of a case; a case that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = DEFAULT_TIME_LIMIT, value_parser = parse_time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: crashes and hangs are not contained
     #[arg(long, conflicts_with = "time_limit")]

@@ -9,6 +9,7 @@ mod worker;
 
 pub use arguments::Conform;
 
+use crate::arguments::typed_time_limit;
 use crate::choice::note_dimmed;
 use crate::driver_log::{DriverLog, driver_failures};
 use crate::interrupt::Interrupt;
@@ -258,7 +259,9 @@ impl ResultWriter {
 
 /// Adds a description of the run to the report, and removes private data from the report.
 fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
+    let time_limit = typed_time_limit(args.time_limit, arguments::DEFAULT_TIME_LIMIT);
     let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
+    let arguments = arguments.chain(time_limit);
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();
     let reproduce = program::reproduce_command(arguments);

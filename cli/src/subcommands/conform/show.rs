@@ -186,13 +186,27 @@ fn print_output(
     Ok(())
 }
 
-/// Returns the command that runs a case in gdb. In the virtual machine, gdb runs as a batch, because programs there
-/// cannot read input.
+/// Returns the command that runs a case in gdb. gdb's command `sharedlibrary` reads the symbols of libraries that the
+/// loader of a fetched release has loaded. In the virtual machine, gdb runs as a batch, because programs there cannot read
+/// input.
 fn in_gdb(command: &str) -> String {
-    let in_process = command.replacen(" conform", " conform --in-process", 1);
-    let is_in_machine = command.contains(" vm ");
-    let gdb = if is_in_machine { "gdb -batch -ex run -ex bt --args" } else { "gdb --args" };
+    let in_process = without_time_limit(command).replacen(" conform", " conform --in-process", 1);
+    let gdb = if command.contains(" vm ") {
+        "gdb -batch -ex run -ex sharedlibrary -ex bt --args"
+    } else if command.contains(" emulate ") {
+        "gdb -ex run -ex sharedlibrary -ex bt --args"
+    } else {
+        "gdb --args"
+    };
     with_tool(gdb, &in_process)
+}
+
+/// Removes `--time-limit` and its value, because `--in-process` has no time limit.
+fn without_time_limit(command: &str) -> String {
+    match command.rsplit_once(" --time-limit ") {
+        Some((start, rest)) => format!("{start} {}", rest.split_once(' ').map_or("", |it| it.1)),
+        None => command.to_owned(),
+    }
 }
 
 /// Prints the command that repeats a case. Prints nothing for a case about the worker process, which `--filter`
@@ -217,14 +231,18 @@ mod tests {
     fn gdb_runs_where_the_case_runs() {
         for (command, expected) in [
             ("hsa-vmm conform --filter a", "gdb --args hsa-vmm conform --in-process --filter a"),
+            (
+                "hsa-vmm conform --time-limit 5s --filter a",
+                "gdb --args hsa-vmm conform --in-process --filter a",
+            ),
             ("A=1 hsa-vmm conform", "gdb --args env A=1 hsa-vmm conform --in-process"),
             (
                 "hsa-vmm emulate --gpus 2 -- hsa-vmm conform",
-                "hsa-vmm emulate --gpus 2 -- gdb --args hsa-vmm conform --in-process",
+                "hsa-vmm emulate --gpus 2 -- gdb -ex run -ex sharedlibrary -ex bt --args hsa-vmm conform --in-process",
             ),
             (
                 "A=1 hsa-vmm vm --gpus 2 -- hsa-vmm conform",
-                "A=1 hsa-vmm vm --gpus 2 -- gdb -batch -ex run -ex bt --args hsa-vmm conform --in-process",
+                "A=1 hsa-vmm vm --gpus 2 -- gdb -batch -ex run -ex sharedlibrary -ex bt --args hsa-vmm conform --in-process",
             ),
         ] {
             assert_eq!(in_gdb(command), expected);

@@ -48,6 +48,11 @@ impl Difference {
     pub fn affects_half_a_page(&self) -> bool {
         self.differing * 4 >= 2048
     }
+
+    /// Returns whether some words are right.
+    pub fn is_partial(&self) -> bool {
+        self.differing < self.compared
+    }
 }
 
 impl fmt::Display for Difference {
