@@ -225,8 +225,8 @@ const fn vmem<const SLOT: usize>(extension: u32) -> Result<Vmem, MissingSymbol> 
 /// The extension versions that added functions, oldest first.
 const VERSIONS: [u32; 5] = [0, 4, 6, 9, 16];
 
-/// The tables of one slot, one for each of [`VERSIONS`]: with real virtual memory, and with calls
-/// that do nothing.
+/// The tables of one slot: for each of [`VERSIONS`], one with real virtual memory, and one with
+/// virtual memory that does nothing.
 struct Tables {
     real: [Table; VERSIONS.len()],
     no_op: [Table; VERSIONS.len()],

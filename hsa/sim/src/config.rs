@@ -65,7 +65,7 @@ pub struct Gpu {
     pub domain: u32,
     /// The number in the UUID, `GPU-` and 16 hexadecimal digits.
     pub uuid: u64,
-    /// Properties of the hardware that only attributes report.
+    /// Properties of the hardware that the simulation reports but does not simulate.
     pub hardware: Hardware,
 }
 
@@ -73,26 +73,26 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuPermissions {
-    /// Permissions are only recorded. Every mapping is readable and writable, as with AMD's
-    /// drivers.
+    /// Permissions are only recorded. Each GPU whose access was set, even to none, can read and write the mapping, as
+    /// with AMD's drivers. In generation E, GPUs enforce permissions nevertheless.
     Recorded,
     /// A GPU has exactly the permissions that were set.
     Enforced,
 }
 
-/// When changes of GPUs' page tables take effect. Locking host memory, and unlocking it, makes all
-/// earlier changes take effect.
+/// When changes of GPUs' page tables take effect. The first lock of a range of host memory, and the removal of its last
+/// lock, make all earlier changes take effect. In generation E, changes always take effect at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageTableUpdates {
     /// At once.
     #[default]
     Immediate,
-    /// At once, except for entries that the GPU has used: nothing flushes the GPU's TLB. This is
+    /// At once, except for entries that the GPU has used: a change does not flush the GPU's TLB. This is
     /// the behaviour of AMD's driver if the CPU can access all video memory.
     NotFlushed,
-    /// After the call has returned. This is the behaviour of AMD's driver if the CPU cannot access
-    /// all video memory.
+    /// After the call has returned, and not before host memory is next locked or unlocked. AMD's driver also makes
+    /// changes after the call has returned, if the CPU cannot access all video memory.
     Late,
 }
 
@@ -129,9 +129,9 @@ pub struct Config {
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call leaves
-    /// an address-space hole for a moment, and overwrites a mapping that another thread creates in
-    /// the hole.
+    /// the CPU write access. In generation A, as with AMD's runtime, each `set_access` call that changes the CPU's
+    /// access leaves an address-space hole for a moment, and overwrites a mapping that another thread creates in the
+    /// hole.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs
     /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).
@@ -148,9 +148,9 @@ pub struct Config {
     /// and handles from a counter and no memory. Used to measure the overhead of callers. These
     /// calls are not counted and support no faults.
     pub has_no_op_vmem: bool,
-    /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows. A
-    /// copy then starts after the first read of its signal, or after one second. Therefore, the first
-    /// wait for a copy returns before the copy ends.
+    /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows, unless the program
+    /// has read the signal before. A copy then starts after the first read of its signal, or after one second.
+    /// Therefore, the first wait for a copy returns before the copy ends.
     pub early_waits: bool,
     /// The planned faults.
     pub faults: FaultPlan,

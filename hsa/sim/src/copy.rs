@@ -23,7 +23,7 @@ const CHUNK_SIZE: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accessor {
     /// A GPU. It can access memory through its page table, and host memory that was allocated or
-    /// locked for it.
+    /// locked for it. With XNACK, it can access all plain host memory.
     Gpu(usize),
     /// A GPU, in a call that locks the host memory of its arguments.
     GpuWithLock(usize),
@@ -181,9 +181,9 @@ impl State {
         })
     }
 
-    /// Returns the GPU that owns the memory at an address. Returns `None` for plain host memory and
-    /// for allocations of a CPU. Returns `Some(None)` for virtual memory that no GPU owns, such as
-    /// a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address. Returns `Some(None)` for virtual memory that no GPU owns,
+    /// such as a registered reservation without a mapping. Returns `None` for plain host memory, for allocations of a
+    /// CPU, and, in releases whose `pointer_info` does not know mappings, for all virtual memory.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
             // The simulated runtime treats virtual memory as the CPU's.

@@ -333,8 +333,8 @@ impl Behaviour {
         self.generation < Generation::D
     }
 
-    /// `fill` supports virtual memory. Before, `fill` returns `INVALID_ALLOCATION` in 6.4.3 (seen),
-    /// and fills with a wrong value or crashes in 6.1.2.
+    /// `fill` supports virtual memory. Earlier releases do not: in 6.4.3, `fill` returns `INVALID_ALLOCATION` (seen);
+    /// in 6.1.2, it fills with a wrong value or crashes.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
     }
@@ -463,7 +463,7 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
-    /// GPUs report limits of scratch memory (seen in 6.4.3 and 7.2.4, not in 6.1.2).
+    /// Agents report limits of scratch memory (seen in 6.4.3 and 7.2.4, not in 6.1.2).
     pub(crate) fn has_scratch_limits(self) -> bool {
         self.extension >= 7
     }

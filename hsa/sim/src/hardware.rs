@@ -8,7 +8,7 @@
 //!
 //! Values that AMD's runtime computes the same way for every GPU are in `agent_info`.
 
-/// The properties of a GPU's hardware that only attributes report. To create a value, change
+/// The properties of a GPU's hardware that the simulation reports but does not simulate. To create a value, change
 /// [`Gpu::hardware`](crate::Gpu::hardware) of a preset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

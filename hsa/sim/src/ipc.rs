@@ -151,7 +151,7 @@ pub(crate) fn open(
     is_valid.then(|| Memory::adopt(exported, file))
 }
 
-/// Opens the file of a descriptor of a process, if it is the memory file with this token.
+/// Opens the file that a process's descriptor refers to, if the file contains the memory with this token.
 pub(crate) fn open_memory_file(
     process: u32,
     descriptor: u32,

@@ -184,8 +184,8 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult 
     instance.revoke_grants(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
-        // After a hole was reserved again, the new reservation does not count the mappings of the
-        // previous reservation.
+        // If a hole at the start of a reservation was reserved again, the table contains only the new reservation,
+        // which does not count the mappings of the previous one.
         reservation.mapping_count = reservation.mapping_count.saturating_sub(1);
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {

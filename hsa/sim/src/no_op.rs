@@ -2,8 +2,8 @@
 //! handles from a counter.
 //!
 //! Used to measure the overhead of callers. Agents, pools and all other functions are the
-//! simulation's. Addresses have no memory, and arguments are not checked. Only exported descriptors
-//! are real: each is a duplicate of one sparse file of 2 MiB.
+//! simulation's. Addresses have no memory. Arguments are not checked, except that a null pointer for a result is an
+//! error. Only exported descriptors are real: all refer to one sparse file of 2 MiB.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a barrier waits before it checks whether the queue still exists.
+/// The interval at which a barrier checks its signals, and whether the runtime is still initialised.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A callback for errors of a queue.

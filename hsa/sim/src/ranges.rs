@@ -45,7 +45,7 @@ impl<T: Clone> Ranges<T> {
         self.ranges.values().map(|(_, value)| value)
     }
 
-    /// Returns the parts of a range without a value.
+    /// Returns the parts of `range` that have no value. No range in the map may extend across the start of `range`.
     pub(crate) fn gaps(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut gaps = Vec::new();
         let mut at = range.start;

@@ -12,14 +12,15 @@ use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The size of a huge page. Reservations and allocations of at least this size are aligned to it.
+/// The size of a huge page. Allocations of at least this size are aligned to it. Reservations of at least this size are
+/// aligned to it too, except at the caller's hint or with NO_REGISTER.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A reserved range, keyed by its start.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) size: usize,
-    /// The range that the kernel returned, including padding for alignment.
+    /// The reserved range of the process, including the padding that was not trimmed.
     padded: Range<usize>,
     /// False for reservations with NO_REGISTER. Their range is ordinary memory of the process,
     /// which is not registered with any GPU.
@@ -139,7 +140,7 @@ pub(crate) unsafe fn reserve_align(
     Ok(())
 }
 
-/// The base of a reservation, and the range that the kernel returned.
+/// The base of a reservation, and its range with padding (`Reservation::padded`).
 type ReservedRange = (usize, Range<usize>);
 
 fn reserve_registered(
@@ -231,7 +232,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     };
     let freed = if !registered && instance.behaviour.no_register_free_leaks() {
-        // Frees the requested size, counted from the start of the kernel's range.
+        // Frees the requested size, counted from the start of the padded range instead of from the base.
         let end = (padded.start + size).next_multiple_of(PAGE);
         state.leaked_ranges.push(end..padded.end);
         padded.start..end

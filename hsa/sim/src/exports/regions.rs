@@ -23,9 +23,9 @@ fn pool(instance: &Instance, region: hsa_region_t) -> HsaResult<Pool> {
     pool.ok_or(HSA_STATUS_ERROR_INVALID_REGION)
 }
 
-/// Returns the regions that iteration lists for an agent. A CPU lists its own regions. A GPU lists
-/// the regions of all CPUs. Fine-grained regions of CPUs come first. The first GPU lists its own
-/// regions before the regions of the CPUs.
+/// Returns the regions that iteration lists for an agent. For a CPU, these are its own regions. For a GPU, these are
+/// the regions of all CPUs; for the first GPU, its own regions come before them. Among the regions of CPUs,
+/// fine-grained regions come first.
 fn regions(instance: &Instance, agent: Agent) -> Vec<Pool> {
     let own = match agent {
         Agent::Gpu(0) => instance.pools(agent).filter(|pool| pool.visible).collect(),

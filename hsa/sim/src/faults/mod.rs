@@ -1,6 +1,6 @@
 //! Applies planned faults to calls.
 //!
-//! The code that implements a fault tests [`Instance::has_fault`], which only reads a flag while
+//! The code that implements a fault calls [`Instance::has_fault`], which only reads a flag while
 //! the plan is empty.
 
 mod plan;
