@@ -1,4 +1,5 @@
-//! The cost of a mapping: the runtime calls and allocations that make it, and its memory in the ledger.
+//! The cost of a mapping: the runtime calls and heap allocations that are made to create it, and its size in the
+//! ledger.
 
 mod allocations;
 mod machine;

@@ -1,5 +1,5 @@
 //! The full cycle on every kind of machine and every release: reserve, create, map, grant, use, revoke, unmap, release,
-//! free. Each test runs the cycle once with calls of `Vmm`, and once with owned values.
+//! free. The tests named `full_cycle_…` run the cycle with calls of `Vmm`, with owned values, and again with calls.
 
 mod machine;
 mod process;

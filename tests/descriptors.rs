@@ -1,4 +1,4 @@
-//! Calls without a free file descriptor return `OutOfDescriptors` and change nothing.
+//! If too few file descriptors are free, a call that needs them returns `OutOfDescriptors` and changes nothing.
 
 mod hostile;
 mod machine;
@@ -75,7 +75,7 @@ fn calls_without_descriptors_change_nothing() {
 /// library therefore returns an error, and does not call the runtime. Changing the permission of an agent that already
 /// has access needs no descriptor.
 #[test]
-fn only_gpu_grants_need_a_descriptor() {
+fn permission_changes_need_no_descriptor() {
     run_on_releases(|machine| {
         let granule = machine.granule();
         let (base, _) = machine.map_new_memory(0, granule);

@@ -1,5 +1,5 @@
-//! Each runtime call of each operation fails in turn. The operation returns an error. The state is unchanged, or the
-//! library quarantines what it could not restore.
+//! Each runtime call of each operation fails in turn. The operation returns an error, unless it can succeed without the
+//! call. After an error, the state is unchanged, or the library quarantines what it could not restore.
 
 mod machine;
 mod process;
@@ -121,7 +121,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The mapping was removed. The library quarantines only its memory.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
-        // Without aligned reservations, the library retries until the call succeeds.
+        // If the runtime cannot align reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
             name.starts_with("reserve aligned") || name.starts_with("reserve near")
         }
@@ -206,7 +206,8 @@ fn check_failure(
     }
 }
 
-/// Makes each function of the runtime that an operation calls fail from its n-th call on, for every n.
+/// Repeats each operation. Each time, one function of the runtime fails from its n-th call on: every function that the
+/// operation calls, with every n.
 fn fail_from(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {

@@ -1,4 +1,5 @@
-//! Another thread can never map memory in a reservation, on the simulation of every ROCm generation.
+//! Another thread cannot map memory in a reservation. The tests use the simulation of every ROCm generation, but leave
+//! out generation A if the runtime maps memory for the CPU.
 
 mod foreign_mapper;
 mod machine;

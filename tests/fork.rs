@@ -1,4 +1,4 @@
-//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
+//! In a forked child, calls return errors or empty results. Values that the child drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -188,7 +188,7 @@ fn forked_child_opens_its_own_runtime() {
 /// The name of a method that does not take `&mut self`, and a closure that calls the method and checks the result.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
-/// One value of each type of the library that contains locks.
+/// Values of the library's types that contain locks.
 struct Values {
     machine: Machine,
     reservation: Reservation,
@@ -252,8 +252,8 @@ impl Values {
         }
     }
 
-    /// Uses every value. Threads of the parent call this function while the parent forks.
-    fn use_all(&self, number: usize) {
+    /// Makes calls that take locks. Threads of the parent call this function while the parent forks.
+    fn take_locks(&self, number: usize) {
         let Machine { library: Library { vmm, .. }, .. } = &self.machine;
         let granule = self.machine.granule();
         let address = self.machine.reserve(granule);
@@ -280,7 +280,7 @@ impl Values {
         drop(self.area.mmap(5, MmapOptions::new()).unwrap());
     }
 
-    /// Returns a call of each method that takes no `&mut self`, by name.
+    /// Returns calls of methods that take no `&mut self`, with their names.
     fn calls(&self) -> Vec<Call<'_>> {
         let vmm = &self.machine.vmm;
         let (address, granule) = (self.mapping.address(), self.machine.granule());
@@ -441,7 +441,7 @@ fn child_of_a_busy_parent_does_not_hang() {
                 // changes only its own copy.
                 let values = unsafe { &*core::ptr::with_exposed_provenance::<Values>(shared) };
                 while !stop.load(Ordering::Relaxed) {
-                    values.use_all(number);
+                    values.take_locks(number);
                 }
             });
         }

@@ -294,7 +294,7 @@ fn error_names_the_missing_driver_call() {
 }
 
 #[test]
-fn only_the_runtime_chooses_numa_nodes() {
+fn only_some_runtimes_allocate_on_a_numa_node() {
     for generation in Generation::ALL {
         let machine = Machine::new(with_two_cpus(Config::mi300x(1).with_generation(generation)));
         let nodes: Vec<u32> =

@@ -126,8 +126,8 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // The library does not know this runtime, which also reports no build, because the runtime lacks the function of
-    // the loader extension.
+    // This runtime also reports no build, but lacks the function of the loader extension. The library therefore does
+    // not identify it as rocddi.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }
@@ -156,7 +156,7 @@ fn file_of_another_version_is_unknown() {
 }
 
 #[test]
-fn false_version_enables_no_workarounds() {
+fn false_version_makes_a_runtime_unknown() {
     // This library behaves as ROCm 6.4, but reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
     let runtime = fake.load();
@@ -168,7 +168,7 @@ fn false_version_enables_no_workarounds() {
 }
 
 #[test]
-fn unknown_runtime_gets_no_rocr_workarounds() {
+fn version_of_unknown_runtime_adds_no_workarounds() {
     for build in ["\"\"", "\"a vendor's runtime\""] {
         let fake = FakeLibrary::new("unknown", &[&format!("-DBUILD={build}")]);
         let runtime = fake.load();

@@ -1,5 +1,6 @@
-//! Each runtime call of pausing and resuming fails in turn. The buffers do not change, except that a pause can lose the
-//! buffer's addresses in generation B.
+//! The runtime calls of operations on pausable buffers fail. If one call fails, the buffers do not change, except that
+//! a pause can lose the buffer's addresses in generation B. If all calls from one call on fail, no contents are lost,
+//! but addresses can be quarantined.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,

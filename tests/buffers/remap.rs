@@ -19,8 +19,8 @@ fn gpu_permissions(machine: &Machine, gpu: usize, address: Address) -> (bool, bo
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps adjacent granules, each with memory of its own. Each granule contains bytes of the value `first` plus its
-/// index.
+/// Maps adjacent granules, each with memory of its own. Writes eight bytes to the start of each granule: their value is
+/// `first` plus the granule's index.
 fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -250,7 +250,7 @@ fn exchange_and_relocate_reject_bad_ranges() {
 }
 
 #[test]
-fn owned_mappings_follow_their_memory() {
+fn exchange_and_relocate_update_owned_mappings() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -355,7 +355,7 @@ fn exchange_rejects_one_empty_list() {
     machine.assert_empty();
 }
 
-/// If a call by address exchanges the memory of owned values, these values then reject every call.
+/// If a call by address exchanges the memory of owned values, these values then reject calls that use the memory.
 #[test]
 fn exchange_by_address_makes_owned_values_stale() {
     for (generation, config) in generations() {

@@ -153,8 +153,8 @@ fn retired_page_stops_using_shared_memory() {
 }
 
 /// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
-/// thread first unmaps the memory, and drops the mapping later. The buffer must keep the memory for reuse even in
-/// between.
+/// thread first unmaps the memory, and drops the mapping later. If the buffer maps a page between these two steps, it
+/// must already reuse the memory.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     for (generation, config) in generations() {
@@ -209,8 +209,8 @@ fn late_signal_quarantines_the_page() {
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     let report = queue.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(report.failures.len(), 1);
-    // Unlike other calls, a read does not first update the states of pages that the queue has already unmapped or
-    // quarantined.
+    // Reads, writes and fills do not first update the states of pages that the queue has already unmapped or
+    // quarantined. The read must find the quarantine nevertheless.
     let error = buffer.read(0, &mut [0]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::PageQuarantined));
     signal.set(0);
@@ -244,7 +244,7 @@ fn late_signal_quarantines_the_page() {
 }
 
 #[test]
-fn zero_pages_cannot_be_retired() {
+fn retire_rejects_buffers_with_a_zero_page() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();

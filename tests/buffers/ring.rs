@@ -37,7 +37,7 @@ fn reads_and_writes_wrap_around() {
                 let written_bytes: Vec<u8> = (0..SIZE).map(|index| (index % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
                 ring.write(position, &written_bytes).unwrap();
-                // Every mapping shows the same bytes.
+                // Positions that differ by a multiple of the size refer to the same bytes.
                 let mut found = vec![0; SIZE];
                 for repetition in 0..4 {
                     ring.read(position % SIZE as u64 + repetition * SIZE as u64, &mut found)

@@ -108,7 +108,7 @@ fn received_memory_does_not_accumulate() {
 }
 
 #[test]
-fn kept_memory_is_for_unused_pages() {
+fn buffer_keeps_memory_only_for_unmapped_pages() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
     let (source, live) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
     let used_pages = || machine.simulation.usage().vram_used[0] / PAGE as u64;

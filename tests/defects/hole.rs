@@ -89,7 +89,7 @@ fn no_hole_appears_through_the_library() {
     });
 }
 
-/// Makes two mappings, performs every operation that changes the CPU's access, and unmaps them.
+/// Makes two mappings, changes their access for the CPU and a GPU several times, and unmaps the mappings.
 fn change_access_and_unmap(library: &Library, base: Address, round: usize) {
     let vmm = &library.vmm;
     let (second, size) = (crate::machine::at(base, SIZE), 2 * SIZE);

@@ -93,7 +93,7 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
         let ipc = match quirks {
             // SAFETY: the omitted quirk can only crash this child process, which the test expects.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
-            // Requests no quirks, so that the library uses the quirks of the runtime's version.
+            // Adds no quirks to those of the runtime's version.
             None => ipc.with_quirks(Quirks::default()),
         };
         ipc.get_mem_handle(memory.address()).unwrap();
@@ -300,7 +300,7 @@ fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<RawRuntime>, usize) {
     // Stopping the runtime would trigger another defect.
     let raw = ManuallyDrop::new(RawRuntime::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
-    // The address to request from the server.
+    // If a server shares the memory, the handle contains the address that importers request from the server.
     let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
     assert!(!is_shared_by_a_server(words) || pointer == address as u64);
     (raw, address)
@@ -382,7 +382,7 @@ fn server_waits_for_an_acknowledgement() {
     });
 }
 
-/// While the server waits for an acknowledgement, `get_mem_handle` blocks, but no other call does.
+/// While the server waits for an acknowledgement, `get_mem_handle` blocks, but `PoolMemory::free` does not.
 #[test]
 fn free_does_not_wait_for_the_server() {
     let test = "ipc_server::free_does_not_wait_for_the_server";

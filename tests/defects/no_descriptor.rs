@@ -1,4 +1,4 @@
-//! Calls of the runtime that need a free file descriptor.
+//! Calls of the runtime that need a free file descriptor, or leak a descriptor.
 
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};

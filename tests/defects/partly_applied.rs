@@ -47,8 +47,8 @@ fn failed_change_revokes_access_on_the_runtime() {
     });
 }
 
-/// `set_access` for two GPUs changes two page tables. Each of these changes fails in turn. Neither GPU has access
-/// afterwards.
+/// `set_access` for the CPU and two GPUs changes two page tables. Each of these changes fails in turn. No agent has
+/// access afterwards.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
     on_each("partly_applied::failed_list_is_rolled_back_through_the_library", |fixture| {

@@ -2,7 +2,7 @@
 //!
 //! Each row lists the presence of the defect in the releases 6.1.2, 6.4.3 and 7.2.4. The texts are the
 //! defect, its source, and the behaviour through the library. A source such as "runtime.cpp" is ROCr's
-//! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
+//! `core/runtime/runtime.cpp` of 2025; `#n` is an issue or pull request of ROCm/rocm-systems.
 
 use crate::defect::Defect;
 use crate::defect::Presence::{Crash, No, Undefined, Yes};

@@ -44,7 +44,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
         assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own_user);
-        // The rejected channel has not read the message.
+        // `strict` has rejected the sender without reading the message, so this channel can receive the message.
         let channel = with_trust(socket, Trust::User(NOBODY_UID));
         let mapped = MappedMemory::receive(&library, &channel, "memory");
         mapped.assert_text(0, "theirs");

@@ -1,8 +1,8 @@
 //! Tries every sequence of operations, with every failure of its last operation. Each run executes one sequence with
-//! one failure. In turn, each runtime call of the last operation fails with each status, alone or together with later
-//! calls. In other runs, `mmap`, `mprotect` or the allocation of descriptors fails. After the failure, the state is
-//! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` does the same for
-//! retirements.
+//! one failure. Each runtime call of the last operation fails in turn: alone with each status, or together with later
+//! calls with one status. In other runs, `mmap`, `mprotect` or the allocation of descriptors fails. After the failure,
+//! the state is unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` makes each
+//! call of a retirement fail alone.
 //!
 //! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations, unless the
 //! library changes page tables or waits for changes of page tables. If several sequences reach the same state before
@@ -37,7 +37,7 @@ fn search(name: &'static str, config: Config, min_runs: u64) {
     run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
-/// Tests a machine on which the library controls the page tables. The machine's changes take effect as late as
+/// Tests a machine on which the library controls the page tables. Changes of page tables take effect as late as
 /// possible.
 fn search_with_controlled_page_tables(name: &'static str, generation: Generation) {
     let config = config_of(generation).with_page_table_updates(PageTableUpdates::Late);

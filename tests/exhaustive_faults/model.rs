@@ -1,8 +1,8 @@
 //! The expected state after a sequence of operations, and the operations that can follow.
 //!
-//! The model implements only the part of HIP's documents that the search needs to leave out two kinds of sequences. One
-//! kind ends with an operation that fails before the library calls the runtime. The other kind differs from a tested
-//! sequence only in the numbers of reservations.
+//! The model implements only a part of HIP's documents. The search compares each state with the model, and leaves out
+//! two kinds of sequences. One kind ends with an operation that fails before the library calls the runtime. The other
+//! kind differs from a tested sequence only in the numbers of reservations or GPUs.
 
 use hsa_vmm::Access;
 

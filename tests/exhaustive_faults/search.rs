@@ -17,8 +17,8 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// If fewer operations precede the tested operation, every run has a machine of its own. After longer sequences, the
-/// search reuses a machine if the operation has changed nothing.
+/// If fewer operations than this precede the tested operation, every run has a machine of its own. Otherwise, the
+/// search reuses a machine if the tested operation has changed nothing.
 const FRESH_MACHINE_DEPTH: usize = 3;
 
 /// What the library does to GPUs' page tables besides the runtime's calls.
@@ -376,7 +376,7 @@ impl Trial<'_> {
             ("hsa_amd_memory_unlock", _) => self.search.page_tables != PageTables::Untouched,
             // The mapping was removed. The library quarantines only its memory.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
-            // Without aligned reservations, the library retries the call several times.
+            // If the runtime cannot align reservations, the library retries this call several times.
             ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
             _ => false,
         }
@@ -440,7 +440,7 @@ impl Trial<'_> {
             self.with_context(verdict, context)?;
             machine = Some(prepared);
         }
-        Err(self.describe("fails with sixteen free descriptors"))
+        Err(self.describe("fails with fifteen free descriptors"))
     }
 }
 
@@ -478,8 +478,8 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Unmaps addresses that dropped machines have left in quarantine. Otherwise, reading the address space would take long
-/// after ten thousand runs.
+/// Unmaps addresses that a dropped machine has left in quarantine. Otherwise, the quarantined addresses of ten thousand
+/// runs would make it slow to read the process's mappings.
 fn unmap_quarantined(listed: &[Quarantined]) {
     for entry in listed.iter().filter(|entry| entry.address != Address::NULL) {
         let (start, end) = (entry.address.get(), entry.address.get() + entry.size);

@@ -1,8 +1,8 @@
 //! The error statuses of each function of the runtime.
 //!
 //! `hsa_ext_amd.h` documents the statuses. If a function of AMD's public sources returns further statuses, the list
-//! also contains these. Every function can return three statuses: an error (after a C++ exception), out of resources,
-//! and not initialised.
+//! also contains these. Three statuses are in every list, because every function can return them: an error (after a C++
+//! exception), out of resources, and not initialised.
 
 pub const ERROR: u32 = 0x1000;
 const INVALID_ARGUMENT: u32 = 0x1001;

@@ -89,7 +89,7 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
     mappings.iter().for_each(check);
 }
 
-/// Repeats every operation that changes access in a reservation, while threads map foreign memory. Fails if a foreign
+/// Repeats operations that change access in a reservation, while threads map foreign memory. Fails if a foreign
 /// mapping overlaps the reservation or was changed.
 #[track_caller]
 pub fn map_during_changes(library: &Library, name: &str) {
@@ -124,7 +124,8 @@ pub fn map_during_changes(library: &Library, name: &str) {
     library.assert_everything_freed();
 }
 
-/// Performs every operation that changes the access of the CPU or of GPUs, on the whole reservation and on parts of it.
+/// Maps memory, changes the access of the CPU and of GPUs, on the whole reservation and on parts of it, and unmaps the
+/// memory.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES_PER_MAPPING * PAGE, MAPPINGS * PAGES_PER_MAPPING * PAGE);

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The byte in foreign pages. `runtime.c` defines the same value.
 pub const FOREIGN_BYTE: u8 = 0x77;
 
-/// Compiles a C file that uses HSA's types into a library. The library's symbols have the same symbol version as those
-/// of AMD's releases.
+/// Compiles a C file into a library. The file can include the header with HSA's types. The library's symbols have the
+/// same symbol version as those of AMD's releases.
 pub fn compile(name: &str, source: &Path) -> PathBuf {
     compile_with(name, source, &[])
 }

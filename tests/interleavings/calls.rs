@@ -64,7 +64,7 @@ pub fn end_recording() -> Recording {
     RECORDING.take().unwrap_or_default()
 }
 
-/// Makes this module receive the log events of this process.
+/// Makes this module receive the log events of the runtime's calls.
 pub fn subscribe() {
     let is_call = |metadata: &Metadata<'_>| {
         metadata.target().starts_with("hsa_vmm_interleaved::native")

@@ -1,4 +1,4 @@
-//! Several threads perform conflicting operations. Each test has one conflict.
+//! Several threads perform operations that conflict, or that must be able to overlap.
 
 use crate::calls::{self, Recording};
 use crate::machine::{Machine, access, at, fail_calls};
