@@ -28,7 +28,7 @@ extern "C" fn before_fork() {
         _streams: descriptor_streams::lock(),
         _limit: own_descriptors::limit_lock(),
     };
-    // A thread that is exiting has no thread-local storage left. Its locks are released at once.
+    // An exiting thread may have no thread-local storage left. Then `locks` is dropped here, before the fork.
     let _ = HELD.try_with(|held| held.replace(Some(locks)));
 }
 

@@ -179,7 +179,7 @@ mod tests {
     use crate::vram::{LimitedMemory, MemoryUsage};
 
     const ADDRESS: u64 = 0x10000;
-    /// A delay that ends after every test.
+    /// A delay that is longer than every test.
     const LONG: Duration = Duration::from_secs(600);
 
     fn entry(offset: u64, flags: u32) -> Entry {

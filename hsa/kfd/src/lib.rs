@@ -19,7 +19,8 @@
 //! * `HSA_KFD_LOADER`: the dynamic loader that programs use instead of the machine's (`loader`).
 //! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process exits normally.
 //!
-//! An invalid value ends the process when the process first uses a path of the driver.
+//! An invalid `HSA_KFD`, `HSA_KFD_LOG` or `HSA_KFD_FAULTS` ends the process when the process first uses a path of the
+//! driver.
 
 mod abi;
 mod buffer;

@@ -53,7 +53,7 @@ pub(crate) fn ioctl(
 /// The folder in debugfs that has a folder for each device of DRM, named by its minor number.
 const DEBUGFS_FOLDER: &str = "/sys/kernel/debug/dri";
 
-/// Appends the kernel's own page tables to the file that `HSA_KFD_PAGE_TABLES` names.
+/// Appends the GPUs' page tables, as the kernel reports them, to the file that `HSA_KFD_PAGE_TABLES` names.
 pub(crate) fn write_page_tables(observer: &Observer) {
     let Some(path) = &observer.page_tables else { return };
     if let Err(error) = append_page_tables(path) {

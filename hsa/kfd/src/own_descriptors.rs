@@ -1,8 +1,9 @@
 //! The emulation's own descriptors and files.
 //!
 //! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors. They lie above the process's soft limit if the hard limit permits that. Lists of
-//! descriptors omit them, and the program cannot close them.
+//! descriptors. They start at the process's soft limit, or at half of it if the hard limit is equal, but at
+//! [`HIGHEST_FLOOR`] at the latest. libc's `readdir` omits them from lists of descriptors, and libc's `close` does not
+//! close them. Direct system calls reach them.
 
 use libc::{c_int, rlimit};
 use std::fs::File;
@@ -12,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The emulation treats all descriptors from this number on as the program's. Default limits are lower.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// The maximum of the floor (see [`with_raised_limit`]). It limits the kernel's table of descriptors, which grows to
-/// the highest open descriptor.
+/// The maximum of the floor (see [`with_raised_limit`]). It keeps the kernel's table of descriptors small: the table
+/// grows to the highest open descriptor.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
 static OWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];

@@ -257,7 +257,7 @@ impl PageTable {
         }
     }
 
-    /// Waits until all changes have reached the hardware, and flushes the TLB.
+    /// Makes all pending changes in the hardware, and flushes the TLB.
     pub(crate) fn synchronize(&mut self) {
         if let Some(hardware) = &mut self.hardware {
             hardware.synchronize();

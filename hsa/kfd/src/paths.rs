@@ -95,7 +95,8 @@ pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
     }
 }
 
-/// Normalises an absolute path (no `.`, `..` or empty names), if it can be a path of the driver.
+/// Removes `.`, `..` and empty names from an absolute path. Returns `None` for a relative path, which is not
+/// recognised as the driver's.
 fn normalise(path: &str) -> Option<Cow<'_, str>> {
     if !path.starts_with('/') {
         return None;

@@ -101,7 +101,7 @@ pub(crate) struct Mapping {
 /// With `MAP_FIXED`, the caller must own the replaced range.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
-    // `offset` is 64 bits wide, because it is passed on the stack.
+    // On x86-64, `syscall` reads its last argument from the stack, as 64 bits. `offset` therefore has this width.
     // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)

@@ -29,7 +29,8 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<()> {
     check_complete(transferred, bytes.len())
 }
 
-/// Copies from memory of this process, which may not have started the emulated driver.
+/// Copies from memory of the calling process. Unlike [`read`], works before this object's initialisation has recorded
+/// the [`owner`].
 pub(crate) fn read_own(address: u64, bytes: &mut [u8]) -> Result<()> {
     let (local, remote) = vectors(bytes.as_mut_ptr(), bytes.len(), address);
     // SAFETY: the kernel writes only into the slice, and checks the other address.

@@ -177,7 +177,7 @@ fn nearly_valid_calls_return() {
             }
         }
         assert!(failed > 3000 && succeeded > 3000, "{failed} failed, {succeeded} succeeded");
-        // All resources can be released, and none remains.
+        // All memory can be freed, and none remains.
         kernel::close(dmabuf).unwrap();
         for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
             let _ = gpu.unmap_memory(handle);

@@ -212,7 +212,7 @@ fn split_bug_leaves_entries_in_the_hardware() {
         setup.va(CLEAR, NONE, AT + MIB, 0, MIB);
         setup.va(UNMAP, READ_WRITE, AT, 0, SIZE);
         setup.barrier();
-        assert_eq!(page_tables().0.len(), 1, "amdgpu has no mapping");
+        assert_eq!(page_tables().0.len(), 1, "only `OTHER` is mapped");
         assert_eq!(setup.read(AT), Ok(7), "the GPU can still read the memory");
         assert_eq!(setup.read(AT + MIB), Err(not_mapped(AT + MIB)));
         // A REPLACE of the whole mapping before UNMAP avoids the defect.

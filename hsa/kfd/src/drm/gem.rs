@@ -34,7 +34,7 @@ pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Re
     closed.map(drop).ok_or(EINVAL)
 }
 
-/// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`), the only location that is emulated.
+/// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`). For this call, no other location is emulated.
 ///
 /// amdgpu rejects a buffer that is as large as the GTT, or larger. If other buffers fill the GTT,
 /// amdgpu moves idle buffers out of the GTT. This function returns `ENOMEM` instead.

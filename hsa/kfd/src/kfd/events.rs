@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_reset_event_wakes_one_waiter() {
+    fn auto_reset_signal_completes_one_later_wait() {
         let events = Events::default();
         let id = events.state().signals.insert(event(KIND_SIGNAL, true));
         events.signal(id).unwrap();

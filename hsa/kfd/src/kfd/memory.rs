@@ -121,7 +121,8 @@ fn page_flags(flags: u32) -> u32 {
 
 /// Maps memory for each GPU in turn. After a failure, `done` is the number of finished GPUs.
 ///
-/// For each GPU that had not mapped the memory, waits for earlier updates of the page table and flushes the TLB.
+/// For each GPU on which the memory was not mapped yet, makes the pending changes of the page table, and flushes the
+/// TLB.
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
     let (owner, number) = split_handle(driver, map.handle)?;
     let gpu_ids = remaining_gpus(map)?;

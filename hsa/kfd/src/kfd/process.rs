@@ -22,7 +22,8 @@ pub(crate) struct KfdMemory {
     pub(crate) gpu: usize,
     /// The GPUs that map the memory at `address`.
     pub(crate) mapped: BTreeSet<usize>,
-    /// The GPUs that have ever mapped the memory. Their page tables keep the buffer until the memory is freed.
+    /// The GPUs that have ever mapped the memory. Until the memory is freed, `GEM_CLOSE` leaves the buffer's entries in
+    /// their page tables.
     pub(crate) attached: BTreeSet<usize>,
 }
 

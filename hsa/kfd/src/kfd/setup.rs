@@ -1,4 +1,4 @@
-//! Calls that a process makes when it starts.
+//! Calls that set a process up, and queries of the driver and its GPUs.
 
 use super::abi::{
     AcquireVm, Aperture, Apertures, AvailableMemory, ClockCounters, MemoryPolicy, RuntimeEnable,
