@@ -258,14 +258,12 @@ pub enum ErrorKind {
         first + count
     )]
     PagesLost {
-        /// The start address of the buffer that has lost the pages. An operation on pages of two buffers can lose
-        /// pages of either.
+        /// The start address of the buffer that has lost the pages: this buffer, or the other one of the operation.
         address: Address,
         /// The first lost page.
         first: usize,
-        /// The number of adjacent lost pages from `first` on. Other pages may be lost, too.
-        /// [`PagedBuffer::state`](crate::buffer::PagedBuffer::state) returns [`Lost`](crate::buffer::PageState::Lost)
-        /// for every lost page.
+        /// The number of adjacent lost pages from `first` on. [`PagedBuffer::state`](crate::buffer::PagedBuffer::state)
+        /// finds other lost pages.
         count: usize,
         /// The first failure.
         cause: Box<Error>,
