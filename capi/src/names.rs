@@ -1,13 +1,14 @@
 //! The names in C of the Rust functions that messages of `hsa_vmm` mention.
 
 /// Parts of messages, and what a C program reads instead. A part comes after longer parts that contain it.
-const NAMES: [(&str, &str); 32] = [
+const NAMES: [(&str, &str); 33] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
     ("Vmm::export_to_shareable_handle", "hipMemExportToShareableHandle"),
     ("Vmm::quarantined_ranges", "hsavmm_quarantine"),
     (" (Vmm::mapped_range_at)", ""),
+    (" of this Vmm", ""),
     ("; for reservations, Vmm::reservation_granule", ""),
     (", or `grant` of the mapping or buffer", ""),
     ("Runtime::available_memory", "hipMemGetInfo"),

@@ -154,13 +154,17 @@ impl Shared {
                 continue;
             }
             state.creating = true;
+            // If the call fails, the thread pauses, unless another thread has taken a handle meanwhile.
+            state.paused = true;
             drop(state);
             let created = self.create().map(|memory| self.store([memory]));
             state = lock(&self.state);
             state.creating = false;
-            if let Err(error) = created {
-                crate::log::event!(DEBUG, %error, "a handle pool is not refilled");
-                state.paused = true;
+            match created {
+                Ok(()) => state.paused = false,
+                Err(error) => {
+                    crate::log::event!(DEBUG, %error, "a handle pool is not refilled");
+                }
             }
             self.changed.notify_all();
         }

@@ -139,9 +139,6 @@ fn name_of(handle_type: HandleType) -> String {
     }
 }
 
-/// The advice for an address that is not mapped.
-const MAP_FIRST: &str = "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)";
-
 /// What is wrong with an argument, and what would be valid.
 ///
 /// ```
@@ -220,7 +217,9 @@ pub enum Problem {
     AlreadyMapped(Address),
     /// The range is not mapped completely. Contains the first address that is not mapped. For an owned value, the
     /// address of a mapping of this value that a call by address has unmapped, even if another mapping is there now.
-    #[error("is not mapped at {0}{advice}", advice = MAP_FIRST)]
+    #[error(
+        "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
+    )]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Contains the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
@@ -401,7 +400,7 @@ impl Problem {
     pub(super) fn describe(&self, argument: Argument, value: &Value) -> String {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
-                format!("is not mapped{MAP_FIRST}")
+                "is not mapped; map it first, or check whether it was unmapped (Vmm::mapped_range_at)".to_owned()
             }
             (Self::ForeignHandle, _) if argument == Argument::Mappings => {
                 "contains a mapping of another Vmm; submit it to a queue of that Vmm".to_owned()
