@@ -302,7 +302,7 @@ fn missing_release_error_suggests_fetch() {
 }
 
 #[test]
-fn fetch_without_mirror_leaves_nothing() {
+fn fetch_without_mirror_leaves_only_a_lock_file() {
     // Nothing listens at port 1.
     for (mirror, messages) in [
         ("file:///nowhere/debian", &["cannot fetch AMD's runtime"][..]),

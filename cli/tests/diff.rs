@@ -198,11 +198,11 @@ fn conform_on(release: Release, file: &Path) -> Value {
 #[test]
 fn diff_of_releases_is_complete() {
     let name = "diff_of_releases_is_complete";
-    let Some(fetch_releases) = test::fetch_releases(name) else { return };
+    let Some(fetched_releases) = test::fetch_releases(name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let report = |release: Release| folder.path().join(format!("{}.json", release.version()));
     let mut available = Vec::new();
-    for release in fetch_releases.iter().map(|fetched| fetched.release()) {
+    for release in fetched_releases.iter().map(|fetched| fetched.release()) {
         let value = conform_on(release, &report(release));
         assert_eq!(value["runtime"]["driver"], "emulated");
         available.push(release);

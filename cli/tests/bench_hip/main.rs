@@ -156,9 +156,9 @@ fn bench_names_library_that_is_not_hip() {
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
-    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
     let mut tried = 0;
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };
         // On the emulated driver, HIP is known to run only with ROCm 6.4.3.
         if release != Release::R6_4_3 {

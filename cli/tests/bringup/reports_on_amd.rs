@@ -161,7 +161,7 @@ fn reaction_to_an_accepted_error_is_named() {
     }
 }
 
-/// The first advice names the request that is the cause, even if a later request fails, or none.
+/// The first advice names the request that is the cause, even if a later request fails instead, or no request fails.
 #[test]
 fn request_that_is_the_cause_is_suspected_first() {
     let name = "reports_on_amd::request_that_is_the_cause_is_suspected_first";
@@ -209,9 +209,9 @@ fn request_that_is_the_cause_is_suspected_first() {
             let release = fetched.release();
             assert!(first.contains(words), "{release}, {fault}: {failure:#}");
             let mut used = failure["rests_on"].as_array().unwrap().iter();
-            let is_wait = used.find(|used| used["log"] == "kfd WAIT_EVENTS");
+            let wait = used.find(|used| used["log"] == "kfd WAIT_EVENTS");
             if fault == "WAIT_EVENTS=EIO"
-                && let Some(wait) = is_wait
+                && let Some(wait) = wait
             {
                 assert_eq!(wait["answer"], "error", "{failure:#}");
             }

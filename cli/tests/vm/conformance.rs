@@ -75,7 +75,7 @@ fn conform_passes_on_amds_kernel_driver() {
     let runs_all = runs_all_variants(&format!("{name}, other releases and numbers of GPUs"));
     // The time limit is long, because QEMU emulates slowly on a busy computer.
     let arguments = ["--format", "json", "--time-limit", "5min"];
-    let releases = lock.fetch_releases.iter().map(FetchedRelease::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         for gpus in if runs_all { &[1, 2, 4][..] } else { &[2] } {
             let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
@@ -139,7 +139,7 @@ fn access_is_enforced_and_calls_are_logged() {
     let files = ["--log", &log, "--page-tables", &tables];
     let arguments = ["--page-tables", "--filter", "access.enforced.*", "--format", "json"];
     let arguments = [&arguments[..], &["--time-limit", "5min"]].concat();
-    let releases = lock.fetch_releases.iter().map(FetchedRelease::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         for mode in if runs_all { &MODES[..] } else { &MODES[..1] } {
             let output = conform(release, &[mode, &files[..]].concat(), &arguments);

@@ -1,9 +1,10 @@
 //! `hsa-vmm` on AMD's own kernel driver, in a virtual machine with software GPUs.
 //!
-//! The tests run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and `hsa-vmm vm fetch` has fetched
-//! a kernel. Otherwise, each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and
-//! fails if QEMU or the kernel is missing. The tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also
-//! use the other releases and other numbers of GPUs, and further tests run.
+//! The tests that start a virtual machine run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and
+//! `hsa-vmm vm fetch` has fetched a kernel. Otherwise, each of these tests prints that it is skipped. If
+//! `HSA_VMM_REQUIRE` contains `vm`, each runs, and fails if QEMU or the kernel is missing. By default, the conformance
+//! tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also use the other releases and other numbers
+//! of GPUs, and further tests run.
 
 mod conformance;
 mod detection;
@@ -26,7 +27,7 @@ const RELEASE: Release = Release::R6_4_3;
 /// A lock that each test holds while its virtual machine runs. At most two virtual machines run at once: each keeps
 /// one processor of the host busy most of the time.
 struct MachineLock {
-    fetch_releases: &'static [FetchedRelease],
+    fetched_releases: &'static [FetchedRelease],
     _guard: MutexGuard<'static, ()>,
 }
 
@@ -39,7 +40,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
         return None;
     }
-    let fetch_releases = test::fetch_releases(name)?;
+    let fetched_releases = test::fetch_releases(name)?;
     let folder = hsa_vm::folder(&hsa_rocr::folder().unwrap()).unwrap();
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
     let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
@@ -53,7 +54,7 @@ fn lock_machine(name: &str) -> Option<MachineLock> {
             });
             let guard =
                 free.unwrap_or_else(|| LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner));
-            return Some(MachineLock { fetch_releases, _guard: guard });
+            return Some(MachineLock { fetched_releases, _guard: guard });
         }
     };
     assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");

@@ -64,7 +64,7 @@ fn bringup_passes_while_calls_are_logged() {
 fn programs_of_a_script_use_the_release() {
     let name = "programs_of_a_script_use_the_release";
     let Some(lock) = lock_machine(name) else { return };
-    for release in lock.fetch_releases.iter().map(hsa_rocr::FetchedRelease::release) {
+    for release in lock.fetched_releases.iter().map(hsa_rocr::FetchedRelease::release) {
         let options = ["--rocr", release.version(), "--gpus", "1"];
         let script = ["sh", "-c", "\"$0\" bringup --until runtime", HSA_VMM];
         let output = run_in_machine(&options, &script);

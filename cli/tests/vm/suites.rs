@@ -88,8 +88,8 @@ fn run_library_tests(name: &str, tests: &[&str]) {
     }
 }
 
-/// With the barrier, each call takes effect before it returns. Without the barrier, the same check fails, whether the CPU
-/// or the SDMA engine writes page tables.
+/// With the barrier, each call takes effect before it returns. Without the barrier, the same check fails, whether the
+/// CPU or the SDMA engine writes page tables.
 #[test]
 fn barrier_is_needed_in_each_mode() {
     let name = "barrier_is_needed_in_each_mode";
@@ -141,8 +141,8 @@ fn rocrtst_passes() {
 }
 
 /// Runs the simulation's differential test on AMD's kernel driver. Outside the virtual machine, the same test runs on
-/// the emulated driver. The TLB is off, because AMD's user-space driver does not flush it (docs/defects.md). With a
-/// TLB, the sequences would read unmapped memory.
+/// the emulated driver. The TLB is off, because nothing flushes it after an unmap (docs/defects.md, "AMD's kernel
+/// driver"). With a TLB, the sequences would read unmapped memory.
 #[test]
 fn simulation_agrees_with_kernel_driver() {
     let name = "simulation_agrees_with_kernel_driver";
@@ -150,7 +150,7 @@ fn simulation_agrees_with_kernel_driver() {
     let runs_all = runs_all_variants(&format!("{name}, 5,000 sequences on each release"));
     let program = build("hsa/sim", "differential");
     let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
-    let releases = lock.fetch_releases.iter().map(FetchedRelease::release);
+    let releases = lock.fetched_releases.iter().map(FetchedRelease::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {
         let test = format!("agrees_with_{}", release.version().replace('.', "_"));
         let options = ["--parameter", "hsa_vmm.tlb=0"];
