@@ -25,7 +25,7 @@ fn bench_measures_every_operation_at_every_level() {
         let (opened, results): (Vec<_>, Vec<_>) =
             report["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
         let levels: Vec<_> = opened.iter().map(|it| it["level"].as_str().unwrap()).collect();
-        assert_eq!(levels, ["raw", "vmm", "c"], "`open` at level `owned` would be that of `vmm`");
+        assert_eq!(levels, ["raw", "vmm", "c"], "level `owned` opens the runtime as `vmm` does");
         assert!(opened.iter().all(|it| it["live_mappings"] == 0 && it["gpus"] == 2));
         assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
         for result in &results {

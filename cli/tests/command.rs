@@ -66,7 +66,7 @@ fn table_lines_have_no_trailing_spaces() {
     let line = text.lines().find(|line| line.contains("library loads")).unwrap();
     assert!(
         line.contains("could be loaded  "),
-        "the row must end after 'could be loaded': the tried files are listed below the table: {line}"
+        "the cell must end after 'could be loaded': the tried files are listed below the table: {line}"
     );
 }
 

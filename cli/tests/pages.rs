@@ -50,7 +50,7 @@ fn read(folder: &Path, name: &str) -> String {
 /// the first is listed here.
 const ONLY_FOR_C: [&str; 2] = ["HSA_VMM_PAGE_TABLES", "HIP_VISIBLE_DEVICES"];
 
-/// Returns the environment variables of docs/README.md, except those of [`ONLY_FOR_C`].
+/// Returns the first environment variable of each row of docs/README.md's table, except those of [`ONLY_FOR_C`].
 fn documented_variables() -> Vec<String> {
     let text = include_str!("../../docs/README.md");
     let table = text.split("## Environment variables").nth(1).unwrap();

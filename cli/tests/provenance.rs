@@ -185,7 +185,8 @@ fn reports_replace_home_folder_and_redact_uuids() {
     assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
 }
 
-/// Reports consist of the output of `info` and of both outputs of `conform`. People also send the output of `bringup`.
+/// A user's report contains the standard output of `info`, and the standard output and standard error of `conform`
+/// (docs/faq.md). Users also send the output of `bringup`.
 #[test]
 fn reports_on_amd_replace_the_home_folder() {
     let name = "reports_on_amd_replace_the_home_folder";

@@ -1,6 +1,7 @@
 /* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. The functions check their
- * arguments and count their calls: calls that HIP would reject return hipErrorInvalidValue. At exit, the
- * library writes the numbers of leaked objects and of all imports to the file that FAKE_HIP_LEFT names.
+ * arguments, and return hipErrorInvalidValue for calls that HIP would reject. They also count live objects and
+ * imports. At exit, the library writes two kinds of numbers to the file that FAKE_HIP_LEFT names: how many objects
+ * leaked, and how many imports the program made.
  *
  * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the file descriptor, as in HIP before 7.1
  * -DVERSION=n          the version that hipRuntimeGetVersion reports; default: 7.0 with BY_POINTER, otherwise 7.1
@@ -27,8 +28,8 @@
 #define INVALID 1
 #define SIZE ((size_t)2 << 20)
 
-/* HIP's constants for pinned memory, for the location on a device, and for a file descriptor as handle type are 1. Its
- * constant for read and write access is 3. */
+/* In HIP, each of these constants is 1: memory that is pinned, a location that is a device, and a handle that is a file
+ * descriptor. The constant for read and write access is 3. */
 typedef struct { int kind, id; } location;
 typedef struct { location where; unsigned int flags; } access_descriptor;
 typedef struct {

@@ -12,7 +12,7 @@ use run_command::{json, stderr};
 use serde_json::Value;
 use std::process::Output;
 
-/// The names of all levels in JSON.
+/// The names of all levels, as in the JSON report.
 const LEVELS: [&str; 24] = [
     "library",
     "runtime",

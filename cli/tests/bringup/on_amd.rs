@@ -20,7 +20,8 @@ pub fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&st
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
     for fetched in test::fetch_selected_releases(name) {
-        // Memory of other processes is counted only if all processes share one emulated machine.
+        // `killed` is skipped because it counts memory of another process. This works only if all processes share one
+        // emulated machine, and here each process has its own.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = run_emulated(fetched, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
@@ -114,8 +115,8 @@ fn driver_fault_fails_its_level() {
             if release == Release::R6_1_2 && level == "handle" {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
-            // Counting restarts at each level. Each earlier level makes at most `before` of these driver calls, so that the
-            // fault affects only this level.
+            // Each level runs in a new process, in which the fault plan counts from 1. No earlier level makes more than
+            // `before` of these driver calls. Therefore, a fault after `before` calls fails no earlier level.
             let level_index = LEVELS.iter().position(|name| *name == level).unwrap();
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
             let before = levels[..level_index].iter().map(count).max().unwrap_or(0);
@@ -238,8 +239,8 @@ fn misbehaving_driver_call_fails_its_level() {
     for (index, fetched) in fetched_releases.iter().enumerate() {
         let release = fetched.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
-            // With `HSA_VMM_PLANTED=all`, run each plan on every release. Otherwise, run each plan on one release.
-            // Without `HSA_VMM_LONG`, leave out every second plan.
+            // With `HSA_VMM_PLANTED=all`, run each plan on every release. Otherwise, run each plan on one release, and
+            // leave out every second plan if `HSA_VMM_LONG` is not set.
             let runs_all =
                 std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
             let is_selected =
@@ -284,7 +285,7 @@ fn calls_include_the_step_that_shows_the_failure() {
     let name = "on_amd::calls_include_the_step_that_shows_the_failure";
     for fetched in test::fetch_selected_releases(name) {
         for (fault, level, call, last) in [
-            // The GPU faults while the runtime starts the copy, or later.
+            // The GPU faults while the runtime starts the copy, or later. Therefore, the last call can be any HSA call.
             ("GEM_VA.MAP=lost", "gpu", "hsa_amd_vmem_set_access(", "hsa_"),
             ("COPY=garbled", "data", "hsa_amd_memory_async_copy(va=", "compare("),
             ("GEM_VA.UNMAP=lost", "unmapped", "hsa_amd_vmem_unmap(", "hsa_amd_vmem_set_access("),

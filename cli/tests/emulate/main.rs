@@ -1,4 +1,5 @@
-//! `hsa-vmm emulate` runs programs of any kind with a release of AMD's runtime.
+//! `hsa-vmm emulate` runs programs and scripts with a release of AMD's runtime. It rejects programs that it cannot
+//! emulate, such as statically linked programs.
 
 #[path = "../../../hsa/sys/tests/compiler/mod.rs"]
 mod compiler;
@@ -155,7 +156,7 @@ fn environment_is_kept() {
         let release = fixture.fetched.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
-        // `env` appends the variable that it sets to the environment, so `LD_LIBRARY_PATH` becomes the last variable.
+        // `env` puts a variable that it sets at the end of the environment, so `LD_LIBRARY_PATH` is the last variable.
         for first in
             [&["sh"][..], &["env", "-u", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH=/nowhere", "sh"]]
         {

@@ -1,4 +1,4 @@
-//! Every `-h` and `--help` fits a terminal of 80 columns and describes every option.
+//! The output of every `-h` and `--help` fits a terminal of 80 columns. `-h` describes every option that it lists.
 
 use crate::options::all_subcommands;
 use crate::run_command::{command, stdout};

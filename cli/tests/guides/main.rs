@@ -1,5 +1,7 @@
-//! Checks the guides in `docs/`: their commands print the documented output, and their links lead to existing files and
-//! headings. Every option is used by a guide or a test, and the pages name every environment variable.
+//! Checks the guides: the Markdown pages in `docs/`, and README, CONTRIBUTING and SECURITY. The commands of some guides
+//! run, and must print the documented output. A guide or a test must use every option. The links in all Markdown pages
+//! of the project must lead to existing files and headings. The pages must name every environment variable that users
+//! can set.
 
 mod call_path;
 mod help;

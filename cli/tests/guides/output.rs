@@ -1,4 +1,5 @@
-//! Runs the commands of each guide from top to bottom, and compares their output.
+//! Runs the commands of each page in [`PAGES`] from top to bottom, except those in [`NOT_RUN`], and compares their
+//! output.
 //!
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
 //! descriptors and column widths may differ. A line `…` in a guide matches any lines. `…` inside a line matches any

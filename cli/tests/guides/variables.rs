@@ -1,4 +1,5 @@
-//! The pages name exactly the environment variables that the code reads.
+//! The pages name every environment variable of the project that the code reads, except those of [`INTERNAL`], and no
+//! other variable of the project.
 
 use crate::links::markdown_pages;
 use crate::root;
@@ -6,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Prefixes of variables that no page documents, because users do not set them. Beside each prefix, the purpose of the
-/// variables.
+/// Prefixes of variables that no page documents, because users do not set them. Each entry also contains the purpose of
+/// the variables.
 const INTERNAL: &[(&str, &str)] = &[
     ("HSA_KFD_TEST_INSIDE", "a test restarts itself"),
     ("HSA_SIM_PROFILE", "cargo's profile for a test's build of the library"),

@@ -25,7 +25,8 @@ pub fn command(arguments: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
-    // In reports, the command replaces the home folder and the user name. The tests compare complete paths.
+    // Reports contain placeholders instead of the home folder and the user name. Make the command find neither, because
+    // the tests compare complete paths.
     command.env("HOME", "/dev/null/home").env_remove("USER").env_remove("LOGNAME");
     command.env("HSA_VMM_ROCR", folder().unwrap()).env("LC_ALL", "C.UTF-8").args(arguments);
     command

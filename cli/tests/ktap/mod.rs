@@ -1,5 +1,5 @@
-//! A parser of KTAP, version 1, written from the kernel's Documentation/dev-tools/ktap.rst. The parser requires what the
-//! specification only recommends ("should").
+//! A parser of KTAP, version 1, written from the kernel's Documentation/dev-tools/ktap.rst. The parser requires what
+//! the specification only recommends ("should").
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //! folder.
 //!
 //! The tests in clean trees take minutes. They run if `HSA_VMM_LONG=1` is set, the user is root, and `debootstrap` is
-//! installed. Otherwise, they print `SKIPPED`. `debootstrap` creates each minimal Debian system in `target/packages` only
-//! once.
+//! installed. Otherwise, they print `SKIPPED`. `debootstrap` creates each minimal Debian system in `target/packages`
+//! only once.
 
 mod crates;
 mod manifests;
@@ -30,8 +30,8 @@ fn root() -> &'static Path {
 }
 
 /// Calls `act` with the folder in which these tests build. Runs one call at a time, because one build can replace the
-/// programs of another build. The folder is not cargo's own target folder. That folder contains programs that cargo
-/// built for other tests, with other features and flags.
+/// programs of another build. The tests do not build in cargo's own target folder, because it contains programs that
+/// cargo built for other tests, with other features and flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

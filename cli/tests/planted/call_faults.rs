@@ -45,7 +45,8 @@ fn error_name(target: Target) -> &'static str {
     }
 }
 
-/// Returns every effect of every call of a target.
+/// Returns every effect of every call of a target. One error represents all errors, and one delay represents all delays
+/// of an effect such as `late`.
 pub fn all_of(target: Target) -> Vec<CallFault> {
     let all_calls = listed_names(target, "?=lost", "the calls are: ");
     assert!(all_calls.len() > 30, "{all_calls:?}");

@@ -164,7 +164,8 @@ fn detection_page_is_up_to_date() {
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         return write_page();
     }
-    // If a seed chooses the rows, compare as without `HSA_VMM_PLANTED`, so that the printed seed repeats the result.
+    // By default, a seed chooses the rows, and the test prints the seed. Compare in the same way if `HSA_VMM_PLANTED`
+    // contains a seed, so that the printed seed repeats the result.
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let comparison = match selection.parse::<u64>() {
         Err(_) if !selection.is_empty() => Comparison::Full,

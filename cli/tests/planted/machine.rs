@@ -41,10 +41,10 @@ const ONLY_FREED: &str =
 const USED_LATER: &str =
     "the levels write to reused memory only later than 5 ms after it was freed";
 const ONLY_A_DELAY: &str = "a late interrupt only delays a wait";
-/// The last level of `bringup` that passes without faults if the SDMA engine writes page tables (docs/backends.md,
-/// "Findings").
+/// The last level that `bringup` runs if the SDMA engine writes page tables. The next level fails even without a
+/// planned fault (docs/backends.md, "Findings").
 const LAST_LEVEL_BY_SDMA: &str = "unmapped";
-/// The last level of `bringup` that passes without faults if the CPU writes page tables and there is no TLB.
+/// The last level that `bringup` runs if the CPU writes page tables and there is no TLB.
 const LAST_LEVEL_WITHOUT_TLB: &str = "shared";
 /// The time limit of a case or level. The limit is long because QEMU emulates the processor if KVM is not available.
 const TIME_LIMIT: &str = "1min";

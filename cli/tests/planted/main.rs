@@ -1,9 +1,9 @@
 //! Planned faults of the simulation and of the emulated driver: `conform` or `fuzz` must find each fault.
 //!
-//! The tool must find and name each fault of the table (`table.rs`) within two minutes. By default, a fixed seed
-//! chooses a few faults. `HSA_VMM_PLANTED=all` tests all faults. `HSA_VMM_PLANTED=SEED` tests the faults that another
-//! seed chooses. `HSA_VMM_PLANTED=TEXT` tests the faults whose name or plan contains the text. The test prints how long
-//! the tool took to find each fault.
+//! For each fault, the table (`table.rs`) names the tool, `conform` or `fuzz`. This tool must find the fault within two
+//! minutes and print the message in the table. By default, a fixed seed chooses a few faults. `HSA_VMM_PLANTED=all`
+//! tests all faults. `HSA_VMM_PLANTED=SEED` tests the faults that another seed chooses. `HSA_VMM_PLANTED=TEXT` tests
+//! the faults whose name or plan contains the text. The test prints how long the tool took to find each fault.
 
 mod call_faults;
 mod detection;

@@ -1,5 +1,6 @@
 /* The first argument names the mistake that the program makes. With `none`, `threads`, `measure`, `exit`, `crash` and
- * `fork`, it makes no mistake. The second argument is how many times the program makes the mistake (default: 1). */
+ * `fork`, it makes no mistake. The second argument (default: 1) says how many times the program makes the mistake.
+ * With `measure`, it is the number of calls in a batch. */
 #include <hsa_abi.h>
 #include <pthread.h>
 #include <stdio.h>
