@@ -143,8 +143,8 @@ impl Signal {
 
     /// Returns the value, and whether this call is the first that reads it. Records the read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
-        // Load the value before recording the read: once the read is recorded, a copy that waits
-        // for it may end and change the value.
+        // Load the value and record the read under one lock: a copy that waits for the read may change the value as
+        // soon as the lock is free.
         let mut was_read = self.lock();
         let value = self.value().load(Acquire);
         let first = !core::mem::replace(&mut *was_read, true);
@@ -282,7 +282,8 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
 }
 
 /// `hsa_signal_wait_scacquire`. Returns 0 at once for an invalid signal. With
-/// [`Config::early_waits`](crate::Config::early_waits), the first wait returns at once.
+/// [`Config::early_waits`](crate::Config::early_waits), the first wait also returns at once, unless a caller has loaded
+/// the value before.
 pub(crate) fn wait(
     instance: &Instance,
     signal: hsa_signal_t,

@@ -29,8 +29,8 @@ pub enum Error {
 ///
 /// A process can have several simulations. The handles of one simulation are invalid in the others.
 /// Dropping a simulation frees all its resources, including addresses. The functions of its table
-/// then return `HSA_STATUS_ERROR_NOT_INITIALIZED`. Do not keep the table: a later simulation can
-/// use the same functions.
+/// that return a status then return `HSA_STATUS_ERROR_NOT_INITIALIZED`. Do not keep the table: a
+/// later simulation can use the same functions.
 #[derive(Debug)]
 pub struct Simulation {
     instance: Arc<Instance>,
@@ -57,7 +57,7 @@ impl Simulation {
         }
     }
 
-    /// Returns the functions that a runtime with the configured extension version exports.
+    /// Returns those functions of [`Table`] that a runtime with the configured extension version exports.
     #[must_use]
     pub fn table(&self) -> &'static Table {
         abi::table(self.slot, self.instance.behaviour, self.instance.config.has_no_op_vmem)
@@ -77,7 +77,7 @@ impl Simulation {
         calls.map_or(0, |(_, count)| count)
     }
 
-    /// Returns the number of calls of each function, in the order of the table.
+    /// Returns the number of calls of each function, always in the same order.
     #[must_use]
     pub fn all_calls(&self) -> Vec<(&'static str, u64)> {
         abi::names().zip(self.instance.calls()).collect()

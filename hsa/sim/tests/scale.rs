@@ -24,7 +24,7 @@ fn growth_since(before: usize) -> usize {
     resident_memory().saturating_sub(before)
 }
 
-/// Keeps the other tests of this program waiting, because each test measures the memory of the
+/// Keeps the other tests of this program waiting, because two of the tests measure the memory of the
 /// process.
 fn lock_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());

@@ -86,7 +86,7 @@ pub enum Call {
         at: Location,
         value: u64,
     },
-    /// Writes a word with `hsa_memory_copy`. A GPU performs the copy, or up to 6.4 the CPU.
+    /// Writes a word with `hsa_memory_copy`. Up to ROCm 6.4, the CPU performs the copy; in later releases, a GPU.
     Poke {
         at: Location,
         value: u64,

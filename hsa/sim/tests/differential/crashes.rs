@@ -1,6 +1,6 @@
 //! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. The
 //! test makes each call in a separate process, which must crash on the listed releases and on no others.
-// Every unsafe block calls a function of AMD's runtime, as an incorrect program could.
+// The unsafe blocks call functions of AMD's runtime, as an incorrect program could, and functions of the C library.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};

@@ -126,7 +126,7 @@ impl Generator {
             PAGE * self.random.pick(&[1, 2, 4, 8, 16, 16, 32, 32, 64, 512, 1024])
         };
         let hint = match self.random.below(100) {
-            // A size that exceeds the area gets no hint.
+            // A size that exceeds the area gets no hint, except the invalid size `u64::MAX`.
             _ if (1 << 27..u64::MAX).contains(&size) => Hint::Nowhere,
             // A hint directly after another reservation, so that ranges can cross the boundary.
             0..25 if !self.ends.is_empty() => Hint::Area(self.random.pick(&self.ends)),
@@ -142,8 +142,8 @@ impl Generator {
         };
         let flags = match self.random.below(100) {
             0..85 => 0,
-            // 1 is the flag NO_REGISTER. With a larger alignment, the reservation would exceed the
-            // area.
+            // 1 is the flag NO_REGISTER. With an alignment of 1 GiB, such a reservation would exceed
+            // the area.
             85..93 if alignment < 1 << 30 => 1,
             93..96 if alignment < 1 << 30 => 0xff,
             _ => self.random.pick(&[2, 0xfe]),

@@ -2,9 +2,9 @@
 //! same random calls. The test compares their states after each call.
 //!
 //! `HSA_SIM_SEQUENCES` sets the number of sequences per release. `HSA_SIM_SEED` sets the seed: a
-//! number, or `fresh` for a new seed. The default seed is fixed. The test prints each difference
-//! with a shrunk sequence. If a sequence is saved as a file in `regressions`, `regressions_agree`
-//! repeats it.
+//! number, or `fresh` for a new seed. The default seed is fixed. (`stress` accepts only a
+//! number, and has a new seed by default.) The test prints each difference with a shrunk sequence. If
+//! a sequence is saved as a file in `regressions`, `regressions_agree` repeats it.
 
 #[path = "../setup/mod.rs"]
 mod setup;

@@ -55,7 +55,8 @@ impl Objects {
         })
     }
 
-    /// Returns whether two ranges of the same size share memory, through one mapping or through two.
+    /// Returns whether two ranges of the same size share memory, through one mapping or through two mappings of one
+    /// handle. Does not detect memory that is shared through an imported handle.
     pub fn ranges_share_memory(&self, first: Location, second: Location, size: u64) -> bool {
         let memory_at = |location| {
             let at = self.area_offset(location)?;

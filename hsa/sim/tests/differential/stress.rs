@@ -41,7 +41,7 @@ struct ProcessResources {
 }
 
 /// Checks that the calls leak no resources. `HSA_KFD_STRESS_SECONDS` sets the duration in seconds: by default three, or
-/// ten with `HSA_VMM_LONG=1`.
+/// ten with `HSA_VMM_LONG=1`. `HSA_SIM_SEED` sets the seed, a number. By default, each run has a new seed.
 pub fn check_for_leaks(fixture: &Fixture) {
     let default = if hsa_rocr::test::is_long() { 10 } else { 3 };
     let time = Duration::from_secs(environment_number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));

@@ -1,7 +1,7 @@
 //! One of the two runtimes of a comparison: a runtime, its agents and pools, and its values for the
 //! names in sequences.
-// Every unsafe block here calls a function of the runtime's table. The pointers refer to locals of
-// the right type. All other addresses are in an area that no other code uses.
+// The unsafe blocks call functions of the runtime's table, and system calls on descriptors that this module owns. The
+// pointers refer to locals of the right type. All other addresses are in an area that no other code uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
@@ -309,8 +309,8 @@ impl TestedRuntime {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
         }
-        // Free an address outside of the area: other code may use it, so that the results of later
-        // calls could differ.
+        // Free a reservation outside of the area at once. Other code may use the addresses around the reservation, so
+        // the results of later calls there could differ between the runtimes.
         let natural_alignment = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
         let is_registered = flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) == 0;
         let alignment = if is_registered { natural_alignment } else { PAGE };

@@ -90,8 +90,8 @@ fn set_access_matches_amd() {
         assert_eq!(setup.get(base, setup.gpus[1]), Ok(RO), "the last one counts");
         version.check("GPU0 only", setup.set(base + SIZE, SIZE, &version.gpu(0, RW)), OK);
         if version.index > 0 {
-            // According to the source, extensions before 1.7 revoke the access of agents that are
-            // not listed.
+            // Extensions before 1.7 revoke the access of agents that are not listed, if the call
+            // changes a permission.
             assert_eq!(setup.get(base + SIZE, setup.gpus[1]), Ok(RW), "GPU1 keeps its access");
         }
     });

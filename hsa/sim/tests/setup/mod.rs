@@ -2,8 +2,9 @@
 //! simulation's table. They take and return plain values.
 // Every test program uses only a part of this module.
 #![allow(dead_code)]
-// Each unsafe block below calls a function of the simulation's table with pointers to locals of the
-// right type, or with the test's own arguments.
+// Most unsafe blocks below call functions of the simulation's table with pointers to locals of the right type, or with
+// the test's own arguments. The others are callbacks, accesses of the test's own addresses, and system calls for child
+// processes.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use core::ffi::{CStr, c_int, c_void};

@@ -1,4 +1,4 @@
-/* Calls the functions that the shared library exports but `hsa_sim::Simulation::table` lacks. The test compiles this
+/* Calls functions that the shared library exports but `hsa_sim::Simulation::table` lacks. The test compiles this
  * program with AMD's headers. The functions query attributes (of the system, agents, caches, ISAs and regions), and use
  * signals, queues with barriers, copies on engines, and callbacks. */
 #include <hsa/hsa.h>

@@ -102,7 +102,7 @@ fn c_program_runs_the_whole_cycle() {
     check_references(folder.path());
 }
 
-/// With each version of the headers, compiles and runs a program that calls the functions of the shared library that
+/// With each version of the headers, compiles and runs a program that calls functions of the shared library that
 /// [`hsa_sim::Simulation::table`] lacks.
 #[test]
 fn c_program_uses_the_interface_of_each_header() {
