@@ -1,5 +1,5 @@
-//! Creates hundreds of thousands of mappings and handles, and fills eight GPUs. Untouched allocations must use no memory
-//! and no descriptors. Calls must not become slower as the number of objects grows.
+//! Creates hundreds of thousands of mappings and handles, and fills eight GPUs. Untouched allocations must use no
+//! memory and no descriptors. Calls must not become slower as the number of objects grows.
 
 mod setup;
 use setup::*;

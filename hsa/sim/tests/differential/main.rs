@@ -148,7 +148,7 @@ fn temporary_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Runs every sequence that once showed a difference, on every release.
+/// Runs every saved sequence in `regressions`, on one release, or with `HSA_VMM_LONG=1` on all.
 #[test]
 fn regressions_agree() {
     test::run_on_releases("regressions_agree", &emulation(), |fixture| {
