@@ -64,7 +64,7 @@ fn messages_name_functions_of_c() {
         ("export freed", "is not memory that hipMalloc allocated"),
         ("signals", "`signals` has 9 elements"),
         ("many descriptors", "`desc` has 70000 elements"),
-        ("no descriptors", ": list of access descriptors is empty"),
+        ("no descriptors", ": list of agents is empty"),
         ("no ranges", ": ranges is empty"),
         ("host pointer", "`host_ptr` is not memory"),
     ]);
