@@ -28,8 +28,8 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. Starts this program again as the second process. `arguments` are arguments with which
-/// this program calls `run`.
+/// Runs the example. Starts this program again, with `arguments`, as the second process. If this program gets these
+/// arguments, it must call `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     if std::env::var_os(SECOND).is_some() { import() } else { export(arguments) }
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 
 const PROFILES: [HipProfile; 2] = [HipProfile::Hip6, HipProfile::Hip7];
 
-/// Returns the rows that a source cites: every `#N` after `reference 6.2`.
+/// Returns the rows that a source cites: the list `#N, #M` after `reference 6.2`, which ends at a `;` or `:`.
 fn cited_rows(source: &str) -> BTreeSet<u32> {
     let Some((_, rows)) = source.split_once("reference 6.2 ") else { return BTreeSet::new() };
     let rows = rows.split([';', ':']).next().unwrap_or_default().split(", ");
@@ -155,7 +155,7 @@ fn simulation_matches_the_table() {
         for generation in Generation::ALL {
             let mut rows = check_on(Config::mi300x(2).with_generation(generation));
             // Three rows need another setup: a GPU without peer access, a driver without virtual memory, and a process
-            // without free descriptors (tests/descriptors.rs).
+            // in which no other thread opens descriptors (row 62, conformance/tests/descriptors.rs).
             let mut without_peer_access = without_peer_access.clone().with_generation(generation);
             rows.append(&mut check_on(without_peer_access.clone()));
             without_peer_access.vmem = false;

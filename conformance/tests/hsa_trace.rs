@@ -150,7 +150,8 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(plan.steps[9].line, 11);
 }
 
-/// A mapping of another process's memory hides its range from the steps only while the range is mapped.
+/// A range is skipped while memory of another process is mapped there. After the unmap, calls on the range are steps
+/// again.
 #[test]
 fn own_mappings_follow_those_of_others() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
@@ -165,8 +166,8 @@ fn own_mappings_follow_those_of_others() {
     assert_eq!(skipped, [false, false, true, true, false, false, true, true, true, false]);
 }
 
-/// The program may have closed the exported descriptor and opened another file with its number. The library does this
-/// when it tests the runtime.
+/// A failed import may have passed another file: a program can close the exported descriptor and open a file that gets
+/// the same number. The library does this when it tests the runtime.
 #[test]
 fn failed_imports_are_skipped() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;

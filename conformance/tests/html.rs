@@ -1,4 +1,4 @@
-//! Checks that the HTML page contains the complete report, loads nothing, and executes nothing.
+//! Checks that the HTML page contains the complete report, loads nothing, and executes no text of the report.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -75,7 +75,7 @@ fn html_loads_nothing_external() {
     }
 }
 
-/// Replaces every text of a report by [`HOSTILE`].
+/// Replaces texts of a report by [`HOSTILE`]: of the run, the runtime, the agents and the cases.
 fn with_hostile_text(mut report: Report) -> Report {
     let hostile = || HOSTILE.to_owned();
     let run = report.run.as_mut().unwrap();

@@ -1,5 +1,5 @@
-//! Checks that workarounds do not change results on runtimes that do not need the workarounds. Also tests quirks that
-//! only AMD's runtime has.
+//! Checks that workarounds do not change results on runtimes that do not need the workarounds. Also shows what two
+//! quirks of AMD's runtime cause without their workarounds.
 
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Generation};

@@ -25,7 +25,7 @@ fn check_totals(report: &ReplayReport) {
 }
 
 /// Two operations differ: each calls `set_access` on a range with a hole, and the recorded driver accepted the call.
-/// The operations that follow in the two traces, 4 and 7, are not compared.
+/// The rest of the two traces (4 operations of the first, 7 of the second) is not compared.
 #[test]
 fn replay_differs_only_in_two_operations() {
     for (granule, rules) in [
@@ -170,7 +170,6 @@ fn replay_finds_changed_handle() {
 
 #[test]
 fn rules_excuse_only_declared_differences() {
-    // The rule about holes does not excuse an unmap that splits a mapping.
     let trace_of = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
         serde_json::from_str::<Trace>(&format!("{head}{ops}]}}")).unwrap()
@@ -180,6 +179,7 @@ fn rules_excuse_only_declared_differences() {
         {"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,"result":"SUCCESS"},"#;
     for (end, divergent) in [
         (r#"{"op":"unmap","r":0,"offset":0,"size":8388608,"result":"SUCCESS"}"#, 0),
+        // The rule about holes does not excuse an unmap that splits a mapping.
         (r#"{"op":"unmap","r":0,"offset":0,"size":2097152,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":0,"offset":0,"size":16777216,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":3,"offset":0,"size":4194304,"result":"SUCCESS"}"#, 1),

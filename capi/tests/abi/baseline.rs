@@ -111,7 +111,7 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library with the soname of `libhsavmm` and with the functions of some nodes, which do nothing.
+/// Builds a library with the soname of `libhsavmm`. It exports the functions of some nodes. Each function returns 1.
 fn build_library(nodes: &Nodes, folder: &Path) {
     let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
     for (node, names) in nodes {

@@ -26,8 +26,9 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle. Meanwhile, the emulated driver
-/// keeps entries in the TLB, forgets parts of mappings (`split_bug`) or writes entries late.
+/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver
+/// keeps entries in the TLB and forgets parts of mappings (`split_bug`). In the second mode, it also writes entries
+/// late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
@@ -201,7 +202,7 @@ fn environment_selects_devices() {
     assert_eq!(hip("2, 1"), chosen(&[2]));
     assert_eq!(hip("2,01"), chosen(&[2]));
     assert_eq!(hip("-1"), none);
-    // An empty list does not count.
+    // The library ignores an empty list.
     assert_eq!(hip(""), all);
     assert_eq!(devices(&program, &[("CUDA_VISIBLE_DEVICES", "3")]), chosen(&[3]));
     assert_eq!(

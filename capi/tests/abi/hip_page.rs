@@ -1,4 +1,4 @@
-//! `docs/hip.md` lists what the library does for each function of HIP.
+//! `docs/hip.md` lists what the library does in each function of HIP that it exports.
 
 use crate::headers::{code, functions, headers};
 use crate::program::{Language, Program, expect_success, package};

@@ -159,7 +159,7 @@ fn install_rejects_drop_in_folders_that_hide_hip() {
     let output = installer().arg("--drop-in").arg(&hip).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(!destination.exists());
-    // DESTDIR followed by the prefix is the same folder.
+    // Here, DESTDIR followed by the prefix is the path in `hip`.
     let root = folder.path().file_name().unwrap();
     let output = installer()
         .args(["--drop-in".as_ref(), Path::new("/").join(root).join("rocm").as_os_str()])

@@ -5,7 +5,7 @@ use hsa_rocr::test;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs that print sizes, offsets and values of all types that the headers share with AMD's.
+/// Programs that print sizes, offsets and values of types that the headers share with AMD's.
 pub const SOURCES: [&str; 2] = ["tests/c/layout.c", "tests/c/layout_devices.c"];
 
 #[test]

@@ -57,8 +57,9 @@ impl Program {
         Self::link(command, &format!("{source} as {language:?}"))
     }
 
-    /// Compiles a program of another project: all files `*.cpp` of a folder, as C++17, without warnings. The compiler
-    /// runs in the folder. If the folder has a file `flags`, each of its lines is an argument for the compiler.
+    /// Compiles a program of another project: all files `*.cpp` of a folder, as C++17, with warnings disabled. The
+    /// compiler runs in the folder. If the folder has a file `flags`, each of its lines is an argument for the
+    /// compiler.
     #[track_caller]
     pub fn compile_folder(folder: &Path) -> Self {
         let entries =

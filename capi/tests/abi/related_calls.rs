@@ -30,8 +30,8 @@ fn related_calls_work_on_amds_runtime() {
     }
 }
 
-/// Both profiles accept a descriptor and a pointer to a descriptor. Any other value is an error: the library
-/// reads through a pointer only if the address is mapped.
+/// Both profiles accept a descriptor and a pointer to a descriptor. Any other value returns an error. An unreadable
+/// address does not crash the program.
 #[test]
 fn import_accepts_descriptor_or_pointer() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);

@@ -1,4 +1,4 @@
-//! Programs that make the same sequences of calls as public programs with HIP's virtual memory and IPC
+//! Programs that make the same sequences of calls as public programs that use HIP's virtual memory and IPC
 //! (docs/hip.md). They run on the simulation and on AMD's runtime.
 
 use crate::program::{Language, Program, expect_success};

@@ -36,7 +36,7 @@ static void test_virtual_memory(size_t granule) {
   OK(hipMemAddressReserve(&taken, granule, 0, NULL, 0));
   EXPECT_FAILURE(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
   OK(hipMemAddressFree(taken, granule));
-  /* No other thread runs in this process, so the addresses are still free. */
+  /* No other thread of this program maps memory, so the addresses are still free. */
   OK(hsavmm_reserve_at(taken, granule));
   OK(hipMemAddressFree(taken, granule));
   EXPECT_FAILURE(hsavmm_reserve_at(NULL, granule), hipErrorInvalidValue, "null");
@@ -202,7 +202,7 @@ static void test_parts(size_t granule, int controlled) {
   OK(hipMemAddressFree(whole, 4 * granule));
 }
 
-/* Returns whether all bytes of a segment have a value. Closes the segment's descriptor. */
+/* Returns whether each byte of a segment is `value`. Closes the segment's descriptor. */
 static int close_and_compare(hsavmm_segment segment, int value) {
   size_t size = segment.offset + segment.length;
   void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, segment.descriptor, 0);

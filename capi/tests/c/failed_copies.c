@@ -23,8 +23,8 @@ static void expect_unchanged(void *start, size_t size, int line) {
   free(bytes);
 }
 
-/* Expects that transfers fail and change nothing if they begin at `start`, where only the first `valid` bytes may be
- * written, and are twice as long. */
+/* Makes transfers to and from the range at `start`. Only the first `valid` bytes there can be accessed, and the
+ * transfers need about twice as many. Expects that each transfer fails and changes nothing. */
 static void expect_failures(void *start, size_t valid, int line) {
   const size_t size = 2 * valid;
 #define FAILS(call) \
@@ -36,7 +36,7 @@ static void expect_failures(void *start, size_t valid, int line) {
   FAILS(hipMemcpyDtoD(start, device, size));
   FAILS(hipMemcpyAsync(start, host, size, hipMemcpyHostToDevice, NULL));
   FAILS(hipMemcpy2D(start, valid, host, valid, valid - 64, 2, hipMemcpyHostToDevice));
-  /* As a source, the range must not change the destination. */
+  /* A failed copy from the range must not change the destination. */
   OK(hipMemset(device, 1, size));
   EXPECT(hipMemcpyDtoD(device, start, size) == hipErrorInvalidValue);
   expect_unchanged(device, size, line);
@@ -65,7 +65,8 @@ static void test_mappings(size_t granule) {
   OK(hipMemMap(start + granule, granule, 0, handle, 0));
   EXPECT_FAILURES(start, granule);
   EXPECT(strstr(hsavmm_last_message(), "neither a GPU nor the host has read access") != NULL);
-  /* The third mapping can be used, but the range reaches the second one first. */
+  /* Unmaps the second granule and maps the third. Each range begins in a usable mapping, and ends in an unmapped
+   * granule. */
   OK(hipMemUnmap(start + granule, granule));
   OK(hipMemMap(start + 2 * granule, granule, 0, handle, 0));
   OK(hipMemSetAccess(start + 2 * granule, granule, &desc, 1));
@@ -96,7 +97,7 @@ static void test_buffers(size_t granule) {
   OK(hsavmm_paged_destroy(paged));
 }
 
-/* The first row is in the allocation, the second is not. */
+/* The first row is in the allocation; the second row passes the allocation's end. */
 static void test_rows(void) {
   void *ptr;
   OK(hipMalloc(&ptr, 4096));

@@ -1,6 +1,6 @@
-/* Maps only the second half of a handle. Then the runtime, without the library, makes the GPU copy from or to the
- * mapping. Arguments: the runtime's file, the access flags to set (0, 1 or 3), and what the GPU does with the mapping
- * (reads, writes). Prints "copied" or "faulted". */
+/* Maps a whole handle, and maps its second half again at other addresses. Then the runtime, without the library, makes
+ * the GPU copy from or to this second mapping. Arguments: the runtime's file, the access flags to set for the second
+ * mapping (0, 1 or 3), and what the GPU does with it (reads, writes). Prints "copied" or "faulted". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -209,7 +209,7 @@ static void set_access(char *at, size_t size) {
   if (once_in(4)) TRY(hsavmm_revoke(at, size, &desc.location, 1), EITHER);
 }
 
-/* Copies only inside a reservation, because the library cannot check other addresses. */
+/* Each copy starts in a reservation, because the library cannot check other addresses. */
 static void copy(const struct reservation *reservation) {
   char *at;
   size_t size = (1 + below(2)) * granule - below(9);

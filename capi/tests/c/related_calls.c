@@ -102,7 +102,7 @@ static void test_streams_and_events(int devices) {
   OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
   for (int index = 0; index < 64 * 16; index++) EXPECT(to[index] == (index % 16 < 8 ? 1 : 7));
   EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
-  /* Without bytes, the kind is still checked, and the pitch is not. */
+  /* If there are no bytes to copy, the kind is still checked, but the pitch is not. */
   OK(hipMemcpy2D(to, 4, memory, 16, 8, 0, hipMemcpyDeviceToHost));
   EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
   OK(hipFreeAsync(memory, stream));
@@ -192,7 +192,7 @@ static void test_registered_memory(void) {
   char *own = aligned_alloc(4096, SIZE), back[16];
   EXPECT(own != NULL);
   OK(hipHostRegister(own, SIZE, hipHostRegisterPortable));
-  /* Registered memory is not memory of an area that a program can name. */
+  /* The library keeps registered memory in an area, but no number of an area lets a program unmap this memory. */
   for (uintptr_t number = 0; number < 1000; number++)
     EXPECT(hsavmm_area_munmap((hsavmm_area_t)number, own) == hipErrorInvalidHandle);
   EXPECT(hipHostRegister(own, 1, 0) == hipErrorHostMemoryAlreadyRegistered);

@@ -6,7 +6,7 @@
  * before any runtime is open, so that a crash ends only that case.
  *
  * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: check" or "skipped
- * NAME: reason". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
+ * NAME: reason". Its exit status is 1 if a case has failed or no case has run. Its arguments are the names of the cases
  * to run. Without arguments, all cases run.
  *
  * The header is valid C99 and C++17.
@@ -92,7 +92,7 @@ static inline int count_open_descriptors(void) {
   return count;
 }
 
-/* Checks that the library's state is consistent and that this process holds no resources. */
+/* Checks that the library's state is consistent, and that no reservation, handle, mapping or quarantine is left. */
 static inline void expect_no_resources(void) {
   hsavmm_usage usage;
   EXPECT_SUCCESS(hsavmm_check());
@@ -111,8 +111,8 @@ static inline void run_and_exit(const struct test_case *test) {
   test->run();
   expect_no_resources();
   EXPECT_SUCCESS(hsavmm_shut_down());
-  /* AMD's runtime keeps some descriptors open. The simulation (HSA_SIM is set) opens none, and this
-   * library closes all of its descriptors. */
+  /* AMD's runtime keeps some descriptors open. The simulation (HSA_SIM is set) and this library close all of their
+   * descriptors. */
   after = count_open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
   /* exit() instead of _exit(), so that all exit handlers run. */

@@ -90,7 +90,7 @@ static void hipGetProcAddressVmmApis(void) {
   CHECK(result == HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && nothing == NULL);
 }
 
-/* The original does not check unknown names, and the name of a function with a smaller structure (HIP 5). */
+/* The original does not look up unknown names, or hipGetDeviceProperties of HIP 5, whose structure is smaller. */
 static void hipGetProcAddress_Negative(void) {
   hipDriverProcAddressQueryResult result;
   hipDriverEntryPointQueryResult entry_result;

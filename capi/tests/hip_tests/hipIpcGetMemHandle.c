@@ -43,7 +43,7 @@ static void hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-/* Not in hip-tests: with HIP, a mapped address crashed the kernel (clr#265). */
+/* Not in hip-tests. HIP accepted a mapped address, and the Linux kernel crashed later (clr#265). */
 static void hipIpcGetMemHandle_Negative_Mapped_Memory(void) {
   size_t size = rounded_size(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size);

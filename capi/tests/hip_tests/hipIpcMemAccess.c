@@ -8,7 +8,7 @@ struct shared_memory {
   hipIpcMemHandle_t handle;
 };
 
-/* Opens the memory on every device, reads it directly and through a copy, and writes to it. */
+/* Opens the memory on every device that can access it, reads it directly and through a copy, and writes to it. */
 static void open_on_every_device(const struct shared_memory *shared) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {

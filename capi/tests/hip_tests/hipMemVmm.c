@@ -29,7 +29,7 @@ static void hipMemVmm_Basic(void) {
   full_cycle(&prop, 4096, granularity);
 }
 
-/* In hip-tests since 2026. HIP 6 and older runtimes have no uncached memory. */
+/* In hip-tests since 2026. HIP 6, and runtimes before version 1.18 of AMD's extension, have no uncached memory. */
 static void hipMemVmm_Uncached(void) {
   hipMemAllocationProp prop = properties_of(0);
   hipMemGenericAllocationHandle_t handle;

@@ -1,4 +1,4 @@
-//! Calls that were recorded on another vendor's GPUs, made with this library.
+//! Repeats, with this library, calls that were recorded on another vendor's GPUs.
 //!
 //! Each call has its own fixture, so that a call does not depend on earlier calls.
 
