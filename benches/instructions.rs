@@ -19,13 +19,12 @@ use std::process::ExitCode;
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
-/// The number of mappings that exist during the measurement. It is also the number of holes.
+/// The number of mappings before the measurement prepares its calls. It is also the number of holes.
 const LIVE_MAPPINGS: usize = 1 << 13;
 /// The number of calls that the program prints, without additional calls.
 const CALLS: usize = 1000;
 
-/// A reservation in which live mappings (even pages) and holes (odd pages) alternate, and the objects that counted
-/// calls create.
+/// A reservation in which live mappings (even pages) and holes (odd pages) alternate, and objects for the counted calls.
 struct Workload {
     vmm: Vmm,
     base: usize,

@@ -7,6 +7,8 @@ mod run_command;
 use hsa_rocr::{Release, test};
 use run_command::{HSA_VMM, json, run, stderr, stdout};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -372,7 +374,7 @@ fn output_is_written_completely_or_not_at_all() {
         assert_eq!(stdout(&output).contains("pool.size.told"), has_run, "{}", stdout(&output));
     }
     // If the report does not fit (here, `ulimit -f` limits the size of files), the existing file stays unchanged, and
-    // no temporary file remains beside it.
+    // only the partial results remain beside it, for `--resume`.
     fs::write(&file, "before").unwrap();
     let limited = format!(
         "ulimit -f 8; trap '' XFSZ; exec {HSA_VMM} conform --runtime sim --filter 'map.*' \
@@ -388,9 +390,11 @@ fn output_is_written_completely_or_not_at_all() {
         stdout(&output).len()
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), "before");
-    let files: Vec<_> =
-        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(files, ["report"]);
+    let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let files: BTreeSet<_> = files.collect();
+    let partial = folder.path().join("report.partial");
+    assert_eq!(files, ["report", "report.partial"].map(OsString::from).into());
+    fs::remove_file(partial).unwrap();
     // If the path is a symbolic link, `conform` keeps the link, and the link's target keeps its permissions.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link");

@@ -153,7 +153,7 @@ fn steps_refer_to_the_newest_result() {
 /// A range is skipped while memory of another process is mapped there. After the unmap, calls on the range are steps
 /// again.
 #[test]
-fn own_mappings_follow_those_of_others() {
+fn range_of_foreign_memory_ends_with_its_unmapping() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
     let map_import = MAP.replace("0x5", "0x6");
     let failed = format!("{map_import},\"status\":4096");

@@ -54,7 +54,7 @@ impl Native {
     /// memory (ROCm 6.4 returns `INVALID_ALLOCATION`).
     ///
     /// # Safety
-    /// As for [`copy`](Self::copy), of the destination.
+    /// The engine can read and write the destination until the call returns.
     pub unsafe fn fill(
         &self,
         engine: CopyEngine,
@@ -204,12 +204,12 @@ impl Native {
         outcome
     }
 
-    /// Returns whether the library exports the function that reads a signal.
+    /// Returns whether the runtime exports the function that reads a signal.
     pub fn can_load_signals(&self) -> bool {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the library cannot read signals. Does not log the call, because retire
+    /// Returns the value of a signal; `None` if the runtime does not export that function. Does not log the call, because retire
     /// queues repeat it often.
     ///
     /// # Safety

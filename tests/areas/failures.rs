@@ -1,5 +1,6 @@
-//! Each runtime call of each operation on areas fails in turn. The operation fails and changes nothing. When the test
-//! repeats the operation, it succeeds. At the end, everything is freed.
+//! Each runtime call of each operation on areas fails in turn. The operation fails and changes nothing, or tolerates the
+//! failure. A failed fill or copy may have changed bytes. When the test repeats the operation, it succeeds. At the end,
+//! everything is freed.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
@@ -21,7 +22,7 @@ const STATUSES: [u32; 5] = [
 ];
 const SIZE: usize = 5000;
 
-/// Two areas, memory of each area, and the memory that an operation maps.
+/// An area, memory of this area and of another one, and the memory that an operation maps.
 struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
@@ -217,7 +218,7 @@ fn one_failure_changes_nothing() {
                                     tolerates_failure(name, function),
                                     "{context}: the operation succeeded"
                                 );
-                                // The caller's memory stays locked, which cannot be undone.
+                                // The memory that the library has locked for the copy stays locked.
                                 if function != "hsa_amd_memory_unlock" {
                                     areas.tear_down(&context);
                                 }
@@ -278,7 +279,7 @@ fn one_failure_changes_nothing() {
 }
 
 /// Either every call of one function fails, or one call and then later calls fail. Even if the operation fails,
-/// everything can be freed once the runtime works again.
+/// everything can be freed once the runtime works again, except memory that a failed `mmap` could not free or unlock.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;

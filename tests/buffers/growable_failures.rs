@@ -5,7 +5,7 @@ use crate::fault_injection::{
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use hsa_vmm::buffer::{GrowableVec, RingBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
@@ -126,7 +126,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         // The status makes little difference, so only one configuration tests two statuses.
         let statuses = |configuration: &str| {
             if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
@@ -162,7 +162,7 @@ fn one_failure_changes_nothing() {
 #[test]
 fn repeated_failures_lose_no_contents() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let context = failed.context.clone();
             let vmm = failed.setup.machine.vmm.clone();

@@ -6,7 +6,7 @@ use crate::fault_injection::{
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use hsa_rocr::test;
 use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -131,7 +131,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         // The status only matters for the creation of memory.
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
@@ -157,7 +157,7 @@ fn one_failure_changes_nothing() {
 #[test]
 fn repeated_failures_report_lost_pages() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         let (mut losses, mut quarantined) = (0, 0);
         // Tests only every second configuration. The configurations take long, and behave alike.
         let selected = configurations().into_iter().step_by(2);

@@ -3,7 +3,7 @@
 use crate::errors::page_error;
 use crate::fault_injection::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use crate::process::{End, in_child, within};
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -232,7 +232,7 @@ fn wait_for_threads(expected: usize) {
 
 #[test]
 fn thread_ends_with_the_buffer() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for round in 0..30 {
             let machine = Machine::new(Config::mi300x(1));
             let buffer = new_buffer(&machine, 1 + round % 4);
@@ -319,7 +319,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
 /// A forked child does not have the thread. The child must not wait for the thread, or for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let machine = Machine::new(Config::mi300x(1));
         let mut buffer = Some(new_buffer(&machine, 5));
         for round in 0..40 {

@@ -3,7 +3,7 @@
 use crate::errors::page_error;
 use crate::fault_injection::ERROR;
 use crate::machine::{KIB, Machine, generations};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
@@ -415,7 +415,7 @@ fn pausable_buffer_matches_a_vector() {
         (pause_operation(), proptest::option::weighted(0.2, 1..12u64)),
         1..30,
     );
-    run_single_threaded(|| {
+    run_in_child(|| {
         TestRunner::new(config())
             .run(&(0..5usize, operations), |(generation, operations)| {
                 check_pausable(generation, &operations);

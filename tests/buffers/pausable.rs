@@ -17,7 +17,7 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
 /// Runs a function in a forked child, which has only one thread. Fails unless the child succeeds.
-pub fn run_single_threaded(function: impl FnOnce()) {
+pub fn run_in_child(function: impl FnOnce()) {
     assert_eq!(in_child(function), End::Success);
 }
 
@@ -46,7 +46,7 @@ fn used_vram(machine: &Machine) -> u64 {
 
 #[test]
 fn resume_restores_contents_and_address() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
                 let context = format!("{generation}: {size}");
@@ -98,7 +98,7 @@ fn resume_restores_contents_and_address() {
 
 #[test]
 fn pause_releases_three_gibibytes() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
@@ -123,7 +123,7 @@ fn pause_releases_three_gibibytes() {
 
 #[test]
 fn many_pauses_change_nothing() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             // In generation B, a pause frees and reserves the addresses again, so the test runs more rounds.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
@@ -172,7 +172,7 @@ fn many_pauses_change_nothing() {
 
 #[test]
 fn paused_buffer_rejects_all_but_resume() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let mut buffer = filled_buffer(&machine, 100);
@@ -229,7 +229,7 @@ fn paused_buffer_rejects_all_but_resume() {
 
 #[test]
 fn grants_while_paused_apply_on_resume() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(with_two_cpus(config));
             let other_machine = Machine::new(Config::mi300x(1));
@@ -262,7 +262,7 @@ fn grants_while_paused_apply_on_resume() {
 /// not change.
 #[test]
 fn pause_saves_without_owner_access() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             for owner_access in [Access::None, Access::Read] {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
@@ -320,7 +320,7 @@ fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 
 #[test]
 fn buffer_without_addresses_keeps_its_contents() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = pause_and_lose_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
@@ -347,7 +347,7 @@ fn buffer_without_addresses_keeps_its_contents() {
 
 #[test]
 fn buffer_without_addresses_resumes_anywhere() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = pause_and_lose_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
@@ -377,7 +377,7 @@ fn buffer_without_addresses_resumes_anywhere() {
 
 #[test]
 fn freed_addresses_of_a_paused_buffer_are_lost() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let mut buffer = filled_buffer(&machine, 5000);
@@ -447,7 +447,7 @@ fn create_rejects_bad_arguments() {
 
 #[test]
 fn forked_child_cannot_use_the_buffer() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) =
             (filled_buffer(&machine, 5000), filled_buffer(&machine, 5000));

@@ -7,7 +7,7 @@ use crate::fault_injection::{
     fail_one_call,
 };
 use crate::machine::Machine;
-use crate::pausable::{contents, filled_buffer, pattern, run_single_threaded};
+use crate::pausable::{contents, filled_buffer, pattern, run_in_child};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::ErrorKind;
@@ -128,7 +128,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
         let failures = fail_one_call(configurations(), OPERATIONS, statuses, |mut failed| {
@@ -169,7 +169,7 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_lose_no_contents() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let (mut kept_paused, mut moved) = (0, 0);
         let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
@@ -213,7 +213,7 @@ fn repeated_failures_lose_no_contents() {
 /// or to free its addresses, the next call removes it.
 #[test]
 fn next_call_removes_second_mapping() {
-    run_single_threaded(|| {
+    run_in_child(|| {
         let mut quarantined = Vec::new();
         for function in ["hsa_amd_vmem_unmap", "hsa_amd_vmem_address_free"] {
             for (configuration, config) in configurations() {

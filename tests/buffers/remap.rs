@@ -1,7 +1,7 @@
 //! Calls that relocate memory to other addresses, and calls that exchange the memory of two ranges.
 
 use crate::machine::{Machine, access, at, generations, without_cpu_mapping};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use crate::process::assert_inaccessible;
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::error::Rejected;
@@ -45,7 +45,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 #[test]
 fn exchange_swaps_memory_and_keeps_access() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = new_machine(config);
@@ -108,7 +108,7 @@ fn exchange_swaps_memory_and_keeps_access() {
 #[test]
 fn relocate_moves_memory_with_its_access() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = new_machine(config);

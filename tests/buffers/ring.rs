@@ -2,7 +2,7 @@
 
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
-use crate::pausable::run_single_threaded;
+use crate::pausable::run_in_child;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::RingBuffer;
@@ -15,7 +15,7 @@ const SIZE: usize = 8 * KIB;
 #[test]
 fn reads_and_writes_wrap_around() {
     // Another thread might take addresses that a runtime frees for a moment.
-    run_single_threaded(|| {
+    run_in_child(|| {
         let mut configs = releases();
         configs.extend(
             generations()

@@ -42,5 +42,7 @@ pub(crate) const CASES: [&Case; 2] = [&RUNTIME_STARTS, &RUNTIME_STOPS];
 
 /// Skips a case that only a run with workers can report.
 fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::TestResult {
-    Err(NotPassed::Skipped("needs worker processes: the check ends its process".to_owned()))
+    Err(NotPassed::Skipped(
+        "needs worker processes, because this check ends the process that runs it".to_owned(),
+    ))
 }

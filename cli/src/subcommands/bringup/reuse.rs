@@ -39,12 +39,12 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.fail_in(MAP, wrong_data(what, &copier, &copier, &difference)));
         }
         hsa.unmap(&va, size)?;
-        let attribute_to_unmap = |_| {
+        let failure_of_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
             hsa.recorder.fail_in(UNMAP, message)
         };
-        hsa.map(&va, size, &other).map_err(attribute_to_unmap)?;
-        hsa.grant(&va, size, &[gpu]).map_err(attribute_to_unmap)?;
+        hsa.map(&va, size, &other).map_err(failure_of_unmap)?;
+        hsa.grant(&va, size, &[gpu]).map_err(failure_of_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let what = "a GPU still accesses memory at an address that was unmapped";

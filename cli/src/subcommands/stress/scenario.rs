@@ -24,7 +24,7 @@ impl Scenario {
     /// All scenarios, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Mixed, Self::Vram, Self::Descriptors, Self::Mappings];
 
-    /// Returns the name as an argument.
+    /// Returns the name as it is written on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
