@@ -226,8 +226,8 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// If the kernel driver is not from AMD's own package, AMD's runtime cannot export memory. The runtime then returns
-/// `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
+/// With `HSA_ENABLE_IPC_MODE_LEGACY=1`, AMD's runtime can export memory only if the kernel driver is from AMD's own
+/// package. Otherwise, the runtime returns `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
 #[test]
 fn unsupported_export_differs_from_runtime_failure() {
     for (status, is_runtime_failure) in [

@@ -121,7 +121,7 @@ fn probes_make_at_most_20_calls() {
         assert!((10..=20).contains(&calls), "{release}: {calls} calls");
         let copies = ["hsa_memory_copy", "hsa_amd_memory_async_copy", "hsa_amd_memory_fill"];
         assert!(copies.iter().all(|copy| simulation.calls(copy) == 0), "{release}");
-        // The next `Vmm` on the same runtime uses the results of the first.
+        // A later `Vmm` on the same runtime uses the results of the first probing.
         let before = count();
         let reopened = Vmm::open_with(&runtime, always_probing()).unwrap();
         assert_eq!(count(), before, "{release}: a runtime is probed once");

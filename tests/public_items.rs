@@ -1,5 +1,6 @@
 //! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`. Exceptions are types
-//! that will get no further variants or fields. Also checks that the documentation of every public type has an example.
+//! that will get no further variants or fields. Also checks that the documentation of every public type has an example,
+//! or that [`WITHOUT_EXAMPLE`] lists the type.
 //!
 //! The tests parse the sources, so that one list can contain all exceptions with their reasons. Clippy's
 //! `exhaustive_enums` and `exhaustive_structs` need an attribute at each exception.

@@ -1,4 +1,5 @@
 //! The workaround of each quirk avoids a failure on a release that has the quirk, and does no harm on other releases.
+//! Other files test three of the quirks; `every_quirk_has_a_failure` names the files.
 
 mod hostile;
 mod machine;
@@ -315,8 +316,8 @@ fn with_quirks_adds_quirks() {
     assert_eq!(machine.vmm.quirks(), expected);
 }
 
-/// The library can send two adjacent mappings the same list of agents, although different agents gain access to them.
-/// The library must record, for each mapping, the agents to which it has granted access.
+/// One runtime call can grant two agents access to two adjacent mappings, even if each agent already has access to one
+/// of the mappings. The library must record for each mapping that both agents have access.
 #[test]
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();

@@ -1,5 +1,5 @@
-//! Copies, fills, reads and writes on the simulation. Waits for a copy may return early, threads may race, and a
-//! caller's closure may call the library.
+//! Copies, fills, reads and writes on the simulation: when a wait for a copy returns early, when threads race, and when
+//! a caller's closure calls the library, which must panic.
 
 mod machine;
 

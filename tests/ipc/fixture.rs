@@ -19,7 +19,7 @@ pub enum Fixture {
 pub enum Mode {
     /// By a call that only the kernel driver of AMD's own package has. ROCm 6.1 has only this mode.
     Kernel,
-    /// By dma-buf, through a server in the exporter. This is the default since ROCm 7.
+    /// By dma-buf, through a server in the exporter. This is the default in ROCm 7.2.
     Server,
 }
 

@@ -1,4 +1,5 @@
-//! The library rejects modified and random handles, and forged handles with a wrong size.
+//! The library rejects modified and random handles, and forged handles with a wrong size. It accepts a handle with
+//! another valid offset if the check value matches.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

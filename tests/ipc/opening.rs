@@ -1,5 +1,5 @@
-//! Opening a handle returns the exported bytes at the right offset, with the right size. The library rejects handles of
-//! freed memory.
+//! Opening a handle returns the exported bytes at the right offset, with the right size. The library rejects its own
+//! handles of freed memory. For HIP's handles of freed memory, the runtime decides.
 
 use super::*;
 use crate::executor::to_hex;

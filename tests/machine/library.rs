@@ -113,8 +113,8 @@ impl Library {
         self.extended_buffer_before_free_steps(step, extensions, 0)
     }
 
-    /// Does the same as [`extended_buffer`](Self::extended_buffer). When the function chose the address, `free_steps`
-    /// more steps were free after the extended buffer.
+    /// Does the same as [`extended_buffer`](Self::extended_buffer), but chooses addresses after which `free_steps` more
+    /// steps are free. Another thread can take these addresses before the function returns.
     #[track_caller]
     fn extended_buffer_before_free_steps(
         &self,

@@ -70,7 +70,7 @@ fn names_end_with_their_values() {
     vmm.name_handle(handles[0], "old").unwrap();
     vmm.unmap(base, GRANULE).unwrap();
     vmm.release(handles[0]).unwrap();
-    // The slot of the handle and the address are reused.
+    // The new handle reuses the old handle's slot, and the new mapping reuses the address.
     let handle = machine.create(0, GRANULE);
     machine.map(base, GRANULE, handle);
     assert_eq!(names(&machine), [vec![Some("old".to_owned())], vec![None], vec![None]]);

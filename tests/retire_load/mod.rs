@@ -248,7 +248,7 @@ impl<'a> Worker<'a> {
         let mut mapping = Some(mapping);
         let submitted = loop {
             let submitted = Instant::now();
-            // SAFETY: signals are destroyed after the queue is dropped.
+            // SAFETY: a signal is destroyed only after the retirement that waits for it has ended.
             let result = unsafe { self.queue.submit(mapping.take().unwrap(), &conditions) };
             match result {
                 Ok(()) => break submitted,

@@ -1,4 +1,4 @@
-//! A scenario: two reservations with mappings and handles. Lists every operation on them.
+//! A scenario: two reservations with mappings and handles, and a list of operations on them.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
@@ -127,7 +127,7 @@ impl Scenario {
 
 pub type Operation = fn(&Scenario) -> Result<(), Error>;
 
-/// Every operation of the library that calls the runtime, with its name. Some operations have several variants.
+/// Operations of `Vmm` that call the runtime, each with a name. Some operations have several variants.
 pub const OPERATIONS: &[(&str, Operation)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {

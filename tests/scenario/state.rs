@@ -46,7 +46,8 @@ impl StateSnapshot {
         }
     }
 
-    /// Fails unless the states are equal. Compares each part separately, so that the message shows only what differs.
+    /// Fails unless the states are equal. Compares the long lists separately first, so that the message shows only the
+    /// list that differs.
     #[track_caller]
     pub fn assert_unchanged(&self, after: &Self, context: &str) {
         assert_eq!(self.reservations, after.reservations, "{context}");

@@ -157,8 +157,8 @@ impl State {
         &mut self.slots[reservation][number..number + range.count]
     }
 
-    /// Returns the part of the state that a test can observe. Sets the contents of allocations that are not mapped to
-    /// zero.
+    /// Returns the part of the state that a test can observe: sets the contents of each unmapped allocation to zero,
+    /// because a test can read only mapped memory.
     pub fn into_visible(mut self) -> Self {
         for handle in 0..HANDLES {
             let has_handle =

@@ -68,7 +68,7 @@ impl Signal {
 
 impl Drop for Signal {
     fn drop(&mut self) {
-        // SAFETY: tests drop a signal after the queue that reads it.
+        // SAFETY: tests drop a signal after its queue, or after the end of the retirement that waits for the signal.
         unsafe { self.destroy.expect("signals")(self.handle) };
     }
 }

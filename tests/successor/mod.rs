@@ -1,5 +1,6 @@
 //! Tests of owned values whose mappings were unmapped by address. Another owner has then made mappings at the same
-//! addresses: the successors. Every method of the owned value must fail, and must not change the successors.
+//! addresses: the successors. Methods of the owned value that use these addresses must fail, and must not change the
+//! successors.
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};

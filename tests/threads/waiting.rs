@@ -124,7 +124,7 @@ fn exports_overlap_maps_if_the_runtime_locks() {
         let (runtime, vmm, gpu) = hostile.open();
         let mut quirks = vmm.quirks();
         quirks.some_calls_take_no_lock = false;
-        // SAFETY: the omitted quirk is not needed: the hostile runtime locks all of its calls itself.
+        // SAFETY: the omitted quirk is not needed: in the hostile runtime, exports and other calls may overlap.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         let vmm = Vmm::open_with(&runtime, options).unwrap();
         let properties = AllocationProperties::on(gpu);
