@@ -285,6 +285,8 @@ impl PausableBuffer {
             self.reservation = Some(self.reserve_again(Operation::Resume)?);
         }
         if self.memory.is_none() {
+            // The second mapping of an earlier call keeps memory that the GPU may lack.
+            self.second.remove()?;
             let memory =
                 Allocation::create(&self.buffer.vmm, self.extent(), &self.buffer.properties)?;
             if let Some(bytes) = &self.saved {

@@ -127,6 +127,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         Operation::Map
         | Operation::MovePages
         | Operation::SharePages
+        | Operation::Exchange
         | Operation::Pause
         | Operation::Resume
             if call == "hsa_amd_vmem_set_access" =>

@@ -11,7 +11,7 @@ use crate::error::{
 };
 use crate::memory::{Registry, Span};
 use crate::native::{Native, NativeIpc};
-use crate::runtime::{Attachment, Runtime};
+use crate::runtime::{Attachment, Implementation, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::trust::Process;
 use crate::vmm::Address;
@@ -215,7 +215,8 @@ impl Ipc {
         // Rejects a handle that does not name the exporter's own server, because the runtime would connect to any
         // server that the handle names. This check is also needed for registered handles: the exporter can write any
         // entry to its table.
-        if server_client::uses_server(runtime) && runtime.info().path.is_some() && !is_served {
+        let is_simulation = runtime.info().implementation == Implementation::Simulation;
+        if server_client::uses_server(runtime) && !is_simulation && !is_served {
             return Err(unavailable(process, UnavailableReason::Freed));
         }
         let open_export = |export| {

@@ -24,6 +24,7 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, shutdown, socket_with,
 };
+use std::ffi::OsStr;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,13 +57,21 @@ pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
 }
 
 /// Returns whether the runtime shares memory through its server (by dma-buf), and not through the kernel driver alone.
-/// ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if `HSA_ENABLE_IPC_MODE_LEGACY`
-/// is 0 (rocr, flag.h).
+/// `HSA_ENABLE_IPC_MODE_LEGACY` selects the mode (rocr, flag.h), except in ROCm up to 6.2.
 ///
 /// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier, and the variable has changed since then.
 pub(super) fn uses_server(runtime: &Runtime) -> bool {
-    runtime.info().extension >= (1, 7) && runtime.ipc_uses_dmabuf()
+    is_server_mode(runtime.info().extension, runtime.ipc_mode())
+}
+
+fn is_server_mode(extension: (u16, u16), legacy: Option<&OsStr>) -> bool {
+    // ROCm up to 6.2 always uses the driver. ROCm 6.3 to 7.1 use the driver by default, and ROCm since 7.2 the server.
+    match legacy {
+        Some(value) if value == "0" => extension >= (1, 7),
+        Some(value) if value == "1" => false,
+        _ => extension >= (1, 15),
+    }
 }
 
 /// Returns the socket address of a server. `number` is the number of a process, or the random number of a relay.

@@ -20,6 +20,7 @@ pub use hsa_sys::printable;
 pub use hsa_sys::{LoadError, LoadedLibrary, Origin, RejectedCandidate};
 pub use implementation::Implementation;
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -121,8 +122,8 @@ struct Inner {
     /// The states of higher layers, by type.
     attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
-    /// Whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime started.
-    ipc_uses_dmabuf: bool,
+    /// The value of `HSA_ENABLE_IPC_MODE_LEGACY` before the runtime started.
+    ipc_mode: Option<OsString>,
     spare_descriptors: SpareDescriptors,
 }
 
@@ -270,7 +271,7 @@ impl Runtime {
                 first_cpu,
                 attachments: Mutex::default(),
                 stays_started: AtomicBool::new(false),
-                ipc_uses_dmabuf: ipc_mode.is_some_and(|value| value == "0"),
+                ipc_mode,
                 spare_descriptors: SpareDescriptors::open(),
             }),
         })
@@ -401,9 +402,9 @@ impl Runtime {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime was opened.
-    pub(crate) fn ipc_uses_dmabuf(&self) -> bool {
-        self.inner.ipc_uses_dmabuf
+    /// Returns the value of `HSA_ENABLE_IPC_MODE_LEGACY` before the runtime was opened.
+    pub(crate) fn ipc_mode(&self) -> Option<&OsStr> {
+        self.inner.ipc_mode.as_deref()
     }
 
     /// Returns whether `self` and `other` are clones of one runtime.

@@ -312,11 +312,14 @@ impl ExpectedMappings<'_> {
     /// the first target that is not expected.
     fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
-        let found = journal.targets[first..].iter().map(|target| target.now);
-        let expected = serials.iter().map(Some).chain(core::iter::repeat(None));
-        let other = found.zip(expected).find(|(it, serial)| Some(&it.serial) != *serial);
-        match other {
-            Some((it, _)) => Err(it.range().invalid(Problem::NotMapped(it.range().address()))),
+        let (targets, mut serials) = (&journal.targets[first..], serials.iter());
+        let other = targets.iter().find(|target| serials.next() != Some(&target.now.serial));
+        // If an expected mapping is missing, names the last target.
+        match other.or_else(|| targets.last().filter(|_| serials.next().is_some())) {
+            Some(target) => {
+                let range = target.now.range();
+                Err(range.invalid(Problem::NotMapped(range.address())))
+            }
             None => Ok(()),
         }
     }

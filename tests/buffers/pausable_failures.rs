@@ -218,7 +218,8 @@ fn next_call_removes_second_mapping() {
         for function in ["hsa_amd_vmem_unmap", "hsa_amd_vmem_address_free"] {
             for (configuration, config) in configurations() {
                 let context = format!("{configuration}, {function}");
-                let machine = Machine::new(config);
+                // The GPU has no room for a second buffer, so the old memory must be released first.
+                let machine = Machine::new(config.with_vram(12 << 10));
                 let fail = || {
                     let plan = FaultPlan::none().always(function, OUT_OF_RESOURCES);
                     machine.simulation.set_faults(plan);

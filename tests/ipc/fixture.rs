@@ -42,10 +42,20 @@ impl Fixture {
                 config.accepts_any_ipc_length = true;
                 Runtime::simulated(config)
             }
-            Self::Amd { runtime, mode, .. } => {
-                let legacy = if *mode == Mode::Kernel { "1" } else { "0" };
-                // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
-                unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", legacy) };
+            Self::Amd { runtime, mode, release } => {
+                let name = "HSA_ENABLE_IPC_MODE_LEGACY";
+                let legacy = match mode {
+                    Mode::Kernel => Some("1"),
+                    // The server is the default of this release.
+                    Mode::Server if *release == Release::R7_2_4 => None,
+                    Mode::Server => Some("0"),
+                };
+                match legacy {
+                    // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
+                    Some(value) => unsafe { std::env::set_var(name, value) },
+                    // SAFETY: as above.
+                    None => unsafe { std::env::remove_var(name) },
+                }
                 // SAFETY: the file is a fetched release of AMD's runtime.
                 unsafe { Runtime::load_from(runtime) }
             }

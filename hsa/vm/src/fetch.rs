@@ -6,7 +6,7 @@ use crate::{Kernel, NoSource, NotFetched, TreeError, build, folder, initramfs, q
 use hsa_sys::open_regular;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -136,6 +136,8 @@ pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, 
     // Without permissions for other users: whoever can read the file can lock it.
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let lock = open_regular(&path, options).map_err(file_error(&path))?;
+    // The file of an earlier build may have more permissions. Only its owner can change them.
+    let _ = lock.set_permissions(fs::Permissions::from_mode(0o600));
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         report(&format!("waiting for another process, which has locked {}", path.display()));
         flock(&lock, FlockOperation::LockExclusive)

@@ -117,7 +117,9 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
 
 /// Reads the chosen trace or sequence.
 fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
-    if let Some(path) = args.file.as_ref().filter(|path| Recording::is_recording(path)) {
+    // A pipe can be read only once.
+    let is_recording = |path: &&PathBuf| path.is_file() && Recording::is_recording(path);
+    if let Some(path) = args.file.as_ref().filter(is_recording) {
         bail!(
             "{} is a recording of `hsa-vmm record`, which `map` does not read; use `lint` or `replay`",
             path.display()
