@@ -117,7 +117,8 @@ fn rollback_records_the_cpu_as_runtime_granted() {
     }
 }
 
-/// If the runtime maps memory for the CPU, a failed call changes whether the runtime's next unmap leaves a hole.
+/// Revoking maps the memory again, and grants the other agents access again. If the runtime maps memory for the CPU,
+/// the next unmap can leave a hole only if the CPU got access again before the failure.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::rerun_in_own_process() {

@@ -14,7 +14,7 @@ use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs every operation on a reservation. After each operation, checks that the addresses are reserved.
+/// Maps, unmaps and changes access in one reservation. After each call, checks that the addresses are reserved.
 fn check_every_operation(config: Config, name: &str) {
     let machine = Machine::new(config);
     let vmm = &machine.vmm;
@@ -147,7 +147,7 @@ fn cpu_listed_after_a_gpu_gets_access() {
     process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
 }
 
-/// Fails unless the four pages at `base` are quarantined, every operation on the pages fails, and the foreign mapping
+/// Fails unless the four pages at `base` are quarantined, the calls below on the pages fail, and the foreign mapping
 /// stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantined_ranges();

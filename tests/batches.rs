@@ -342,7 +342,7 @@ fn batches_are_atomic_to_other_threads() {
     assert_eq!(vmm.mappings(), []);
 }
 
-/// Two batches that name the same reservations in opposite order do not deadlock.
+/// Batches that name the same reservations in opposite order do not deadlock.
 #[test]
 fn batches_on_the_same_reservations_do_not_deadlock() {
     let fixture = Fixture::new(Config::mi300x(2));

@@ -13,7 +13,7 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: `System` is a valid allocator, and gets every call unchanged.
+// SAFETY: `alloc` and `dealloc` pass their arguments unchanged to `System`, which is a valid allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -37,7 +37,7 @@ pub fn count() -> usize {
     ALLOCATIONS.get()
 }
 
-/// Returns the number of bytes that this thread has allocated and not freed.
+/// Returns the number of bytes that this thread has allocated, minus the bytes that it has freed.
 pub fn bytes() -> isize {
     BYTES.get()
 }

@@ -30,8 +30,8 @@ mod ring;
 #[path = "../../examples/share.rs"]
 mod share;
 
-/// Defines a test for each example. The test runs the example on every release, and the example finds the runtime as a
-/// user's program would.
+/// Defines a test for each listed example. The test runs the example with `on_each`, and the example finds the runtime
+/// as a user's program would.
 macro_rules! examples {
     ($($name:ident: $run:expr;)+) => {
         $(
@@ -62,8 +62,8 @@ examples! {
 /// The environment variable that [`on_each_directly`] sets in each process that runs the example.
 const IN_EXAMPLE: &str = "HSA_VMM_TEST_EXAMPLE";
 
-/// Runs an example on every release, in a process that starts as `hsa-vmm emulate` starts programs. The example starts
-/// this test program again as its second process.
+/// Runs an example on every selected release, in a process that starts as `hsa-vmm emulate` starts programs. The
+/// example starts this test program again as its second process.
 fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     let arguments = [name, "--exact", "--nocapture"];
     if env::var_os(IN_EXAMPLE).is_some() {

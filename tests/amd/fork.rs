@@ -1,4 +1,5 @@
-//! A forked child gets an error from every call. Values that the child drops do not affect the parent.
+//! While the parent's runtime is started, a forked child's calls return errors. Values that the child drops do not
+//! affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};

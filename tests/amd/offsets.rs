@@ -202,7 +202,7 @@ fn invalid_offsets_are_rejected() {
     });
 }
 
-/// A failed grant leaves a GPU without access, even to the start of the memory.
+/// After a failed grant, the GPU has no access, not even to mappings whose entries were replaced before the failure.
 #[test]
 fn failed_grants_are_rolled_back() {
     let test = "offsets::failed_grants_are_rolled_back";

@@ -73,7 +73,7 @@ fn only_revoke_clears_page_tables() {
             at(base, SIZE),
             SIZE,
             [Coverage::None, Coverage::Full],
-            "revoked from its peer",
+            "revoked from the first GPU",
         );
         assert_eq!(
             vmm.get_access(peer, at(base, SIZE)),

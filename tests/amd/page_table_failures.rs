@@ -1,8 +1,8 @@
 //! Each driver call of an operation that changes page tables fails in turn. The operation fails and changes nothing,
 //! succeeds anyway, or quarantines its range.
 //!
-//! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` works except for the control
-//! of page tables, and the library reports why it cannot control them.
+//! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` then maps memory and grants
+//! access. If it cannot control page tables, the library reports why.
 
 use super::failed_driver_calls::may_abort;
 use super::failures::errors_for;
@@ -19,8 +19,8 @@ use hsa_vmm::vmm::{NewMapping, VmmOptions};
 use hsa_vmm::{Access, Address, Error, ErrorKind, Runtime, Vmm};
 use std::io::{Read, Write};
 
-/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`. In both modes, the driver flushes the TLB only when the
-/// library waits. In the second mode, the driver also writes page-table entries only when the library waits.
+/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`. In both modes, the driver does not flush the TLB until the
+/// library waits. In the second mode, it does not write page-table entries until then either.
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// Operations on mappings with an offset.

@@ -79,7 +79,7 @@ impl Endpoint {
     }
 }
 
-/// Runs two processes on each release: the first creates memory and sends it to the second.
+/// Runs two processes on each selected release: the first creates memory and sends it to the second.
 fn run_pair(test: &str, exporter: impl Fn(Endpoint), importer: impl Fn(Endpoint), ends: [End; 2]) {
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
@@ -190,7 +190,8 @@ fn memory_outlives_a_killed_exporter() {
     );
 }
 
-/// The importer is killed before it imports the memory, or while it uses the memory.
+/// The importer is killed before it imports the memory, or after it has used and unmapped the memory, but not released
+/// the handle.
 #[test]
 fn exporter_survives_a_killed_importer() {
     let exporter = |mut endpoint: Endpoint| {
@@ -207,14 +208,14 @@ fn exporter_survives_a_killed_importer() {
         receive(&endpoint.socket);
         kill_this_process();
     };
-    let in_use = |mut endpoint: Endpoint| {
+    let before_release = |mut endpoint: Endpoint| {
         endpoint.resume_peer();
         let memory = endpoint.receive();
         endpoint.library.vmm.write(memory.0, b"half").unwrap();
         endpoint.library.vmm.unmap(memory.0, SIZE).unwrap();
         kill_this_process();
     };
-    for importer in [&before_import as &dyn Fn(Endpoint), &in_use] {
+    for importer in [&before_import as &dyn Fn(Endpoint), &before_release] {
         let test = "share::exporter_survives_a_killed_importer";
         run_pair(test, exporter, importer, [End::Success, KILLED]);
     }

@@ -1,4 +1,4 @@
-//! Threads run every operation on several `Vmm`s, runtimes and areas of one process.
+//! Threads use several `Vmm`s, runtimes and areas of one process at the same time.
 //!
 //! `HSA_VMM_SOAK_SECONDS` sets the duration on each release.
 

@@ -10,8 +10,8 @@ use hsa_rocr::test::{Fixture, run_on_releases, run_on_with_timeout, uses_machine
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
-/// Calls `function` on each release, with two emulated GPUs, in a child that has no runtime yet. Fails unless the child
-/// succeeds.
+/// Calls `function` on one release, or on each release with `HSA_VMM_LONG=1`. The function runs with two emulated GPUs,
+/// in a child that has no runtime yet. Fails unless the child succeeds.
 pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
@@ -30,8 +30,8 @@ pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixtu
 }
 
 /// Modes of the emulated driver. In the first, changes of page tables take effect at once. In the second, the driver
-/// never flushes the TLB by itself. In the third, the driver also writes page-table entries only when the library waits
-/// by the barrier. `split_bug` emulates a defect of amdgpu that `docs/kernel/forgotten_entries.c` shows.
+/// never flushes the TLB by itself. In the third, in addition, the driver does not write page-table entries until the
+/// library waits by the barrier. `split_bug` emulates a defect of amdgpu that `docs/kernel/forgotten_entries.c` shows.
 pub const PAGE_TABLE_MODES: [&str; 3] =
     ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 

@@ -25,7 +25,7 @@ type HsaResult<T = ()> = Result<T, hsa_status_t>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// A started runtime, its agents, and the memory of its GPUs.
+/// A started runtime, a CPU, the GPUs, and the first memory pool of each GPU.
 pub struct RawRuntime {
     core: Core,
     vmem: Vmem,
@@ -235,7 +235,7 @@ impl RawRuntime {
         to_result(unsafe { free(pointer(address)) }, ())
     }
 
-    /// Opens memory that another process has exported for IPC, for the first GPU.
+    /// Opens, for the first GPU, memory that another process has exported for IPC.
     pub fn attach(&self, handle: [u32; 8], size: usize) -> HsaResult<usize> {
         let (mut memory, handle) = (null_mut(), hsa_amd_ipc_memory_t { handle });
         let attach = self.core.hsa_amd_ipc_memory_attach.expect("the function exists");

@@ -94,7 +94,8 @@ fn store(address: usize, value: u8) {
     unsafe { (address as *mut u8).write_volatile(value) };
 }
 
-/// Checks contents that the library, the device, and a host with access write.
+/// Writes the memory through the library, by stores of the host if the host has access, by copies, and by a fill.
+/// Checks the contents after each.
 fn check_contents(
     memory: &AreaMemory<'_>,
     peer_memory: &AreaMemory<'_>,

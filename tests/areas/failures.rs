@@ -278,8 +278,8 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// Either every call of one function fails, or one call and then later calls fail. Even if the operation fails,
-/// everything can be freed once the runtime works again, except memory that a failed `mmap` could not free or unlock.
+/// Either every call of one function fails, or one call of the function and further calls of any function. Even if the
+/// operation fails, everything can be freed once the runtime works again, except memory that a failed `mmap` leaked.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
@@ -287,14 +287,15 @@ fn memory_is_freed_after_repeated_failures() {
         for &(name, operation) in &OPERATIONS[..2] {
             for (function, calls) in calls_of(&config, flags, operation, name) {
                 for number in 1..=calls {
-                    let first_failure = FaultPlan::none().fail(function, number, HSA_STATUS_ERROR);
+                    let one_failure = FaultPlan::none().fail(function, number, HSA_STATUS_ERROR);
                     let mut plans = vec![FaultPlan::none().always(function, HSA_STATUS_ERROR)];
-                    // After the first failure, either one later call fails, or a later call and all calls after it.
+                    // In addition, the operation's n-th call fails, alone or with all calls after it. The n-th call
+                    // may precede the call of `function`.
                     plans.extend((1..20).map(|nth| {
-                        first_failure.clone().fail_any(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
+                        one_failure.clone().fail_any(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
                     }));
                     plans.extend((1..20).map(|nth| {
-                        first_failure.clone().fail_any_from(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
+                        one_failure.clone().fail_any_from(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
                     }));
                     for (index, plan) in plans.into_iter().enumerate() {
                         let context = format!(

@@ -61,7 +61,8 @@ impl Fixture {
     }
 }
 
-/// Calls `function` on each release of AMD's runtime, in a process that has no runtime yet.
+/// Calls `function` on one release of AMD's runtime, or on each release with `HSA_VMM_LONG=1`, in a process that has no
+/// runtime yet.
 pub fn on_amd(test: &str, function: impl Fn(&Fixture)) {
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         let end = in_child(|| {

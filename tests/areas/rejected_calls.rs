@@ -162,7 +162,7 @@ fn copy_rejects_invalid_ranges() {
     fixture.assert_idle();
 }
 
-/// Copies between all pairs of memory of any kind, on two devices of two runtimes.
+/// Copies between every two kinds of memory, on two devices of each of two runtimes.
 #[test]
 fn copy_works_between_all_kinds_of_memory() {
     let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];

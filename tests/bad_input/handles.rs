@@ -1,4 +1,4 @@
-//! Every call with a handle rejects invalid handles.
+//! Calls that take a handle reject invalid handles.
 
 use crate::setup::{DESCRIPTOR, Setup, last_page, state};
 use hsa_vmm::error::{Argument, Problem};

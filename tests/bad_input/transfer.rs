@@ -1,4 +1,4 @@
-//! Reads, writes, copies and fills reject bad input.
+//! Reads, writes, copies, fills, and maps at an offset of a reservation reject bad input.
 
 use crate::machine::at;
 use crate::setup::{Setup, check_rejections, invented_agent, last_page};

@@ -125,7 +125,7 @@ fn access_returns_what_was_granted() {
 }
 
 #[test]
-fn concurrent_changes_leave_recorded_access() {
+fn concurrent_changes_keep_access_consistent() {
     let machine = Machine::new(Config::mi300x(2));
     let ring = RingBuffer::create(&machine.vmm, STEP, 2, &machine.shareable_on(0)).unwrap();
     let agents = [machine.gpu(0)];

@@ -96,8 +96,8 @@ impl<S: Setup> FailedOperation<S> {
     }
 }
 
-/// Performs each operation on each configuration many times. Each time, another call returns one of the statuses.
-/// Returns how many times a call failed.
+/// Performs each operation on each configuration many times. Each time, a different call fails with one of the
+/// statuses. Returns the number of runs in which a call failed.
 pub fn fail_one_call<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],
@@ -124,9 +124,9 @@ pub fn fail_one_call<S: Setup>(
     failures
 }
 
-/// Performs each operation on each configuration many times. Each time, another call fails, and all later calls of the
-/// operation and of its rollback fail too. After the operation, calls succeed again. Returns how many times a call
-/// failed.
+/// Performs each operation on each configuration many times. Each time, a different call fails, and all later calls of
+/// the operation and of its rollback fail too. After the operation, calls succeed again. Returns the number of runs in
+/// which a call failed.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],
@@ -150,8 +150,8 @@ pub fn fail_all_calls_from<S: Setup>(
     runs
 }
 
-/// Performs an operation repeatedly. Each time, `plan` makes another call fail. Ends when no call fails, and returns
-/// how many times a call failed.
+/// Performs an operation repeatedly. Each time, `plan` makes a different call fail. Ends when no call fails. Returns
+/// the number of runs in which a call failed.
 fn run_with_each_call<S: Setup>(
     config: &Config,
     (configuration, name, operation): (&'static str, &'static str, Operation<S>),

@@ -97,7 +97,7 @@ const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
         s.full.grant(&[s.machine.gpu(1), s.machine.cpu(0)], Access::Read)
     }),
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
-    ("make a buffer and fill it", |s| {
+    ("make a buffer and grow it", |s| {
         let options = GrowableBuffer::builder(4 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&s.machine.vmm, &s.machine.shareable_on(1))?;
         buffer.grant(&[s.machine.gpu(1)], Access::ReadWrite)?;

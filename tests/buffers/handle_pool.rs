@@ -72,7 +72,7 @@ fn pool_has_at_most_the_steps_of_the_buffer() {
     let machine = Machine::new(Config::mi300x(1));
     let expect_handles = |buffer: &GrowableBuffer, handles| {
         wait_for_handles(buffer, handles);
-        // Without a limit, the thread continues to create memory.
+        // If the pool had no limit, the thread would create further handles during this time.
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(buffer.pooled_handles(), handles);
     };

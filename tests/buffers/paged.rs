@@ -197,7 +197,7 @@ fn zero_page_backs_unmapped_pages() {
         machine.vmm.set_access(last, PAGE, &[owner]).unwrap();
         machine.vmm.fill(hsa_vmm::Address::new(last.get() + PAGE - 4), 1, 4).unwrap();
         assert!(!buffer.zero_page_is_clean().unwrap(), "{generation}");
-        // Also while no page maps the zero page.
+        // The store is also detected while no page maps the zero page.
         let zero = |page: &usize| buffer.state(*page) == Ok(PageState::Zero);
         (0..16).filter(zero).for_each(|page| buffer.map(page..page + 1).unwrap());
         assert_eq!(buffer.statistics().zero, 0, "{generation}");

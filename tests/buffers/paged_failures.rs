@@ -61,7 +61,8 @@ impl Buffers {
         [&self.plain, &self.with_zeros]
     }
 
-    /// Checks that every mapped page and zero page can be read. Unless pages were exchanged, also checks the contents.
+    /// Checks that all zero pages, and those of pages 1 to 3 that are mapped, can be read. Unless pages were exchanged,
+    /// also checks their contents.
     fn assert_contents(&self, exchanged: bool, context: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
@@ -132,7 +133,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime frees for a moment.
     run_in_child(|| {
-        // The status only matters for the creation of memory.
+        // The status matters only for the creation of memory.
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };

@@ -171,7 +171,7 @@ fn many_pauses_change_nothing() {
 }
 
 #[test]
-fn paused_buffer_rejects_all_but_resume() {
+fn paused_buffer_rejects_pause_and_transfers() {
     run_in_child(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
