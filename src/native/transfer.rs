@@ -148,7 +148,7 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // Checks this before the copy begins, because without this function the copy's end could not be awaited.
+        // Looks the function up before the copy begins: without it, this call could not wait for the end of the copy.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -231,8 +231,9 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // Other code may have freed memory that an area still has locked, and the allocator may return this memory. It
-        // must not be locked a second time, so allocates other bytes.
+        // Other code may have freed memory that an area still has locked, and the allocator may return this memory. Memory
+        // must not be locked a second time. Therefore allocates other bytes, and leaks the locked ones, because the
+        // allocator would return them again.
         let is_locked = |bytes: &[u8]| {
             let start = bytes.as_ptr() as usize;
             overlapping_lock(&locked_ranges(), start, start + bytes.len()).is_some()

@@ -54,6 +54,7 @@ impl Areas {
             Some(vmm) => Area::new(vmm, device, flags).unwrap(),
             None => Area::without_vmm(&fixture.runtime, device, flags).unwrap(),
         };
+        // The first device has access to `peer_memory`, because its area is global.
         let (area, peer) = (new_area(0, flags), new_area(1, AreaFlags::GLOBAL));
         let memory = area.mmap(SIZE, options(flags)).unwrap();
         let peer_memory = peer.mmap(SIZE, MmapOptions::new()).unwrap();
@@ -161,7 +162,6 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
         configurations.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        // The first device has access to `peer_memory`, which is pool memory of the second device.
         configurations.push(("no virtual memory", without_vmem.clone(), flags));
     }
     configurations

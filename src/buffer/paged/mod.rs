@@ -66,7 +66,7 @@ use crate::vmm::Vmm;
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
 /// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. It keeps memory
-/// for at most as many pages as are not in use.
+/// for at most as many pages as it has unused pages.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {

@@ -34,8 +34,8 @@ impl Scenario {
         match self {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error.kind(), ErrorKind::OutOfMemory { .. }),
-            // Runtimes have no status for missing descriptors. The library checks afterwards whether the
-            // process has a free descriptor. Meanwhile, another thread may have closed one.
+            // Runtimes have no status for "no free descriptor". After a failure, the library checks whether the process
+            // has a free descriptor. If another thread has closed one by then, the library returns another error.
             Self::Descriptors => matches!(
                 error.kind(),
                 ErrorKind::OutOfDescriptors
