@@ -42,8 +42,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let (copy, agent) = (hsa.hsa_amd_memory_async_copy.context("no copies")?, gpu.hsa_agent());
-    // SAFETY: the agent may access both mappings. `destination` stays mapped until the end of this function, and `source`
-    // until the signal fires. If a later call fails, this example unmaps both early, and the copy can fault.
+    // SAFETY: the agent may access both mappings. `destination` stays mapped until the end of this function, and
+    // `source` until the signal fires. If a later call fails, this example unmaps both early, and the copy can fault.
     let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copy_signal) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 

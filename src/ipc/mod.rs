@@ -25,8 +25,8 @@
 //!
 //! HIP's own handles are in no table. For HIP's handles, this library can only check that the exporting process exists.
 //! If the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`, the default since ROCm 7.2), it also checks that
-//! the exporter's runtime serves the memory. If the address was freed and allocated again, a handle from HIP opens the new memory, as in HIP. Each
-//! open of a handle from HIP maps the memory again.
+//! the exporter's runtime serves the memory. If the address was freed and allocated again, a handle from HIP opens the
+//! new memory, as in HIP. Each open of a handle from HIP maps the memory again.
 //!
 //! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. To limit the
 //! wait, this library fetches the memory itself and passes it to the runtime; AMD's runtime would wait forever. Opening

@@ -209,8 +209,8 @@ impl Native {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the runtime does not export that function. Does not log the call, because retire
-    /// queues repeat it often.
+    /// Returns the value of a signal; `None` if the runtime does not export that function. Does not log the call,
+    /// because retire queues repeat it often.
     ///
     /// # Safety
     /// The signal must be a signal of this runtime, and must not have been destroyed.
@@ -231,9 +231,9 @@ struct Pinned<'a> {
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // Other code may have freed memory that an area still has locked, and the allocator may return this memory. Memory
-        // must not be locked a second time. Therefore allocates other bytes, and leaks the locked ones, because the
-        // allocator would return them again.
+        // Other code may have freed memory that an area still has locked, and the allocator may return this memory.
+        // Memory must not be locked a second time. Therefore allocates other bytes, and leaks the locked ones, because
+        // the allocator would return them again.
         let is_locked = |bytes: &[u8]| {
             let start = bytes.as_ptr() as usize;
             overlapping_lock(&locked_ranges(), start, start + bytes.len()).is_some()

@@ -118,9 +118,9 @@ impl AllocationProperties {
     /// PCIe flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when it creates the memory. When it exports the memory, it sets the
     /// mapping type of the dma-buf (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`).
     ///
-    /// ROCm 7.0 to 7.2 know the flag and the mapping type, but ignore both for virtual memory; ROCm 7.14 rejects the mapping type
-    /// for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and GPUs
-    /// without a large BAR, cannot create such memory ([`Feature::GpuDirectRdma`](crate::error::Feature)).
+    /// ROCm 7.0 to 7.2 know the flag and the mapping type, but ignore both for virtual memory; ROCm 7.14 rejects the
+    /// mapping type for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and
+    /// GPUs without a large BAR, cannot create such memory ([`Feature::GpuDirectRdma`](crate::error::Feature)).
     #[must_use]
     pub fn with_gpu_direct_rdma(self) -> Self {
         Self { gpu_direct_rdma: true, ..self }
