@@ -116,7 +116,8 @@ fn create_native(
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();
-    let has_server = server_client::uses_server(runtime);
+    // The checks are harmless if the runtime uses the driver instead.
+    let has_server = server_client::may_use_server(runtime);
     let creating = has_server.then(|| lock(&exports.creating));
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
     if has_server && server_client::is_socket_taken(process) {

@@ -65,8 +65,14 @@ pub(super) fn uses_server(runtime: &Runtime) -> bool {
     is_server_mode(runtime.info().extension, runtime.ipc_mode())
 }
 
+/// Returns whether the runtime may share memory through its server. The default of the variable has changed several
+/// times between ROCm 7.0 and 7.2, also without a new version of the extension.
+pub(super) fn may_use_server(runtime: &Runtime) -> bool {
+    runtime.info().extension >= (1, 7) && runtime.ipc_mode().is_none_or(|value| value != "1")
+}
+
 fn is_server_mode(extension: (u16, u16), legacy: Option<&OsStr>) -> bool {
-    // ROCm up to 6.2 always uses the driver. ROCm 6.3 to 7.1 use the driver by default, and ROCm since 7.2 the server.
+    // ROCm up to 6.2 always uses the driver. ROCm 6.3 to 7.0 use the driver by default, and 7.2.4 the server.
     match legacy {
         Some(value) if value == "0" => extension >= (1, 7),
         Some(value) if value == "1" => false,
