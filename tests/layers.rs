@@ -203,7 +203,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("without_value", "the constructors of errors"),
     ("check_bounds", "the checks of arguments"),
     ("check_not_zero", "see `check_bounds`"),
-    ("ipc_uses_dmabuf", "the IPC mode with which the runtime started"),
+    ("ipc_mode", "the IPC mode with which the runtime started"),
 ];
 
 /// The highest layer uses only the public items of the core, and those that [`INTERNAL`] lists. Three of its modules
