@@ -2,7 +2,8 @@
 /*
  * Memory as the GPU addresses it: VRAM of all GPUs of the hive, system memory by its bus address, the
  * kernel's own address space (VMID 0), and the processes' address spaces. The module translates a process's
- * addresses with the page tables that the driver has written. A TLB keeps each entry until the driver flushes the TLB.
+ * addresses with the page tables that the driver has written. A TLB keeps an entry until the driver flushes the TLB, or
+ * another page needs the entry's slot.
  */
 #include <linux/sched.h>
 #include "gpu.h"

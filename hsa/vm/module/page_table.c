@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The debugfs file hsa_vmm/N: the page table, on GPU N, of the process that reads the file. Each line describes a
- * mapping: the driver's record and the page-table entry. The format resembles that of the emulated driver (hsa-kfd).
+ * The debugfs file hsa_vmm/N: the page table, on GPU N, of the process that reads the file. Each line after the first
+ * describes a mapping: the driver's record and the page-table entry. The format resembles that of the emulated driver
+ * (hsa-kfd).
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>

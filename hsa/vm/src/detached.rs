@@ -96,7 +96,8 @@ impl DetachedMachine {
         connect()
     }
 
-    /// Boots a machine. `command` returns QEMU's command for its two ports.
+    /// Boots a machine. `command` receives QEMU's character devices for the program's output and errors, and returns
+    /// the command that starts QEMU.
     pub fn boot(
         &self,
         command: impl FnOnce([String; 2]) -> io::Result<Command>,

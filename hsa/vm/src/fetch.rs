@@ -82,7 +82,7 @@ pub enum FetchError {
 /// If several processes fetch at once, one process fetches and the others report that they wait.
 ///
 /// # Errors
-/// The message names the failed step and a remedy.
+/// The message names the failed step, and a remedy if one is known.
 pub fn fetch(
     folder: &Path,
     release: Option<&str>,

@@ -44,10 +44,11 @@ fn format_rejected(rejected: &[Untrusted]) -> String {
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
-/// Finds the kernel module's source: `HSA_VMM_VM_MODULE`, or `hsa/vm/module` in a folder above this program
-/// or above the current folder.
+/// Finds the kernel module's source: the folder that `HSA_VMM_VM_MODULE` names, or `hsa/vm/module` in the current
+/// folder, in a folder above it, or in a folder above this program.
 ///
-/// `vm fetch` runs commands in the module's `Kbuild`. A source that another user can change is therefore not used.
+/// `vm fetch` runs commands in the module's `Kbuild`. Unless the variable names the source, a source that another user
+/// can change is therefore not used.
 pub(crate) fn module_source() -> Result<PathBuf, NoSource> {
     if let Some(configured) =
         env::var_os("HSA_VMM_VM_MODULE").filter(|configured| !configured.is_empty())

@@ -58,9 +58,9 @@ pub(crate) fn write(
     };
     add_files(&mut archive).map_err(file_error(target))?;
     let bytes = trailer(archive.bytes).map_err(file_error(target))?;
-    // Rename the complete file, so that other processes never see a partial file.
     let init = target.with_file_name(Kernel::INIT);
     fs::write(&init, INIT).map_err(file_error(&init))?;
+    // Rename the complete file, so that other processes never see a partial file.
     let partial = target.with_extension("part");
     fs::write(&partial, bytes)
         .and_then(|()| fs::rename(&partial, target))

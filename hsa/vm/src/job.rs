@@ -141,7 +141,8 @@ impl Job {
         fs::create_dir_all(&folder)
     }
 
-    /// Removes the files of the previous job. Writes a command, its current folder and this process's environment.
+    /// Removes the files of the previous job. Writes a command, its current folder, and its environment: this process's
+    /// environment, with the changes of the command.
     pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(self.host_folder())? {
             let entry = entry?;

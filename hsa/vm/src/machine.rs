@@ -89,7 +89,7 @@ pub enum RunError {
         /// The time limit.
         limit: Duration,
     },
-    /// The time limit has expired.
+    /// The time limit has expired while the program ran.
     #[error(
         "the program did not end within {limit:?} and was killed with its virtual machine; see --time-limit{}",
         log_suffix(log)
@@ -224,6 +224,9 @@ impl Machine {
     /// The program runs in a kept machine of this user with the same configuration, if there is such a machine. A
     /// machine whose kernel has warned or crashed is not used. The processes and files of the previous program are
     /// removed first. Programs for the same machine wait for each other.
+    ///
+    /// Do not combine with [`with_stub`](Self::with_stub), [`with_faults`](Self::with_faults) or
+    /// [`with_coverage`](Self::with_coverage): the stub, the faults and the counters stay active in a kept machine.
     #[must_use]
     pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = Some(timeout);
@@ -239,11 +242,12 @@ impl Machine {
     /// standard error to `errors`.
     ///
     /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the host's kernel
-    /// kills QEMU. A machine that is [kept](Self::with_idle_timeout) kills its program instead, and
-    /// becomes idle.
+    /// kills QEMU. In both cases, a machine that is [kept](Self::with_idle_timeout) kills its program
+    /// instead, and becomes idle.
     ///
     /// # Errors
-    /// QEMU is missing, or the machine ends or is killed before the program has ended.
+    /// QEMU is missing, a file cannot be read or written, the time limit expires, or the machine ends before the
+    /// program.
     pub fn run(
         &self,
         command: &Command,
@@ -302,8 +306,8 @@ impl Machine {
         }
     }
 
-    /// Writes the job's files: the program, its faults, and an empty file for each requested recording. Writing the
-    /// last file starts the program.
+    /// Writes the job's files: the program, the settings of the run (such as planned faults of the engines), and an
+    /// empty file for each file that the host requests from the guest. Writing the last file starts the program.
     fn prepare(&self, job: &mut Job, command: &Command) -> io::Result<()> {
         job.prepare(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {

@@ -25,7 +25,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a kept machine to start a program, after which another machine is booted.
 const REUSE_LIMIT: Duration = Duration::from_secs(60);
-/// How long the reader of a program's output can delay the end of a program that was killed.
+/// How long [`RunningMachine::finish`] waits, after a time limit or a signal, until the output that was received is
+/// written. A stream whose reader does not read would otherwise block forever.
 const STREAM_LIMIT: Duration = Duration::from_secs(2);
 
 /// The destination of a copy of the program's output or errors.
@@ -212,7 +213,7 @@ impl RunningMachine {
     /// Ends QEMU. If the machine is kept, and its program or a signal ended the wait, the machine
     /// becomes idle instead. Returns the streams.
     ///
-    /// After the time limit or a signal, gives up a stream whose reader does not read for [`STREAM_LIMIT`].
+    /// After the time limit or a signal, gives up the streams whose threads have not ended within [`STREAM_LIMIT`].
     pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {

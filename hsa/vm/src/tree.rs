@@ -98,7 +98,7 @@ pub enum TreeError {
 /// [`fetch`](crate::fetch()) does.
 ///
 /// # Errors
-/// The message names what the tree lacks, or the failed step, and a remedy.
+/// The message names what the tree lacks, or the failed step, and a remedy if one is known.
 pub fn use_tree(
     folder: &Path,
     tree: &Path,
