@@ -85,7 +85,7 @@ impl From<NotFetched> for FetchError {
 /// `debian-archive-keyring`. The function accepts expired lists with a valid signature.
 ///
 /// # Errors
-/// The message names the failed step and a remedy. Existing releases stay.
+/// The message names the failed step, and a remedy if one is known. Existing releases stay.
 pub fn fetch(
     releases: &[Release],
     folder: &Path,

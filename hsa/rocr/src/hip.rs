@@ -65,7 +65,7 @@ pub(crate) fn fetch_packages(
     for entry in fs::read_dir(&packages).map_err(folder_error(&packages))? {
         let entry = entry.map_err(folder_error(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
-        // Do not replace existing packages, which may be in use.
+        // Do not unpack a package that the release already has in this version: its files may be in use.
         if !names.contains(&name) {
             apt::unpack(&entry.path(), fetched.root())?;
             names.push(name);

@@ -89,7 +89,7 @@ fn one_per_line(paths: &[PathBuf]) -> String {
 /// Replaces an existing release of that name. Rejects the names of packaged releases.
 ///
 /// Uses the C library and the other libraries of the newest packaged release, and downloads that
-/// release if needed. Copies libraries that the packaged release lacks from the source.
+/// release if needed. If the packaged release lacks a library, copies the library from the source.
 ///
 /// # Errors
 /// The source has no runtime or lacks libraries, or a release cannot be fetched (see [`fetch`](crate::fetch())).
@@ -152,7 +152,7 @@ fn unpack(source: &Path, folder: &Path) -> Result<PathBuf, FetchError> {
     Ok(folder.to_owned())
 }
 
-/// Finds the only runtime in a folder.
+/// Finds the runtime in a folder. Fails if the folder contains no runtime or several.
 fn find_runtime(source: &Path, searched: &Path) -> Result<PathBuf, FetchError> {
     if searched.is_file() {
         return Ok(searched.to_owned());
@@ -191,7 +191,8 @@ fn version_of(runtime: &Path) -> Option<Release> {
     version.trim().split('-').next()?.parse().ok()
 }
 
-/// Creates the folder of a release: the libraries and programs of `base`, and the runtime `runtime`.
+/// Creates the folder of a release: the libraries and programs of `base`, the runtime `runtime`, and, from the source,
+/// the libraries that `base` lacks.
 fn create_release(
     base: &FetchedRelease,
     source: &Path,

@@ -28,8 +28,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records into a file, which must not exist. The path must be absolute. If the program
-    /// starts other processes that use the runtime, each of them records into `FILE.PID`.
+    /// Records into a file. The path must be absolute. If the file exists, a process records into
+    /// `FILE.PID` instead: for example, a second process that the program starts.
     #[must_use]
     pub fn new(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), stacks: false }

@@ -244,7 +244,7 @@ pub fn report(line: &str) {
 }
 
 /// Fetches all releases. If this fails, reports that the test `name` is skipped, and returns
-/// `None`.
+/// `None`. Panics instead if `HSA_VMM_REQUIRE` contains `rocr`.
 #[track_caller]
 #[must_use]
 pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
