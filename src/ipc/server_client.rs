@@ -24,7 +24,6 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, shutdown, socket_with,
 };
-use std::ffi::OsStr;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,22 +61,20 @@ pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
 /// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier, and the variable has changed since then.
 pub(super) fn uses_server(runtime: &Runtime) -> bool {
-    is_server_mode(runtime.info().extension, runtime.ipc_mode())
+    let extension = runtime.info().extension;
+    // ROCm up to 6.2 always uses the driver. By default, ROCm 6.3 and 6.4 use the driver, and 7.2.4 uses the server. The
+    // default of ROCm 7.0 and 7.1 is not known; here, it is the driver.
+    match runtime.ipc_mode() {
+        Some(value) if value == "0" => extension >= (1, 7),
+        Some(value) if value == "1" => false,
+        _ => extension >= (1, 15),
+    }
 }
 
 /// Returns whether the runtime may share memory through its server. The default of the variable has changed several
 /// times between ROCm 7.0 and 7.2, also without a new version of the extension.
 pub(super) fn may_use_server(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_mode().is_none_or(|value| value != "1")
-}
-
-fn is_server_mode(extension: (u16, u16), legacy: Option<&OsStr>) -> bool {
-    // ROCm up to 6.2 always uses the driver. ROCm 6.3 to 7.0 use the driver by default, and 7.2.4 the server.
-    match legacy {
-        Some(value) if value == "0" => extension >= (1, 7),
-        Some(value) if value == "1" => false,
-        _ => extension >= (1, 15),
-    }
 }
 
 /// Returns the socket address of a server. `number` is the number of a process, or the random number of a relay.
