@@ -215,8 +215,8 @@ pub enum Problem {
     /// The range overlaps a mapping. Contains the start of that mapping.
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
-    /// The range is not mapped completely. Contains the first address that is not mapped. For an owned value, the
-    /// address of a mapping of this value that a call by address has unmapped, even if another mapping is there now.
+    /// The range is not mapped completely. Contains the first address that is not mapped. If a call by address has
+    /// unmapped a mapping of an owned value, contains that mapping's address, even if another mapping is there now.
     #[error(
         "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
     )]
@@ -295,7 +295,7 @@ pub enum Problem {
     /// Two ranges that must be disjoint overlap.
     #[error("overlaps the other range")]
     Overlapping,
-    /// The mappings of two ranges to exchange have different sizes.
+    /// The two ranges to exchange have mappings of different sizes.
     #[error("has mappings of other sizes than the other range")]
     DifferentLayout,
     /// Memory of another runtime.

@@ -1,4 +1,4 @@
-//! Features that this library, the runtime or the hardware may not support.
+//! Features that this library, the runtime or the hardware does not support.
 
 use super::ErrorKind;
 use crate::agent::AgentId;
@@ -8,7 +8,7 @@ use crate::agent::AgentId;
 /// ```
 /// use hsa_vmm::error::{ErrorKind, Feature};
 ///
-/// /// Returns whether the caller must copy by an agent. No CPU can access such memory.
+/// /// Returns whether an agent must copy the data, because no CPU can access the memory.
 /// fn needs_copy(kind: &ErrorKind) -> bool {
 ///     matches!(kind, ErrorKind::NotSupported(Feature::CpuAccess))
 /// }
@@ -19,16 +19,16 @@ pub enum Feature {
     /// Virtual memory management.
     #[error("virtual memory management")]
     VirtualMemory,
-    /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
+    /// Sparse arrays (`hipMemMapArrayAsync`). HIP does not support them on AMD's GPUs either.
     #[error("sparse arrays")]
     SparseArrays,
-    /// A GPU: the runtime has none.
+    /// An operation that needs a GPU: the runtime has no GPU.
     #[error("an operation that needs a GPU")]
     Gpu,
     /// A type of shareable handle.
     #[error("this type of shareable handle")]
     HandleType,
-    /// Loads and stores of the CPU to memory of a GPU without a large BAR.
+    /// Loads and stores by the CPU in memory of a GPU without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
     /// CPU access to a mapping with an offset, on a system where dma-bufs cannot be mapped. There, the runtime
@@ -50,7 +50,7 @@ pub enum Feature {
         /// The owner of the memory.
         owner: AgentId,
     },
-    /// More agents than an access set holds.
+    /// A machine with more agents than this library supports.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
     /// A kind of memory for which the agent has no pool. For example, CPUs have no pool for memory with handles.
@@ -62,8 +62,8 @@ pub enum Feature {
     /// Memory that is not cached: needs version 1.18 of AMD's extension.
     #[error("uncached memory")]
     Uncached,
-    /// Memory that other PCIe devices access: needs a runtime with mapping types of dma-bufs (ROCm 7 and later)
-    /// and a GPU with a large BAR.
+    /// Memory that other PCIe devices access: needs ROCm 7 or later (`hsa_amd_portable_export_dmabuf_v2`), and a GPU
+    /// with a large BAR.
     #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
     GpuDirectRdma,
     /// Fabric handles: the runtime reports that the driver or the GPUs have no fabric.
@@ -72,7 +72,7 @@ pub enum Feature {
          HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
     )]
     Fabric,
-    /// Physical memory of the host, because the runtime or the system lacks something. Contains what it lacks.
+    /// Physical memory of the host. Contains what the runtime or the system lacks for this memory.
     #[error("physical memory of the host, which needs {0},")]
     HostMemory(&'static str),
     /// A function that the runtime does not export. Contains the function's name. The message continues with "is not

@@ -7,7 +7,7 @@ use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 
 impl Error {
-    /// Returns the error that this release of HIP documents for the same failure.
+    /// Returns the error that HIP documents for the same failure, in the release that `profile` selects.
     ///
     /// | failure | HIP 6 | HIP 7 |
     /// |---|---|---|
@@ -45,7 +45,7 @@ impl Error {
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }
             | ErrorKind::AddressLost { .. } => HipError::OutOfMemory,
-            // HIP returns hipErrorOutOfMemory; this code is more precise.
+            // HIP returns hipErrorOutOfMemory for these failures; hipErrorOperatingSystem is more precise.
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
             | ErrorKind::HoleNotFilled { .. }

@@ -146,7 +146,7 @@ pub enum ErrorKind {
         status: Status,
         /// The state of the kernel driver's device file.
         driver: DriverState,
-        /// The HSA libraries that the process has loaded. If there are two, they can disturb each other.
+        /// The HSA libraries that the process has loaded. Two libraries can disturb each other.
         loaded: Vec<LoadedLibrary>,
     },
     /// The runtime has no CPU agent, which HSA requires.
@@ -170,7 +170,8 @@ pub enum ErrorKind {
     /// The runtime did not share the memory, although IPC can share memory of this kind.
     #[error(
         "{call} returned {status}; with a kernel driver that is not AMD's own package, the runtime shares memory only if \
-         HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (the default since ROCm 7.2; ROCm 6.1: not at all)"
+         HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (the default since ROCm 7.2; ROCm 6.1 cannot share memory \
+         with such a driver)"
     )]
     NotShared {
         /// The runtime's function.
@@ -181,9 +182,9 @@ pub enum ErrorKind {
     /// Another process listens at the abstract socket on which this process's runtime would share memory. Contains
     /// the number of this process.
     #[error(
-        "another process has the abstract socket hsa{0}: one with the same number in another PID \
-         namespace, or any process in the same network namespace; give each a network namespace of its \
-         own, or use transport::Channel"
+        "another process has the abstract socket hsa{0}: a process with the same number in another PID \
+         namespace, or any other process in the same network namespace; give each process its own \
+         network namespace, or use transport::Channel"
     )]
     SocketTaken(u32),
 
@@ -257,7 +258,7 @@ pub enum ErrorKind {
         first + count
     )]
     PagesLost {
-        /// The start address of the buffer that has lost the pages: this buffer, or the other one of the operation.
+        /// The start address of the buffer that has lost the pages: this buffer, or the operation's other buffer.
         address: Address,
         /// The first lost page.
         first: usize,
@@ -316,7 +317,7 @@ pub enum UnavailableReason {
     /// This process may not inspect the other process.
     #[error(
         "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the \
-         same user namespace; transport::Channel needs neither"
+         same user namespace; transport::Channel does not need this"
     )]
     Forbidden,
     /// This process may not take descriptors of the other process.
@@ -429,8 +430,8 @@ impl ErrorKind {
         }
     }
 
-    /// If the error names the argument `replaced`, an address, names its offset from `base` instead. For methods
-    /// whose caller passes an offset.
+    /// If the error names the argument `replaced` and its address, names the offset of that address from `base`
+    /// instead. For methods whose caller passes an offset.
     pub(crate) fn for_offset(self, replaced: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {

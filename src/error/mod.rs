@@ -123,10 +123,10 @@ impl Error {
     /// Returns the pages for which the operation failed, for an error of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer).
     ///
-    /// Returns `None` if the buffer has rejected the call itself, for example because of an invalid argument.
+    /// Returns `None` if the buffer rejected the whole call, for example because of an invalid argument.
     ///
     /// If the operation moves, shares or exchanges pages, returns the pages of the buffer whose method was called. The
-    /// message also names the other pages. The runtime may have failed for either.
+    /// message also names the pages of the other buffer. The runtime may have failed for the pages of either buffer.
     pub fn pages(&self) -> Option<Range<usize>> {
         self.context.as_ref()?.pages.first().map(|(pages, _)| pages.clone())
     }

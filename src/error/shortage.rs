@@ -6,7 +6,7 @@ use crate::native::Status;
 pub(super) const ALLOCATING: [&str; 2] =
     ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
 
-/// Describes what a call could not provide. The library rejects too many addresses without a call.
+/// Describes what a call could not provide. If `size` exceeds the address space, the library has not called the runtime.
 pub(super) fn describe_shortage(call: &str, status: Status, size: usize) -> String {
     if is_reserve(call) && size > isize::MAX as usize {
         return format!("{size:#x} bytes of addresses exceed the address space");
