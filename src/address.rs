@@ -1,4 +1,4 @@
-//! The address type: a number, which can be an invalid address.
+//! The type of addresses.
 
 use core::ffi::c_void;
 use derive_more::{Debug, Display};

@@ -35,7 +35,7 @@ impl AgentId {
     /// The maximum number of agents of one runtime.
     pub(crate) const LIMIT: usize = 1 << NUMBER_BITS;
 
-    /// Creates the identifier of the agent at `index`. `number` counts the earlier agents of its kind.
+    /// Creates the identifier of the agent at `index`. `number` is the number of earlier agents of the same kind.
     pub(crate) fn new(runtime: u64, index: usize, kind: AgentKind, number: usize) -> Self {
         let kind = match kind {
             AgentKind::Cpu => 0,
@@ -243,7 +243,7 @@ pub struct Agent {
     pub(crate) native: NativeAgent,
     pub(crate) kind: AgentKind,
     pub(crate) name: String,
-    /// The marketing name, if the runtime knows it.
+    /// The marketing name; empty if the runtime does not know it.
     pub product: String,
     /// The instruction sets, best first (`amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`).
     pub isas: Vec<String>,
@@ -265,8 +265,8 @@ pub struct Agent {
     pub integrated: bool,
     /// Whether CPUs can access all memory of this GPU (a large BAR, or an APU).
     ///
-    /// Without a large BAR, this library rejects grants of access to a CPU. The runtime would accept the grant, but the
-    /// CPU's first load would fault.
+    /// If this is false, the library rejects a call that grants a CPU access to this GPU's memory. The runtime would
+    /// accept the call, but the CPU's first load would fault.
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.
     pub pools: Vec<Pool>,
@@ -314,7 +314,7 @@ impl Agent {
     }
 
     /// Returns whether this agent's permissions are enforced if no `Vmm` controls page tables.
-    /// [`Vmm::enforcement`](crate::Vmm::enforcement) returns whether one `Vmm` enforces them.
+    /// [`Vmm::enforcement`](crate::Vmm::enforcement) returns whether a particular `Vmm` enforces them.
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

@@ -2,7 +2,7 @@
 
 use derive_more::{Debug, Display};
 
-/// The identifier of physical memory, which [`create`](crate::Vmm::create) or an import returned.
+/// Identifies physical memory. [`create`](crate::Vmm::create) and imports return handles.
 ///
 /// Corresponds to `hipMemGenericAllocationHandle_t`. Within a process, no two handles ever have the same number. In
 /// contrast, AMD's runtime reuses its own handles as soon as the memory is freed. Every function rejects a handle that

@@ -11,19 +11,20 @@
 //! | lock | protects | held |
 //! |---|---|---|
 //! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
-//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the table at the lower address of this process is locked first | during calls of the `Vmm` |
+//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; an operation on two buffers first locks the table that has the lower address in memory | during calls of the `Vmm` |
 //! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
-//! | `src/native/descriptor.rs`: `reserve` | the spare descriptor | if no other is free: during the calls that need it |
+//! | `src/native/descriptor.rs`: `reserve` | the spare descriptor | during the calls that need a descriptor, if no other descriptor is free |
 //! | `src/vmm/ledger/reservations.rs`: `tree` | the index of reservations ([`Rank::Index`]) | for a look-up or a change |
 //! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
 //! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
-//! No operation holds a lock of the first table and a lock of this second table at the same time. A subscriber of the log
-//! may look up the lists of the second table while an operation holds locks of the first:
+//! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is one
+//! exception: while an operation holds locks of the first table, a log subscriber may call functions that read the lists
+//! of the second table.
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -40,7 +41,7 @@
 //! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine`, the list of
 //! quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number;
 //! `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the
-//! table of exports; `src/runtime/mod.rs`: `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the
+//! table of exports; `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`: `REGISTRY`, the locks of the
 //! loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread that forks locks `REGISTRY`
 //! first, then `LOCKED_RANGES`.
 
@@ -80,8 +81,9 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The order in which a thread takes the locks of all `Vmm`s: by rank. Locks of the same rank are ordered by their key,
-/// the address of the reservation. The documentation of this module lists all locks of the library.
+/// The order in which a thread takes the locks of the ledgers of all `Vmm`s: by rank. A thread takes locks of the same
+/// rank in the order of their keys, the addresses of the reservations. The documentation of this module lists all locks
+/// of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes mappings in it.
@@ -123,8 +125,8 @@ pub(crate) struct Ordered<G> {
 
 impl<G> Ordered<G> {
     /// Takes a lock. Debug builds panic if this thread holds a lock that comes later in the order. All builds panic if
-    /// a closure of [`call_closure`] locks a reservation that does not come after its own: the thread could wait
-    /// forever.
+    /// a closure of [`call_closure`] locks a reservation that does not come after the closure's own reservation: the
+    /// thread could wait forever.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         assert!(
             rank != Rank::Reservation || key > LOCKED_FOR_CLOSURE.with(Cell::get),

@@ -1,7 +1,7 @@
-//! Other processes: their identification, and the users that are trusted.
+//! Other processes: their identification, and the users who are trusted.
 //!
 //! A process number identifies a process only within a PID namespace. `/proc` shows the processes of the namespace in
-//! which `/proc` was mounted. This can be another namespace than that of this process.
+//! which `/proc` was mounted. That namespace can differ from the namespace of this process.
 
 use rustix::fs::stat;
 use rustix::io::Errno;
@@ -13,8 +13,8 @@ use std::fs;
 ///
 /// For the process at the other end of a socket, the effective user is checked: when the process connected or began to
 /// listen, its effective user must have been the trusted user. A [`Ticket`](crate::transport::Ticket) and an
-/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. For this process, the real, effective, saved and
-/// file system user must all be the trusted user. The effective user alone is not sufficient, because a process that
+/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. The real, effective, saved and file system user of
+/// the named process must all be the trusted user. The effective user alone is not sufficient, because a process that
 /// runs a set-user-id program still has the descriptors of the user who started it.
 ///
 /// ```
@@ -54,7 +54,7 @@ pub struct UntrustedUser {
 }
 
 impl Trust {
-    /// Rejects a process whose user is not trusted.
+    /// Rejects a user who is not trusted.
     pub(crate) fn check(self, user: u32) -> Result<(), UntrustedUser> {
         let trusted = match self {
             Self::SameUser => geteuid().as_raw(),
@@ -65,7 +65,7 @@ impl Trust {
         if user == Some(trusted) { Ok(()) } else { Err(UntrustedUser { user, trusted }) }
     }
 
-    /// Rejects a process if any of its four users is not trusted.
+    /// Rejects a process if any of its four users ([`Process::users`]) is not trusted.
     pub(crate) fn check_all(self, users: [u32; 4]) -> Result<(), UntrustedUser> {
         users.into_iter().try_for_each(|user| self.check(user))
     }

@@ -118,8 +118,8 @@ impl PoolMemory {
                 state: Mutex::new(State::Allocated(None)),
             });
             runtime.attachment::<Registry>().records().insert(start, record.clone());
-            // SAFETY: the runtime has just allocated the memory for its owner, and only the new value frees
-            // it, when it is consumed or dropped.
+            // SAFETY: the runtime has just allocated the memory for its owner. Only the new value frees the memory,
+            // when the value is consumed or dropped.
             let span = unsafe { Span::new(runtime, owner, start, size) };
             Ok(Self { span, record })
         });
@@ -249,7 +249,7 @@ impl PoolMemory {
     }
 }
 
-/// Returns a pool of the agent that has these flags.
+/// Returns the agent's allocatable global pool with these flags. Prefers a pool that is not for kernel arguments.
 fn pool_of(agent: &Agent, flags: PoolFlags) -> Option<&Pool> {
     let matches = |pool: &&Pool| {
         pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flags)

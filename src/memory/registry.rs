@@ -50,7 +50,7 @@ impl Runtime {
     }
 }
 
-/// The export of memory to other processes. The module `ipc` implements it.
+/// The export of memory to other processes. The module `ipc` implements this trait.
 pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
     /// Ends the export, and calls `free` to free the memory. During this call, no other process can open the memory.
     /// If `free` fails, the export continues.

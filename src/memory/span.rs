@@ -32,14 +32,15 @@ use derive_more::Debug;
 pub struct Span {
     runtime: Runtime,
     start: usize,
-    /// The start address for agents other than the host. It differs from `start` only for locked memory.
+    /// The start address for agents other than the host. It differs from `start` only for host memory that an area has
+    /// locked.
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
 }
 
 impl Span {
-    /// Describes `size` bytes at an address that `agent` can read and write.
+    /// Describes `size` bytes at `start`, which `agent` can read and write.
     ///
     /// # Safety
     /// The agent belongs to this runtime. While [`read`](Self::read), [`write`](Self::write), [`fill`](Self::fill) or
@@ -115,7 +116,7 @@ impl Span {
         let arguments = [(Argument::Offset, offset), (Argument::Size, size)];
         let unaligned = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
         Operation::Fill.run(|| {
-            self.check(Argument::Offset, offset, size)?;
+            self.check_part(Argument::Offset, offset, size)?;
             let Some((argument, number)) = unaligned else { return Ok(()) };
             Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
         })?;
@@ -134,7 +135,7 @@ impl Span {
         act: impl FnOnce(&Native, CopyEngine, usize) -> Result<(), Failure>,
     ) -> Result<(), Error> {
         operation.run(|| {
-            self.check(Argument::Offset, offset, size)?;
+            self.check_part(Argument::Offset, offset, size)?;
             if size == 0 {
                 return Ok(());
             }
@@ -183,8 +184,8 @@ impl Span {
             let destination_start = self.start_for(engine) + offset;
             let source_start = source.start_for(engine) + source_offset;
             // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap. The callers of `new`
-            // guarantee that the memory is allocated, and the caller of this function that the agent can access both
-            // spans.
+            // guarantee that the memory is allocated. The caller of this function guarantees that the agent can access
+            // both spans.
             let copied = unsafe {
                 self.runtime.native().copy(engine, destination_start, source_start, size)
             };
@@ -200,8 +201,8 @@ impl Span {
         source_offset: usize,
         size: usize,
     ) -> Result<(), ErrorKind> {
-        self.check(Argument::Offset, offset, size)?;
-        source.check(Argument::Source, source_offset, size)?;
+        self.check_part(Argument::Offset, offset, size)?;
+        source.check_part(Argument::Source, source_offset, size)?;
         let distance = (self.start + offset).abs_diff(source.start + source_offset);
         if self.runtime.is_same(&source.runtime) && distance < size {
             let problem = Problem::Overlapping;
@@ -211,7 +212,7 @@ impl Span {
     }
 
     /// Checks that a part is in bounds, and that this process is not a forked child.
-    fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
+    fn check_part(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
         self.runtime.check_not_forked()?;
         argument.check_bounds(offset, size, self.size)
     }

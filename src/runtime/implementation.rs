@@ -77,8 +77,8 @@ const FUNCTIONS: [(&CStr, u16); 3] = [
     (c"hsa_amd_vmem_export_fabric_handle", 16),
 ];
 
-/// Returns the releases with a minor version of ROCr's library, if known. Sources: `get_version` in ROCr's
-/// CMakeLists.txt (tags rocm-6.0.0 to rocm-6.2.4), and the file names of packages (6.3.3, 6.4.3, 7.2.4).
+/// Returns the releases of ROCm that contain version 1.`library` of ROCr's library, if known. Sources: `get_version` in
+/// ROCr's CMakeLists.txt (tags rocm-6.0.0 to rocm-6.2.4), and the file names of packages (6.3.3, 6.4.3, 7.2.4).
 fn release(library: u16) -> Option<&'static str> {
     match library {
         12 => Some("6.0"),
@@ -90,8 +90,8 @@ fn release(library: u16) -> Option<&'static str> {
     }
 }
 
-/// Returns the minor versions of AMD's extension that a version of ROCr's library can report, including development
-/// builds.
+/// Returns the minor versions of AMD's extension that version 1.`library` of ROCr's library can report. Includes the
+/// versions that only development builds report.
 fn extensions(library: u16) -> RangeInclusive<u16> {
     match library {
         ..=12 => 0..=4,
@@ -104,7 +104,7 @@ fn extensions(library: u16) -> RangeInclusive<u16> {
     }
 }
 
-/// Returns the minor version of ROCr's library. `build` is the build that it reports, such as
+/// Returns the minor version of ROCr's library. `build` is the build that the library reports, such as
 /// `"1.15.0-local-build-unknown"`, or the end of the library's file name.
 fn rocr_library(build: &str) -> Option<u16> {
     let numbers = build.trim_matches('"').strip_prefix("1.")?;

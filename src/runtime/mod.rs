@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The number of started runtimes, without simulations. Atomic instead of locked, because a forked child could wait
-/// forever for a lock.
+/// The number of started runtimes, not counting simulations. An atomic, because a forked child could wait forever for a
+/// lock.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// The number of forks ([`ForkCount`]) when a runtime, except a simulation, was last started.
+/// The number of forks ([`ForkCount`]) at the last start of a runtime that is not a simulation.
 static STARTED_AFTER: AtomicU64 = AtomicU64::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
@@ -50,8 +50,8 @@ pub struct RuntimeInfo {
     pub path: Option<PathBuf>,
     /// Why this library was chosen; `None` for the simulation.
     pub origin: Option<Origin>,
-    /// The implementation: a release of AMD's ROCr, another runtime of AMD, the simulation, or unknown. It determines
-    /// the quirks to work around.
+    /// The implementation: a release of AMD's ROCr, another runtime of AMD, the simulation, or unknown. The
+    /// implementation determines the quirks to work around.
     pub implementation: Implementation,
     /// The version of the HSA specification, not of the runtime.
     pub version: (u16, u16),
@@ -76,10 +76,9 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime, with two exceptions. After an export, stopping could
-/// crash the process ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)). Memory that agents
-/// may still use can be mapped ([`Vmm::quarantined_ranges`](crate::Vmm::quarantined_ranges)). In these cases, the
-/// runtime stays started.
+/// Cheap to clone. Dropping the last clone stops the runtime, except in two cases: stopping could crash the process
+/// (for example [`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or could unmap memory that
+/// agents may still use ([`Vmm::quarantined_ranges`](crate::Vmm::quarantined_ranges)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -122,7 +121,7 @@ struct Inner {
     /// The states of higher layers, by type.
     attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
-    /// The value of `HSA_ENABLE_IPC_MODE_LEGACY` before the runtime started.
+    /// The value that `HSA_ENABLE_IPC_MODE_LEGACY` had before the runtime started.
     ipc_mode: Option<OsString>,
     spare_descriptors: SpareDescriptors,
 }
@@ -131,9 +130,9 @@ impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
     /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library that the
-    /// process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic linker's path,
-    /// the ROCm folder that the build of this crate found, and `/opt/rocm/lib`. [`RuntimeInfo::origin`] contains the
-    /// chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
+    /// process has already loaded, for example for HIP. If the process has loaded none, this function searches
+    /// `ROCM_PATH`, the dynamic linker's path, the ROCm folder that the build of this crate found, and `/opt/rocm/lib`.
+    /// [`RuntimeInfo::origin`] contains the chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
     /// configures. No other setting starts the simulation.
     ///
     /// This function ignores a relative `ROCM_PATH`. If a program runs with more privileges than its caller
@@ -164,8 +163,8 @@ impl Runtime {
         }
         let rocm_libraries = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
         // SAFETY: the administrator, or the user who set the variables of this process, has chosen these
-        // files as HSA runtimes. Each of them could also make the dynamic linker load any file. If the caller has fewer
-        // privileges, its variables are ignored.
+        // files as HSA runtimes. The administrator and this user can also make the dynamic linker load any file. If the
+        // caller of this program has fewer privileges than this process, the caller's variables are ignored.
         unsafe { Self::open(&sys::Search::usual(rocm_libraries)) }
     }
 
@@ -182,7 +181,7 @@ impl Runtime {
     ///
     /// # Errors
     /// As for [`Runtime::load`].
-    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    #[allow(unsafe_code, reason = "the compiler cannot check the caller's promise")]
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self, Error> {
         // SAFETY: the caller guarantees that the file is sound to load.
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
@@ -192,7 +191,7 @@ impl Runtime {
     ///
     /// # Safety
     /// As for [`sys::Library::load`].
-    #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
+    #[allow(unsafe_code, reason = "the compiler cannot check the caller's promise")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
         // In a forked child, AMD's runtime would use the driver state of the parent.
         if STARTED.load(Ordering::Relaxed) > 0
@@ -303,8 +302,8 @@ impl Runtime {
     }
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
-    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it, for an agent of another runtime,
-    /// and in a [forked child](Self::has_forked).
+    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). Returns `None` if the runtime does not report this number, for an agent of
+    /// another runtime, and in a [forked child](Self::has_forked).
     pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -314,8 +313,8 @@ impl Runtime {
         self.native().agent_attribute(agent.native, attribute).ok().map(|bytes| bytes.number())
     }
 
-    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` for an agent of another runtime,
-    /// and in a [forked child](Self::has_forked).
+    /// Returns the limits of kernels on an agent, the agent's clocks and its caches. Returns `None` for an agent of
+    /// another runtime, and in a [forked child](Self::has_forked).
     pub fn compute_properties(&self, id: AgentId) -> Option<ComputeProperties> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -402,7 +401,7 @@ impl Runtime {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the value of `HSA_ENABLE_IPC_MODE_LEGACY` before the runtime was opened.
+    /// Returns the value that `HSA_ENABLE_IPC_MODE_LEGACY` had before the runtime started.
     pub(crate) fn ipc_mode(&self) -> Option<&OsStr> {
         self.inner.ipc_mode.as_deref()
     }
