@@ -22,9 +22,9 @@
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
-//! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is one
-//! exception: while an operation holds locks of the first table, a log subscriber may call functions that read the lists
-//! of the second table.
+//! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is
+//! one exception: while an operation holds locks of the first table, a log subscriber may call functions that read the
+//! lists of the second table.
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -41,9 +41,9 @@
 //! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine`, the list of
 //! quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number;
 //! `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the
-//! table of exports; `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`: `REGISTRY`, the locks of the
-//! loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread that forks locks `REGISTRY`
-//! first, then `LOCKED_RANGES`.
+//! table of exports; `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`:
+//! `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread
+//! that forks locks `REGISTRY` first, then `LOCKED_RANGES`.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{

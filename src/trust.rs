@@ -13,9 +13,9 @@ use std::fs;
 ///
 /// For the process at the other end of a socket, the effective user is checked: when the process connected or began to
 /// listen, its effective user must have been the trusted user. A [`Ticket`](crate::transport::Ticket) and an
-/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. The real, effective, saved and file system user of
-/// the named process must all be the trusted user. The effective user alone is not sufficient, because a process that
-/// runs a set-user-id program still has the descriptors of the user who started it.
+/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. The real, effective, saved and file system user
+/// of the named process must all be the trusted user. The effective user alone is not sufficient, because a process
+/// that runs a set-user-id program still has the descriptors of the user who started it.
 ///
 /// ```
 /// use hsa_vmm::transport::Channel;

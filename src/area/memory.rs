@@ -122,9 +122,9 @@ impl AreaMemory<'_> {
 
     /// Copies from memory of this or another area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// A GPU that owns one of the two memories and has access to the other makes the copy. If there is no such GPU, for
-    /// example between two GPUs without peer access, this process copies the bytes through a buffer. If that copy
-    /// fails, a part of the destination may have been written.
+    /// A GPU that owns one of the two memories and has access to the other makes the copy. If both memories are on the
+    /// host, this process makes the copy. Otherwise, for example between two GPUs without peer access, this process
+    /// copies the bytes through a buffer. If that copy fails, a part of the destination may have been written.
     ///
     /// # Errors
     /// As for [`read`](Self::read), and [`Problem::Overlapping`].
@@ -154,7 +154,7 @@ impl AreaMemory<'_> {
             }
         };
         let copy = || {
-            // SAFETY: `copier` has access to both memories until the copy has ended. `while_mapped` keeps its access to
+            // SAFETY: `copier` has access to both memories until the copy has ended: `while_mapped` keeps the access to
             // mapped memory, and the access to other memory of an area never changes.
             unsafe { self.span.copy(offset, &source.span, source_offset, size, Ok(copier)) }
         };
@@ -182,7 +182,7 @@ impl AreaMemory<'_> {
         let not_mapped =
             || ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address));
         let mapping = memory.mapping.as_ref().ok_or_else(|| Error::new(operation, not_mapped()))?;
-        // The caller of the area has not called `with_access`.
+        // The error names the method that the caller called, and not `with_access`.
         mapping
             .with_access(agent, Access::ReadWrite, |_| act())
             .unwrap_or_else(|error| Err(error.with_operation(operation)))

@@ -1,15 +1,15 @@
 //! Areas: kinds of memory described by a few flags, like the HIP areas of AML (Argonne's memory library).
 //!
 //! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; creating an area allocates nothing.
-//! [`Area::mmap`] allocates [`AreaMemory`] of any size from one byte. Dropping the `AreaMemory` unmaps it. The flags
-//! select the owner of the memory and the agents with access:
+//! [`Area::mmap`] allocates [`AreaMemory`] of any size from one byte. Dropping the `AreaMemory` unmaps the memory. The
+//! flags select the owner of the memory and the agents with access:
 //!
 //! | flags | memory | accessible to | implemented by |
 //! |---|---|---|---|
 //! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
 //! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
 //! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with any of the flags above | the device's, if the device has virtual memory and the host and all selected GPUs can access it; otherwise the host's | the host and the device | virtual memory or pool memory |
+//! | `UNIFIED`, with any of the flags above | the device's, if the area has a [`Vmm`], the device has virtual memory, and the host and all selected GPUs can access the device's memory; otherwise the host's | the host and the device | virtual memory or pool memory |
 //! | `GLOBAL`, with any of the flags above | as without `GLOBAL` | all GPUs in place of the device | as without `GLOBAL` |
 //!
 //! The next table lists the calls of AML for HIP (`aml/area/hip.h`) and their equivalents. AML's calls for CUDA, OpenCL
@@ -31,7 +31,7 @@
 //! | none (`hipMemcpy`) | `hipMemcpy`, `hipMemsetD32` | [`AreaMemory::read`], [`write`](AreaMemory::write), [`fill`](AreaMemory::fill), [`copy`](AreaMemory::copy) | `hsa_amd_memory_async_copy` |
 //! | none | `hipHostGetDevicePointer` | [`AreaMemory::device_address`] | |
 //!
-//! AML's implementation has defects that areas do not have. A single `mmap` cannot choose device 0. An unknown error
+//! AML's implementation has defects that areas do not have. The options of `mmap` cannot choose device 0. An unknown error
 //! counts as success. Error numbers can be positive or negative, and some are translated twice. After a failure,
 //! another device stays current. Displaying some flags reads beyond the end of a table. `munmap` ignores its size
 //! argument.
@@ -48,7 +48,7 @@
 //! let memory = device_area.mmap(5, MmapOptions::new())?;
 //! memory.write(0, b"hello")?;
 //!
-//! // Memory of this process, which the same GPU can access while it is mapped.
+//! // Memory of this process. The same GPU can access this memory while it is mapped.
 //! let mut text = vec![0; 5];
 //! let host_area = Area::new(&vmm, 1, AreaFlags::MAPPED)?;
 //! let mapped = host_area.mmap(5, MmapOptions::new().with_host_memory(&mut text))?;

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use derive_more::{Display, From};
 
 bitflags::bitflags! {
-    /// The kind of memory that an area allocates, under AML's names and numbers.
+    /// Flags that select the kind of memory of an area, with AML's names and numbers.
     ///
     /// Some of the sixteen combinations of flags select the same memory. [`UNIFIED`](Self::UNIFIED) overrides
     /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED). Host memory is always mapped on the device, as in HIP on
@@ -89,8 +89,8 @@ impl fmt::Display for AreaFlags {
 #[derive(Clone, Copy, Debug, Default, Display, Eq, Hash, PartialEq, From)]
 #[non_exhaustive]
 pub enum Device {
-    /// The first GPU. AML selects the current device with a negative number, but this library has no
-    /// `hipSetDevice`.
+    /// The first GPU, because this library has no `hipSetDevice`. AML selects the current device with a negative
+    /// number.
     #[default]
     #[display("the current device")]
     Current,
@@ -160,7 +160,8 @@ pub enum Backing {
 #[derive(Debug, Default)]
 pub struct MmapOptions<'a> {
     pub(super) device: Option<Device>,
-    /// Start and size of host memory of the caller. The size is `usize::MAX` if only a pointer was passed.
+    /// The start address and the size in bytes of host memory of the caller. The size is `usize::MAX` if only a pointer
+    /// was passed.
     pub(super) host: Option<(usize, usize)>,
     borrowed: PhantomData<&'a mut [u8]>,
 }

@@ -6,7 +6,8 @@ use crate::native::Status;
 pub(super) const ALLOCATING: [&str; 2] =
     ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
 
-/// Describes what a call could not provide. If `size` exceeds the address space, the library has not called the runtime.
+/// Describes what a call could not provide. The library does not make a call that would reserve more addresses than
+/// the address space has.
 pub(super) fn describe_shortage(call: &str, status: Status, size: usize) -> String {
     if is_reserve(call) && size > isize::MAX as usize {
         return format!("{size:#x} bytes of addresses exceed the address space");

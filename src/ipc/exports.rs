@@ -93,7 +93,7 @@ pub(super) fn create_handle(
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
         return Ok(current.handle(offset));
     }
-    // The runtime has returned another handle than before, which makes the previous handle invalid.
+    // The runtime has returned a different handle than before, so the previous handle is invalid now.
     if let Some(old) = export {
         old.end(&mut || Ok(()))?;
         *export = None;
@@ -106,7 +106,7 @@ pub(super) fn create_handle(
     Ok(handle)
 }
 
-/// Makes the runtime create its handle and, if it uses a server, start the server. This is also needed for memory
+/// Makes the runtime create its handle and, if it uses a server, start the server. This call is also needed for memory
 /// that is already exported: AMD's server ends when an importer is killed during an attach, and only this call
 /// starts a new server.
 fn create_native(
@@ -116,20 +116,20 @@ fn create_native(
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();
-    // The checks are harmless if the runtime uses the driver instead.
-    let has_server = server_client::may_use_server(runtime);
-    let creating = has_server.then(|| lock(&exports.creating));
+    // The checks are harmless if the runtime uses the driver, and not a server.
+    let may_use_server = server_client::may_use_server(runtime);
+    let creating = may_use_server.then(|| lock(&exports.creating));
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
-    if has_server && server_client::is_socket_taken(process) {
+    if may_use_server && server_client::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
     }
     if out_of_descriptors() {
         return Err(ErrorKind::OutOfDescriptors);
     }
-    // The server's thread inherits the signal mask. It writes to connections that the other process may have closed;
-    // without the mask, `SIGPIPE` would end this process.
+    // The server's thread inherits the signal mask. The thread writes to connections that the other process may have
+    // closed; without the mask, `SIGPIPE` would end this process.
     let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
-    if has_server {
+    if may_use_server {
         server_client::close_server_on_exec(process);
     }
     drop(creating);
@@ -153,7 +153,7 @@ mod tests {
     use crate::simulation::Config;
     use std::fs::File;
 
-    /// The export of an allocation whose table cannot be written.
+    /// Returns an export whose table cannot be written.
     fn broken_export(native: NativeIpc) -> Export {
         let process = std::process::id() as i32;
         let file = File::open("/dev/null").unwrap();

@@ -7,7 +7,7 @@ use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
 use derive_more::Debug;
 
-/// The identifier of pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
+/// Identifies pool memory of another process. Has the layout of HIP's `hipIpcMemHandle_t`.
 ///
 /// | bytes | HIP | content |
 /// |---|---|---|
@@ -71,7 +71,7 @@ impl IpcHandle {
     /// The size in bytes.
     pub const SIZE: usize = 64;
 
-    /// Sets the check value of an export of this generation.
+    /// Sets the check value of this handle for an export of this generation.
     pub(super) fn with_check(mut self, generation: u64) -> Self {
         self.check = self.check_value(generation);
         self
@@ -109,8 +109,8 @@ impl IpcHandle {
         (self.registration, self.check) != Zeroable::zeroed()
     }
 
-    /// Returns whether the exporter's table does not contain this handle: the memory was freed, or the handle was
-    /// modified.
+    /// Returns whether the exporter's table does not contain this handle: the memory was freed, the exporter has ended,
+    /// or the handle was modified.
     ///
     /// Waits up to 15 seconds while another process changes the entry. Returns `false` if this process may not read the
     /// table. Also returns `false` for HIP's own handles, which have no table.
@@ -133,7 +133,7 @@ impl IpcHandle {
         self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
     }
 
-    /// Returns whether the offset is inside the size, and the size is not too large for memory. Bytes that are not a
+    /// Returns whether the offset is less than the size, and the size is at most [`isize::MAX`]. Bytes that are not a
     /// handle usually fail this check.
     pub fn is_plausible(&self) -> bool {
         self.offset < self.allocation_size && isize::try_from(self.allocation_size).is_ok()

@@ -59,8 +59,8 @@ impl OpenedMemory {
         let start = base + handle.offset as usize;
         let size = (handle.allocation_size - handle.offset) as usize;
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
-        // SAFETY: the runtime has mapped the memory for this agent, and only the new value closes it, when
-        // it is consumed or dropped.
+        // SAFETY: the runtime has mapped the memory for this agent. Only the new value closes the memory, when the
+        // value is consumed or dropped.
         let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
         Ok(Self { span, base, closed: false })
     }
@@ -239,7 +239,8 @@ impl Ipc {
             let (start, size) = self.attach(&list, handle, dma_buf)?;
             let import = list.entry(start).or_insert(Import { export, ..Import::default() });
             import.size = import.size.max(size);
-            // The runtime may return the address of an earlier attach, which stays mapped for its agents.
+            // The runtime may return the address of an earlier attach. The memory stays mapped for the agents of that
+            // attach.
             import.agents.extend_from_slice(self.agents());
             import.opens[holder as usize] += 1;
             Ok(start)
@@ -261,8 +262,8 @@ impl Ipc {
         Ok(found)
     }
 
-    /// Makes the runtime map the memory of a handle. If the exporter's server has sent the memory, `dma_buf` is its
-    /// descriptor. Returns the start address and the size.
+    /// Makes the runtime map the memory of a handle. If the exporter's server has sent the memory, `dma_buf` is the
+    /// memory's descriptor. Returns the start address and the size.
     fn attach(
         &self,
         list: &OpenImports,
@@ -341,8 +342,8 @@ fn release(
     let import = list.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
     let import = import.ok_or_else(not_opened)?;
     if import.opens.iter().sum::<usize>() == 1 {
-        // SAFETY: imports in the list are attached. This is the last open, and a holder does not use memory after it
-        // closes it.
+        // SAFETY: imports in the list are attached. This is the last open, and a holder does not use the memory after
+        // closing it.
         unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
         list.remove(&start);
     } else {

@@ -63,7 +63,7 @@ pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
 pub(super) fn uses_server(runtime: &Runtime) -> bool {
     let extension = runtime.info().extension;
     // ROCm up to 6.2 always uses the driver. By default, ROCm 6.3 and 6.4 use the driver, and 7.2.4 uses the server. The
-    // default of ROCm 7.0 and 7.1 is not known; here, it is the driver.
+    // default of ROCm 7.0 and 7.1 is not known; this function assumes the driver.
     match runtime.ipc_mode() {
         Some(value) if value == "0" => extension >= (1, 7),
         Some(value) if value == "1" => false,
@@ -95,7 +95,7 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
 /// ends AMD's server. The function does not detect a process that binds the name between this call and the runtime's
 /// `bind`.
 pub(super) fn is_socket_taken(process: u32) -> bool {
-    // This process's server can start or end between `is_bound` and `is_own`, so only three equal results count.
+    // This process's server can start or end between `is_bound` and `is_own`, so this function repeats the check.
     (0..3).all(|_| is_bound(process) && !is_own(process))
 }
 
@@ -127,9 +127,9 @@ fn listening_sockets(process: u32) -> impl Iterator<Item = RawFd> {
     numbers.filter(move |number| address.as_ref().is_some_and(|it| listens_at(*number, it)))
 }
 
-/// Closes the server's socket in programs that this process starts. AMD's runtime leaves the socket open. Such a program,
-/// possibly of another user, could then answer importers, which would take it for this process. A program that another
-/// thread starts before this call still inherits the socket.
+/// Marks the server's socket as close-on-exec, which AMD's runtime does not do. A program that inherits the socket,
+/// possibly of another user, could answer importers in place of this process. A program that another thread starts
+/// before this call still inherits the socket.
 pub(super) fn close_server_on_exec(process: u32) {
     listening_sockets(process).for_each(close_on_exec);
 }
@@ -250,7 +250,7 @@ pub(super) fn with_relay<T>(
     })
 }
 
-/// Listens under a random name that no process has. Returns the number in the name.
+/// Listens under a random name that no process has. Returns the number in the name, and the listening socket.
 fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     for _ in 0..ATTEMPTS {
         let number = random().map_err(system("getrandom"))? as u32;
@@ -276,7 +276,7 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
 /// connection open until the runtime has finished. If the connection were closed earlier, AMD's runtime would read from
 /// it forever, or `SIGPIPE` would end the process when the runtime writes to it.
 ///
-/// Returns `None` when the listener is shut down after `done` was set.
+/// Returns `None` when the listener is shut down after `done` was set, or if the listener fails.
 fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {
     let mut has_warned = false;
     while !done.load(Ordering::Relaxed) {

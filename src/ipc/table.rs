@@ -274,7 +274,8 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     if !has_name {
         return Err(not_exported());
     }
-    // The descriptor may refer to another file since the check. The flags prevent `open` from blocking on such a file.
+    // After the check, the exporter can reuse the descriptor for another file. The flags prevent `open` from blocking
+    // on such a file.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));

@@ -132,8 +132,8 @@ impl Runtime {
     /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library that the
     /// process has already loaded, for example for HIP. If the process has loaded none, this function searches
     /// `ROCM_PATH`, the dynamic linker's path, the ROCm folder that the build of this crate found, and `/opt/rocm/lib`.
-    /// [`RuntimeInfo::origin`] contains the chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that `HSA_SIM`
-    /// configures. No other setting starts the simulation.
+    /// [`RuntimeInfo::origin`] contains the chosen place. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts
+    /// the simulation that `HSA_SIM` configures. No other setting starts the simulation.
     ///
     /// This function ignores a relative `ROCM_PATH`. If a program runs with more privileges than its caller
     /// (set-user-id, set-group-id, file capabilities), this function ignores all three variables, and loads the library
