@@ -22,7 +22,7 @@ pub(super) enum Memory {
     Locked(LockedMemory),
 }
 
-/// Mapped memory. Rust drops the fields in this order: first unmaps the memory, then releases it and frees its addresses.
+/// Mapped memory. Rust drops the fields in this order: it unmaps the memory, releases it and frees its addresses.
 pub(super) struct MappedMemory {
     /// `None` if the memory was unmapped, but not all of it could be freed.
     pub mapping: Option<Mapping>,

@@ -31,8 +31,8 @@
 //! | none (`hipMemcpy`) | `hipMemcpy`, `hipMemsetD32` | [`AreaMemory::read`], [`write`](AreaMemory::write), [`fill`](AreaMemory::fill), [`copy`](AreaMemory::copy) | `hsa_amd_memory_async_copy` |
 //! | none | `hipHostGetDevicePointer` | [`AreaMemory::device_address`] | |
 //!
-//! AML's implementation has defects that areas do not have. The options of `mmap` cannot choose device 0. An unknown error
-//! counts as success. Error numbers can be positive or negative, and some are translated twice. After a failure,
+//! AML's implementation has defects that areas do not have. The options of `mmap` cannot choose device 0. An unknown
+//! error counts as success. Error numbers can be positive or negative, and some are translated twice. After a failure,
 //! another device stays current. Displaying some flags reads beyond the end of a table. `munmap` ignores its size
 //! argument.
 //!

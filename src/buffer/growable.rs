@@ -72,7 +72,7 @@ impl GrowableBuilder {
             Some(address) => builder.exactly_at(address),
         };
         let reservation = builder.reserve(vmm)?;
-        // The buffer could never map more memory than this, and other code would lack the memory.
+        // The buffer could never use more handles than it has steps, and other code would lack their memory.
         let capacity = self.requested_handles.min(reservation.size() / step);
         let pool = HandlePool::new(vmm, properties, step, capacity);
         let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());

@@ -25,21 +25,25 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Handles that no one else uses, in the order in which they were stored.
+    /// Handles without other users, in the order in which they were stored.
     ready: Vec<Allocation>,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// The number of handles that the pool may keep even if it exceeds the capacity. The thread does not create these.
+    /// The number of handles that the pool may keep if this number is above the capacity. The thread creates handles
+    /// only up to the capacity.
     limit: usize,
+    /// Whether the thread is creating a handle.
     creating: bool,
     /// Whether the thread failed to create a handle, and waits until a handle is taken.
     paused: bool,
+    /// Whether the thread must end.
     stopped: bool,
 }
 
 impl HandlePool {
     /// Creates a pool of handles of `size` bytes. If `capacity` is not 0, starts the pool's thread. Without this
-    /// thread, the pool stays usable, but creates no handles in advance. Therefore only logs a failure to start it.
+    /// thread, the pool stays usable, but creates no handles in advance. Therefore, this function only logs a failure
+    /// to start the thread.
     pub fn new(vmm: &Vmm, properties: &AllocationProperties, size: usize, capacity: usize) -> Self {
         let (vmm, properties) = (vmm.clone(), *properties);
         let state = Mutex::new(State { capacity, ..State::default() });
@@ -102,7 +106,7 @@ impl HandlePool {
             }
             if state.ready.is_empty() {
                 drop(state);
-                // Releases the new handles, which come first.
+                // Releases the new handles: `store` releases the handles that come first.
                 let limit = taken.len();
                 self.store(created.into_iter().chain(taken), limit);
                 return Err(error);

@@ -1,6 +1,6 @@
 //! Buffers built on virtual memory management.
 //!
-//! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in it.
+//! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in such a buffer.
 //! * [`PagedBuffer`] maps and unmaps single pages, for example of a KV cache. Its pages can be moved and shared
 //!   between buffers without copying. They can be retired while a kernel still reads them.
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
@@ -13,13 +13,13 @@
 //! Methods copy bytes from and to device memory ([memory model](crate::vmm#memory-model)). An invalid offset is an
 //! error, not a fault.
 //!
-//! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
-//! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
+//! Calls by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory there. The buffer's calls on
+//! that part then fail with [`Problem::NotMapped`] and change nothing.
 //!
 //! The [operation](crate::Error::operation) of an error of virtual memory is the step that failed, such as `create` or
-//! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, it is the method.
-//! If the runtime fails, and fails again during the rollback, the library
-//! quarantines the reservation ([`ErrorKind::Quarantined`]).
+//! `map`. For methods that move, share or exchange pages, and for methods that pause or resume a buffer, the operation
+//! is the method itself. If the runtime fails, and fails again during the rollback, the library quarantines the
+//! reservation ([`ErrorKind::Quarantined`]).
 
 mod growable;
 mod handle_pool;

@@ -35,7 +35,7 @@ pub enum PauseMode {
 ///
 /// The buffer has one allocation. To export it, get it with `Allocation::at(&vmm, buffer.address())`. The memory can
 /// have other users: another [`Allocation`], another mapping, or a process that has imported the memory.
-/// [`pause`](Self::pause) succeeds while there are other users, but the memory is only released by the last of them.
+/// [`pause`](Self::pause) succeeds while there are other users, but only the last user releases the memory.
 /// [`resume`](Self::resume) creates new memory. Importers keep the old memory, so export the buffer again.
 ///
 /// # Lost addresses
@@ -43,10 +43,10 @@ pub enum PauseMode {
 /// ROCm 7.2 releases the memory only when the reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, [`pause`](Self::pause) frees the
 /// reservation and immediately reserves the same addresses. If another thread of the process reserves them first,
-/// `pause` fails with [`ErrorKind::AddressLost`]. After this error, the buffer is paused: its memory is released and
-/// its contents are saved. [`resume`](Self::resume) tries to reserve the addresses again. If they are not available,
-/// [`resume_anywhere`](Self::resume_anywhere) uses other addresses. Both also work after the program has freed the
-/// addresses of a paused buffer with [`Vmm::address_free`].
+/// `pause` fails with [`ErrorKind::AddressLost`]. After this error, the buffer is paused: its memory is released, and
+/// with [`PauseMode::Save`], its contents are saved. [`resume`](Self::resume) tries to reserve the addresses again. If
+/// they are not available, [`resume_anywhere`](Self::resume_anywhere) uses other addresses. Both methods also work
+/// after the program has freed the addresses of a paused buffer with [`Vmm::address_free`].
 ///
 /// ```
 /// use hsa_vmm::buffer::{PauseMode, PausableBuffer};
@@ -76,8 +76,8 @@ pub enum PauseMode {
 #[debug("PausableBuffer({buffer:?}, paused: {}, holds addresses: {})", self.is_paused(), self.holds_addresses())]
 pub struct PausableBuffer {
     /// Contains at most one mapping, of `extent` bytes. A paused buffer has a mapping only if the runtime failed to
-    /// unmap, or failed to grant access after `restore` had mapped the memory again. It has `memory` only if the runtime
-    /// failed to unmap or to release the memory.
+    /// unmap, or failed to grant access after `restore` had mapped the memory again. A paused buffer has `memory` only
+    /// if the runtime failed to unmap or to release the memory.
     buffer: DeviceBuffer,
     owner: AgentId,
     /// The saved contents of a paused buffer. `None` if the contents are lost, or still in `memory`.
@@ -186,7 +186,8 @@ impl PausableBuffer {
     /// # Errors
     /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the addresses were lost and are still
     /// not available; [`ErrorKind::Quarantined`] if they are quarantined; otherwise as for [`Vmm::create`],
-    /// [`Vmm::map`], [`Vmm::set_access`] and [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
+    /// [`Vmm::map`], [`Vmm::set_access`] and [`Vmm::copy_from_host`]. After an error, a paused buffer stays paused, and
+    /// can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
         if !self.buffer.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));

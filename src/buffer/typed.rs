@@ -104,7 +104,7 @@ impl<T: Pod> GrowableVec<T> {
         if len < self.len() { self.buffer.resize(len * Self::SIZE) } else { Ok(()) }
     }
 
-    /// Copies a value.
+    /// Returns a copy of a value.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -123,7 +123,7 @@ impl<T: Pod> GrowableVec<T> {
         self.write(index, &[value])
     }
 
-    /// Copies values, from `index` on.
+    /// Copies the vector's values from `index` on to `values`.
     ///
     /// # Errors
     /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read), with offsets in bytes.
@@ -131,7 +131,7 @@ impl<T: Pod> GrowableVec<T> {
         self.buffer.read(index.saturating_mul(Self::SIZE), bytemuck::cast_slice_mut(values))
     }
 
-    /// Replaces values, from `index` on.
+    /// Replaces the vector's values from `index` on by `values`.
     ///
     /// # Errors
     /// As for [`DeviceBuffer::write`](super::DeviceBuffer::write), with offsets in bytes.
@@ -139,7 +139,7 @@ impl<T: Pod> GrowableVec<T> {
         self.buffer.write(index.saturating_mul(Self::SIZE), bytemuck::cast_slice(values))
     }
 
-    /// Copies all values.
+    /// Returns a copy of all values.
     ///
     /// # Errors
     /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read).

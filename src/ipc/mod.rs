@@ -25,13 +25,13 @@
 //!
 //! HIP's own handles are in no table. For HIP's handles, this library can only check that the exporting process exists.
 //! If the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`, the default since ROCm 7.2), this library also
-//! checks that the exporter's runtime serves the memory. If the address was freed and allocated again, a handle from HIP opens the
-//! new memory, as in HIP. Each open of a handle from HIP maps the memory again.
+//! checks that the exporter's runtime serves the memory. If the address was freed and allocated again, a handle from
+//! HIP opens the new memory, as in HIP. Each open of a handle from HIP maps the memory again.
 //!
 //! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. To limit the
 //! wait, this library fetches the memory itself and passes it to the runtime; AMD's runtime would wait forever. Opening
-//! takes at most 15 seconds if the exporter is freeing the memory, and 5 seconds if the exporter does not respond. Other
-//! calls do not wait for the exporter.
+//! takes at most 15 seconds if the exporter is freeing the memory, and 5 seconds if the exporter does not respond.
+//! Other calls do not wait for the exporter.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
 //! process of the network namespace, of any user. The server then holds its lock until that process acknowledges the

@@ -59,7 +59,7 @@ pub struct Report {
     pub memory: Vec<MemoryEntry>,
     /// Pool memory, by address.
     pub pool_memory: Vec<PoolMemoryInfo>,
-    /// Quarantined ranges and memory. The library never uses them again, because their state is unknown.
+    /// Quarantined ranges and memory. The library never uses them again.
     pub quarantine: Vec<Quarantined>,
 }
 
@@ -221,7 +221,7 @@ fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
 }
 
 impl FreeSpace {
-    /// Returns the percentage of the free bytes that are outside the largest hole; 0 if there is only one hole.
+    /// Returns the share of the free bytes outside the largest hole, in percent; 0 if there is only one hole.
     pub fn fragmentation(&self) -> u32 {
         // The fields are public, so a caller can set `largest` to more than `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;

@@ -47,7 +47,7 @@ impl Report {
         let reserved = self.reservations.iter().map(|it| it.size).sum();
         let mapped = self.reservations.iter().map(ReservationEntry::mapped_size).sum();
         let mappings = self.reservations.iter().map(|it| it.mappings.len()).sum();
-        let held = self.memory.iter().map(|it| it.size).sum();
+        let allocated = self.memory.iter().map(|it| it.size).sum();
         let pool = self.pool_memory.iter().map(|it| it.size).sum();
         writeln!(
             f,
@@ -57,7 +57,7 @@ impl Report {
             counted(mappings, "mapping", "mappings"),
             Size(mapped),
             counted(self.memory.len(), "allocation", "allocations"),
-            Size(held),
+            Size(allocated),
             counted(self.pool_memory.len(), "allocation", "allocations"),
             Size(pool),
         )
@@ -87,7 +87,7 @@ impl Report {
         reservation.parts().iter().try_for_each(|part| write_part(f, part))
     }
 
-    /// Writes one line for all entries that differ only in their handles.
+    /// Writes one line for each group of entries that differ only in their handles.
     fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut groups: Vec<(&MemoryEntry, usize)> = Vec::new();
         let mut indices = BTreeMap::new();
@@ -132,7 +132,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes one line for all entries that differ only in their addresses or handles.
+    /// Writes one line for each group of entries that differ only in their addresses or handles.
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // For each group: its key, the label of its first entry, and the number of entries.
         let mut groups = Vec::new();
@@ -182,8 +182,8 @@ fn write_part(f: &mut fmt::Formatter<'_>, part: &ReservationPart<'_>) -> fmt::Re
     writeln!(f)
 }
 
-/// A size in bytes, displayed as a whole number in the largest possible unit: `2 MiB`, `2052 KiB`. A number of more
-/// than four digits is displayed in the largest unit instead, rounded to one decimal: `62.3 GiB`.
+/// A size in bytes, displayed as a whole number in the largest unit that divides the size: `2 MiB`, `2052 KiB`. If this
+/// number has more than four digits, the size is displayed in a larger unit, rounded to one decimal: `62.3 GiB`.
 ///
 /// ```
 /// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");

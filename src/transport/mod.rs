@@ -10,11 +10,13 @@
 //!
 //! Both ways validate received data. The other end must be a process of the same user, or of the users
 //! that [`Trust`] selects. The library rejects a message that is malformed, truncated or too long, or that does not
-//! have exactly one descriptor, and closes its descriptors. It shuts a channel down if it has received more than one
-//! descriptor, or part of a message. The size in the description must equal the size of the memory.
+//! have exactly one descriptor, and closes the message's descriptors. The library shuts a channel down after it has
+//! received more than one descriptor, or only a part of a message. The size in the description must equal the size of
+//! the memory.
 //!
-//! Waiting for the other process to send, to receive or to let a rejected descriptor close has a time limit. System
-//! calls that query a received descriptor have none: the server of a FUSE file system can delay `fstat`.
+//! Waiting has a time limit: until the other process sends or receives, and until a rejected descriptor is closed.
+//! System calls that query a received descriptor have no time limit: the server of a FUSE file system can delay
+//! `fstat`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
 //! fetching the memory fails with
@@ -282,7 +284,7 @@ fn import_foreign(
     imported.map_err(|error| error.with_operation(operation))
 }
 
-/// Returns the error for a failed call on a socket after `bytes` of a message.
+/// Returns the error for a failed call on a socket after `bytes` bytes of a message.
 fn of_socket(call: &'static str, errno: Errno, bytes: usize) -> ErrorKind {
     match errno {
         Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected(bytes),

@@ -151,7 +151,7 @@ impl Ticket {
         }
         let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(no_process)?;
-        // The pidfd identifies this process, even if another process gets its number.
+        // The pidfd identifies the process that has the number now, even if another process gets the number later.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
         let check_process = || {
             let process = Process::find(pid).map_err(failed("read"))?;

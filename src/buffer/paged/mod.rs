@@ -27,7 +27,7 @@ use crate::vmm::Vmm;
 
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
-/// For example, a paged KV cache: its sequences grow and end, may share pages ([`share_pages`](Self::share_pages)), and
+/// For example, a paged KV cache: its sequences grow and end, can share pages ([`share_pages`](Self::share_pages)), and
 /// keep their addresses. Page numbers begin at 0. A range of pages that starts after its end is an error
 /// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Concurrent
 /// accesses to memory are described in the [memory model](crate::vmm#memory-model).
@@ -56,17 +56,17 @@ use crate::vmm::Vmm;
 /// # }
 /// ```
 ///
-/// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the
-/// buffer unchanged. If memory runs out, it may unmap pages that were mapped ahead and are not in use.
+/// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the buffer
+/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use.
 ///
 /// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined
-/// ([`Vmm::quarantined_ranges`]). Calls that change any of its pages fail, so use another buffer.
+/// ([`Vmm::quarantined_ranges`]). Calls that change any page of the buffer fail, so use another buffer.
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
-/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. It keeps memory
-/// for at most as many pages as it has unused pages.
+/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. The buffer
+/// keeps memory for at most as many pages as it has unused pages.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {
@@ -112,7 +112,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn address_of(&self, page: usize) -> Result<Address, Error> {
-        let checked = self.core.check(page..page.saturating_add(1));
+        let checked = self.core.check_range(page..page.saturating_add(1));
         checked.map_err(|kind| Error::new(Operation::GetPage, kind))?;
         Ok(self.core.address_of(page))
     }
@@ -129,7 +129,7 @@ impl PagedBuffer {
         let (core, operation) = (&*self.core, Operation::MapPages);
         let to_error = |kind| Error::new(operation, kind);
         let mut locked = core.lock_for(operation)?;
-        let pages = core.check(pages).map_err(to_error)?;
+        let pages = core.check_range(pages).map_err(to_error)?;
         locked.check_free(&pages).map_err(to_error)?;
         let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
         let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
@@ -144,7 +144,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps pages (`hipMemUnmap`), all or nothing. Releases their memory (`hipMemRelease`), or keeps it in the pool.
+    /// Unmaps pages (`hipMemUnmap`), all or none. Releases their memory (`hipMemRelease`), or keeps it in the pool.
     /// No GPU may still use the pages.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl PagedBuffer {
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let to_error = |kind| Error::new(Operation::UnmapPages, kind);
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
-        let pages = self.core.check(pages).map_err(to_error)?;
+        let pages = self.core.check_range(pages).map_err(to_error)?;
         locked.memory(&pages).map_err(to_error)?;
         locked.empty_pages(pages.clone())?;
         locked.unmap_ahead(pages.end);
@@ -207,7 +207,7 @@ impl PagedBuffer {
     ) -> Result<(), Error> {
         let to_error = |kind| Error::new(Operation::Retire, kind);
         let mut locked = self.core.lock_for(Operation::Retire)?;
-        let pages = self.core.check(pages).map_err(to_error)?;
+        let pages = self.core.check_range(pages).map_err(to_error)?;
         if self.core.zero_page.is_some() {
             return Err(to_error(Feature::RetireFromZeroPageBuffer.into()));
         }
@@ -241,7 +241,7 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
-    /// the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either;
+    /// the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either buffer;
     /// [`Problem::DifferentPages`], [`Problem::DifferentLocation`] or [`Problem::DifferentProperties`] if the
     /// destination's pages have another size, or memory at another location or with other properties;
     /// [`Problem::ForeignHandle`] if the destination belongs to another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as
@@ -264,7 +264,7 @@ impl PagedBuffer {
     /// After the call, the pages of both buffers map the same memory, each page with the access of its buffer. Each
     /// page can be unmapped, moved, exchanged and shared again. The memory is released when its last page is unmapped.
     /// The library does not copy on write. Before the caller writes to a page with more than one user
-    /// ([`page_users`](Self::page_users)), the caller must copy it:
+    /// ([`page_users`](Self::page_users)), the caller must copy the page:
     ///
     /// ```
     /// # use hsa_vmm::buffer::PagedBuffer;
@@ -372,7 +372,7 @@ impl PagedBuffer {
     /// still use them. To revoke access to retiring pages, drain the queue first.
     ///
     /// Pages that are [quarantined](PageState::Quarantined) keep their access until the process ends. The call returns
-    /// `Ok` if there are such pages; [`PagedStatistics::quarantined`] counts them.
+    /// `Ok` even if there are such pages; [`PagedStatistics::quarantined`] counts them.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

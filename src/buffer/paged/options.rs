@@ -38,11 +38,12 @@ impl PagedBuilder {
         self
     }
 
-    /// Maps a shared page of zeros at every page that is not mapped. Agents with access to the buffer can read these
-    /// pages without a fault.
+    /// Maps one shared page of zeros, the zero page, at every page that is not in use. Agents with access to the buffer
+    /// can read these pages without a fault.
     ///
     /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU succeeds, because AMD's driver
-    /// maps everything writable. The store then changes all unmapped pages ([`PagedBuffer::zero_page_is_clean`]).
+    /// maps everything writable, unless the [`Vmm`] controls the GPU's page table. The store then changes all pages that
+    /// map the zero page ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
@@ -92,7 +93,7 @@ impl PagedBuilder {
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
-        // The buffer could never map more memory than this, and other code would lack the memory.
+        // The buffer could never map memory for more pages than it has, and other code would lack the memory.
         let pooled_pages = self.pooled_pages.max(self.pages_ahead - pages_ahead).min(page_count);
         let zero_page = if self.zero_page {
             let zero_page = Allocation::create(vmm, page_size, properties)?;
@@ -178,7 +179,7 @@ pub struct PagedStatistics {
     pub page_size: usize,
     /// Pages in use.
     pub mapped: usize,
-    /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
+    /// Pages in use whose memory has other mappings, for example at pages of this or other buffers.
     pub shared: usize,
     /// The number of pages in use, retiring or quarantined, minus the number of distinct handles that these pages
     /// map.
@@ -207,7 +208,7 @@ pub struct PagedStatistics {
     pub unmaps: u64,
     /// The number of times that a page was mapped ahead.
     pub mapped_ahead: u64,
-    /// The number of failures of mapping ahead.
+    /// The number of times that mapping ahead failed.
     pub failures_ahead: u64,
     /// The last failure of mapping ahead.
     pub last_failure_ahead: Option<Error>,
@@ -216,8 +217,8 @@ pub struct PagedStatistics {
 }
 
 impl PagedStatistics {
-    /// Returns the bytes of memory that the buffer uses, including retiring and quarantined pages. Memory that two
-    /// buffers share counts in each of them.
+    /// Returns the bytes of memory that the buffer uses, including the memory of retiring and quarantined pages. Memory
+    /// that two buffers share counts in each of them.
     pub fn memory_size(&self) -> usize {
         let zero_page = usize::from(self.has_zero_page);
         let retired = self.retiring + self.quarantined;

@@ -110,7 +110,7 @@ impl PagedCore {
     }
 
     /// Checks that all pages of a range exist, and returns the range.
-    pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
+    pub fn check_range(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         if pages.start > pages.end {
             return Err(invalid(pages.start, Problem::StartAfterEnd(pages.end)));
         }
@@ -205,8 +205,8 @@ impl LockedTable<'_> {
         pages.clone().map(|page| Ok(self.mapping_and_memory(page)?.1.clone())).collect()
     }
 
-    /// Returns a part of the buffer. Fails if a page of the part is not in use. Reads may also use pages that map
-    /// the zero page.
+    /// Returns a part of the buffer. Fails if a page of the part is not in use. However, [`Operation::Read`] can also
+    /// use pages that map the zero page.
     pub fn part(
         &self,
         operation: Operation,
@@ -325,7 +325,8 @@ impl LockedTable<'_> {
         pages.into_iter().map(|page| (page, Page::without_memory(state))).collect()
     }
 
-    /// Unmaps pages, all or none, and returns their memory to the pool. Maps the zero page there, if there is one.
+    /// Unmaps pages, all or none, and returns their memory to the pool. Maps the zero page at these pages, if there is
+    /// one.
     pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         let plan = self.plan_to_empty(pages);
         self.change(Operation::UnmapPages, plan)
@@ -351,7 +352,7 @@ impl LockedTable<'_> {
     }
 
     /// Drops references to memory. Stores in the pool the memory that has no other reference. A buffer that keeps its
-    /// memory keeps at most the memory for its pages that are not in use, because other pages bring their own memory.
+    /// memory keeps at most the memory for its pages that are not in use, because pages in use have their own memory.
     fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
         let unused_pages = self.core.page_count - self.table.counters.mapped;
         let limit = if self.core.keeps_memory() { unused_pages } else { 0 };

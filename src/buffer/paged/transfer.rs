@@ -17,8 +17,9 @@ pub(super) fn transfer(
     let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(to_error)?;
     let end = pages.end;
     let both = [from.with_address(&pages), to.with_address(&other_pages)];
-    // Locks the tables in the order of their own addresses, so that two threads cannot deadlock. Two buffers can have
-    // the same device address, if the program has freed the addresses of one of them.
+    // Locks the tables in the order of their own addresses, so that two threads cannot deadlock. The order of the
+    // buffers' device addresses is not sufficient: two buffers can have the same device address, if the program has
+    // freed the addresses of one of them.
     let from_is_first = std::ptr::from_ref(from) < std::ptr::from_ref(to);
     let mut to_table = (!std::ptr::eq(from, to) && !from_is_first).then(|| to.lock());
     let mut from_table = from.lock();
@@ -67,8 +68,8 @@ fn check_both(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
-    let pages = from.check(pages)?;
-    let other_pages = to.check(first..first.saturating_add(pages.len()))?;
+    let pages = from.check_range(pages)?;
+    let other_pages = to.check_range(first..first.saturating_add(pages.len()))?;
     if !from.vmm.is_same(&to.vmm) {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
