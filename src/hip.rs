@@ -20,8 +20,8 @@ pub enum HipProfile {
     /// `hipErrorUnknown` for freeing a reservation that still has mappings.
     #[display("hip6")]
     Hip6,
-    /// HIP 7.1 and later, as documented: `hipErrorInvalidValue` for invalid arguments, two
-    /// granularities, `hipErrorInvalidDevice` for a device that does not exist.
+    /// HIP 7.1 and later, as HIP documents it: two granularities, `hipErrorInvalidValue` for invalid
+    /// arguments, `hipErrorInvalidDevice` for a device that does not exist.
     #[default]
     #[display("hip7")]
     Hip7,

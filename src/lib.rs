@@ -48,9 +48,9 @@
 //!
 //! # Features
 //!
-//! * `simulation`: `Runtime::simulated` and `HSA_VMM_RUNTIME=sim`, the software HSA runtime. Off by default, because an
-//!   environment variable must not replace the runtime of a production program.
-//! * `serde`: reports are serialisable.
+//! * `simulation`: includes the software HSA runtime (`Runtime::simulated`, `HSA_VMM_RUNTIME=sim`). Off by default,
+//!   because an environment variable must not replace the runtime of a production program.
+//! * `serde`: makes reports serialisable.
 //!
 //! # Tested with
 //!

@@ -134,7 +134,7 @@ impl Area {
 
     /// Checks the flags and the device.
     fn checked(self) -> Result<Self, Error> {
-        let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check());
+        let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check_defined());
         let checked = checked.and_then(|()| match self.device {
             // As in AML, the current device need not exist before the first `mmap`.
             Device::Current => Ok(()),

@@ -52,7 +52,7 @@ impl AreaFlags {
         self.contains(Self::MAPPED) && !self.intersects(Self::HOST | Self::UNIFIED)
     }
 
-    pub(super) fn check(self) -> Result<(), ErrorKind> {
+    pub(super) fn check_defined(self) -> Result<(), ErrorKind> {
         if self.undefined() == 0 {
             return Ok(());
         }

@@ -33,8 +33,8 @@ impl GrowableBuilder {
     /// Sets the step, the unit in which the buffer maps memory, in bytes. The step is rounded up to the granule; the
     /// default is the recommended granule.
     ///
-    /// Each step has one handle and one mapping. Larger steps need fewer of both, and fewer file
-    /// descriptors with ROCm 7.14.
+    /// Each step has one handle and one mapping. Larger steps need fewer handles and mappings, and with ROCm 7.14 also
+    /// fewer file descriptors.
     pub fn with_step(mut self, bytes: usize) -> Self {
         self.step = Some(bytes);
         self

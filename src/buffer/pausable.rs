@@ -33,7 +33,7 @@ pub enum PauseMode {
 ///
 /// # Sharing with other processes
 ///
-/// The buffer has one allocation. To export it, get it with `Allocation::at(&vmm, buffer.address())`. The memory can
+/// To export the buffer's allocation, get the allocation with `Allocation::at(&vmm, buffer.address())`. The memory can
 /// have other users: another [`Allocation`], another mapping, or a process that has imported the memory.
 /// [`pause`](Self::pause) succeeds while there are other users, but only the last user releases the memory.
 /// [`resume`](Self::resume) creates new memory. Importers keep the old memory, so export the buffer again.

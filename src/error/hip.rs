@@ -18,7 +18,7 @@ impl Error {
     /// | any other invalid argument; a buffer is in the wrong state for the call | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: the offset is not 0, and the library does not control the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime was found, or it has no CPU; the simulation did not start; `Vmm::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime was found, or the runtime has no CPU; the simulation did not start; `Vmm::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `address_reserve`, `create`: the runtime failed | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |

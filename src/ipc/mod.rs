@@ -40,8 +40,8 @@
 //! lists these defects. Therefore, give each process that does not trust the others its own network namespace.
 //!
 //! The library rejects memory of another user's process, except for users that [`Ipc::with_trust`] allows. Processes
-//! identify each other by number, so both must be in one PID namespace, with `/proc` mounted in this namespace. A
-//! handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces,
+//! identify each other by number, so both processes must be in one PID namespace, with `/proc` mounted in this
+//! namespace. A handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces,
 //! use [`transport::Channel`](crate::transport::Channel).
 //!
 //! A handle can be created for an address inside an allocation. This address is the start address for the importer,

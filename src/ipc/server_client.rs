@@ -6,8 +6,8 @@
 //!
 //! Therefore this library connects instead of the runtime, checks the credentials, and fetches the descriptor with a
 //! deadline. It passes the descriptor to the runtime through a relay: a server in this process that exists for one
-//! call. The relay has a random name that belongs to no process, and serves only this process. It already has the
-//! descriptor, so no other process can make the runtime wait.
+//! call. The relay has a random name that belongs to no process, and serves only this process. The relay already has
+//! the descriptor, so no other process can make the runtime wait.
 
 use super::table::random;
 use super::{system, unavailable};
@@ -99,7 +99,7 @@ pub(super) fn is_socket_taken(process: u32) -> bool {
     (0..3).all(|_| is_bound(process) && !is_own(process))
 }
 
-/// Returns whether any process has a socket with the name of this server.
+/// Returns whether any process has a socket with the name of the server with this number.
 fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, returns false.

@@ -14,9 +14,9 @@
 //! received more than one descriptor, or only a part of a message. The size in the description must equal the size of
 //! the memory.
 //!
-//! Waiting has a time limit: until the other process sends or receives, and until a rejected descriptor is closed.
-//! System calls that query a received descriptor have no time limit: the server of a FUSE file system can delay
-//! `fstat`.
+//! The library waits only for a limited time until the other process sends or receives, or until a rejected descriptor
+//! is closed. System calls that query a received descriptor have no time limit: the server of a FUSE file system can
+//! delay `fstat`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
 //! fetching the memory fails with
