@@ -316,7 +316,7 @@ pub enum UnavailableReason {
     /// This process may not inspect the other process.
     #[error(
         "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the \
-         same user namespace; transport::Channel does not need this"
+         same user namespace; transport::Channel has no such requirement"
     )]
     Forbidden,
     /// This process may not take descriptors of the other process.

@@ -41,8 +41,8 @@
 //!
 //! The library rejects memory of another user's process, except for users that [`Ipc::with_trust`] allows. Processes
 //! identify each other by number, so both processes must be in one PID namespace, with `/proc` mounted in this
-//! namespace. A handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces,
-//! use [`transport::Channel`](crate::transport::Channel).
+//! namespace. A handle of this library contains the exporter's namespace, and is rejected in other namespaces. Between
+//! namespaces, use [`transport::Channel`](crate::transport::Channel).
 //!
 //! A handle can be created for an address inside an allocation. This address is the start address for the importer,
 //! whereas HIP ignores the offset. A forked child cannot use IPC.

@@ -41,9 +41,9 @@ impl PagedBuilder {
     /// Maps one shared page of zeros, the zero page, at every page that is not in use. Agents with access to the buffer
     /// can read these pages without a fault.
     ///
-    /// Agents must not write to these pages. A store by a CPU faults. A store by a GPU succeeds, because AMD's driver
-    /// maps everything writable, unless the [`Vmm`] controls the GPU's page table. The store then changes all pages that
-    /// map the zero page ([`PagedBuffer::zero_page_is_clean`]).
+    /// Agents must not write to these pages. A store by a CPU faults, and so does a store by a GPU whose page table the
+    /// [`Vmm`] controls. A store by any other GPU succeeds, because AMD's driver maps everything writable. Such a store
+    /// changes all pages that map the zero page ([`PagedBuffer::zero_page_is_clean`]).
     ///
     /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
