@@ -27,8 +27,8 @@ use tracing::level_filters::LevelFilter;
 
 /// Shows and tests the virtual memory management of an HSA runtime.
 ///
-/// Without --runtime, uses AMD's runtime where it is installed and /dev/kfd exists, and a simulation
-/// otherwise (`bringup`: only with --runtime sim). The first line of output names the runtime.
+/// Without --runtime, uses AMD's runtime if it is installed and /dev/kfd exists, and a simulation
+/// otherwise. `bringup` uses a simulation only with --runtime sim. The first line of output names the runtime.
 #[derive(Debug, Parser)]
 #[command(name = "hsa-vmm", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Arguments {
@@ -82,7 +82,8 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Returns the arguments that set a time limit, for a command that a user can copy. Returns none for the default.
+/// Returns the arguments that set a time limit, for a command that a user can copy. Returns no arguments if the limit
+/// is the default.
 pub fn typed_time_limit(limit: Duration, default: &str) -> Vec<String> {
     match parse_time(default) {
         Ok(default) if default == limit => Vec::new(),
@@ -157,7 +158,7 @@ pub enum Command {
     /// Run threads and processes near every limit of a runtime, and look for leaks
     ///
     /// Runs scenarios one after another: small mappings; nearly all memory of the GPUs; nearly all
-    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. At
+    /// descriptors; nearly all mappings that the kernel allows. Checks the contents of memory. At
     /// the end, checks that library, runtime, driver and kernel count no more resources than before.
     #[command(after_help = crate::subcommands::stress::ABOUT)]
     Stress(Stress),
@@ -194,7 +195,7 @@ impl Command {
     }
 
     /// Returns the `bringup` command that shows why a runtime does not start. Returns `None` for workers, for `map`,
-    /// and for subcommands that have no options for the runtime.
+    /// and for subcommands without [`CommonOptions`], such as `bringup` itself.
     pub fn bringup_command(&self) -> Option<String> {
         match self {
             Self::Worker(_) | Self::Map(_) => None,
@@ -219,7 +220,7 @@ impl Command {
         }
     }
 
-    /// Returns the options of a subcommand that uses the library on a runtime.
+    /// Returns the options of a subcommand that uses the library on a runtime, and `None` for other subcommands.
     fn common(&self) -> Option<&CommonOptions> {
         match self {
             Self::Info(Info { common, .. })

@@ -1,4 +1,4 @@
-//! Ends a KTAP document of a runtime that does not start.
+//! Ends a KTAP document if the runtime does not start.
 
 use hsa_vmm_conformance::Ktap;
 use std::io::{self, Write};

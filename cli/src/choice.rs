@@ -41,7 +41,7 @@ impl FromStr for RuntimeChoice {
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
-            // An empty variable counts as not set.
+            // An empty `HSA_VMM_RUNTIME` counts as not set.
             "" | "auto" => Self::Auto,
             "sim" => Self::Simulation,
             path => Self::Library(path.into()),
@@ -71,7 +71,7 @@ pub struct RuntimeOptions {
     pub sim: Option<String>,
 }
 
-/// Checks a simulation's configuration. Returns the text, because `--gpus` may be added to it.
+/// Checks a simulation's configuration. Returns the text, because [`RuntimeOptions::config_text`] can append `--gpus`.
 fn check_config(text: &str) -> Result<String, String> {
     text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -182,8 +182,8 @@ impl RuntimeOptions {
         })
     }
 
-    /// Removes the configuration of a sequence's simulation if these options name a library or configure the simulation.
-    /// The sequence then runs on the runtime of these options.
+    /// Removes the configuration of a sequence's simulation if these options name a library or configure the
+    /// simulation. The sequence then runs on the runtime of these options.
     pub fn override_machine(&self, sequence: &mut Sequence) {
         let selects_runtime =
             matches!(self.choice, RuntimeChoice::Library(_)) || self.config_text().is_some();

@@ -57,8 +57,8 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Opens the logs, without earlier lines. If the user chose a file for the emulated driver's log, does not read
-    /// that file.
+    /// Opens the logs, so that only later lines are read. If the user chose a file for the emulated driver's log, does
+    /// not read that file.
     pub fn open() -> Self {
         let is_captured =
             is_driver_emulated() && env::var_os(LOG_VARIABLE).is_none_or(|path| path.is_empty());
@@ -74,8 +74,8 @@ impl DriverLog {
         }
     }
 
-    /// Returns the lines that were logged after the last call of this method. Omits lines of the emulated driver's log as
-    /// described at [`LAST_LINES`].
+    /// Returns the lines that were logged since the previous call of this method, or since [`open`](Self::open). Omits
+    /// lines of the emulated driver's log as described at [`LAST_LINES`].
     pub fn new_lines(&mut self) -> Vec<String> {
         let kernel = self.kernel.new_lines().unwrap_or_default();
         let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();

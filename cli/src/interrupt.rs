@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time after the first signal during which further signals are ignored. GNU `timeout` sends its signal to its child,
-/// and then to the process group of this child, so that the child receives the signal twice.
+/// The time after the first signal during which further signals are ignored. GNU `timeout` sends a signal to the
+/// process that it runs, and then to the process group, so that the process receives the signal twice.
 const IGNORED: Duration = Duration::from_secs(1);
 
 /// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A signal that arrives more than [`IGNORED`]
@@ -51,7 +51,8 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Handles the arrival of a signal. Only reads the clock, uses atomics and calls `_exit`, so it is async-signal-safe.
+    /// Handles the arrival of a signal. Only reads the clock, uses atomics and calls `_exit`, so it is
+    /// async-signal-safe.
     fn handle(&self) {
         let now = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
         let relaxed = Ordering::Relaxed;

@@ -20,7 +20,8 @@ impl KernelLog {
         Self { file: file.map_err(|error| format!("{PATH}: {error}")) }
     }
 
-    /// Returns the lines that were logged after the last call of this method, or the reason why they cannot be read.
+    /// Returns the lines that were logged since the previous call of this method, or since the log was opened. If the
+    /// log cannot be read, returns the reason.
     pub fn new_lines(&mut self) -> Result<Vec<String>, String> {
         let file = self.file.as_mut().map_err(|error| error.clone())?;
         let mut lines = Vec::new();

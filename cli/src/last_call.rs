@@ -1,4 +1,4 @@
-//! Records the last native call in a shared page that survives a crash of this process.
+//! Records the last runtime call in a shared page that survives a crash of this process.
 
 use hsa_vmm_conformance::worker::LastCall;
 use std::fmt::{self, Write};
@@ -9,7 +9,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, filter::LevelFilter};
 
-/// Creates a logging layer that records each native call in the page.
+/// Creates a logging layer that records each runtime call in the page.
 pub fn layer<S>(page: LastCall) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -34,7 +34,7 @@ impl<S: Subscriber> Layer<S> for PageLayer {
     }
 }
 
-/// The native call in a log event: `calling` before the call, `returned` and `status` after it.
+/// The runtime call in a log event: `calling` before the call, `returned` and `status` after it.
 #[derive(Default)]
 struct Call {
     calling: Option<String>,

@@ -46,8 +46,8 @@ pub enum Exit {
     Program(u8),
 }
 
-/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written. Also a closed
-/// standard output.
+/// Invalid usage: arguments that cannot be used together, that select nothing, or that name a file that cannot be
+/// written. Also a closed standard output, and a limit of open file descriptors that is too low.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUsage(pub String);
@@ -155,11 +155,11 @@ fn print_and_exit(error: &clap::Error) -> ! {
         write!(screen, "{text}").and_then(|()| screen.flush())
     };
     match result {
-        // A failure to write to standard error cannot be reported.
         Err(cause) if !error.use_stderr() && cause.kind() != std::io::ErrorKind::BrokenPipe => {
             note!("error: cannot write to standard output: {cause}");
             std::process::exit(BAD_USAGE.into())
         }
+        // A failure to write to standard error cannot be reported.
         _ => std::process::exit(error.exit_code()),
     }
 }
@@ -196,7 +196,7 @@ pub fn is_no_runtime(error: &anyhow::Error) -> bool {
 }
 
 /// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
-/// `stress`, also record each native call in a page that they share with their parent.
+/// `stress`, also record each runtime call in a page that they share with their parent.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.

@@ -1,7 +1,7 @@
 //! The planned faults of the emulated driver, the simulation and the virtual machine's GPUs, and whether they have
 //! happened.
 //!
-//! Worker processes record in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
+//! Worker processes record in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which planned faults have happened.
 
 use crate::screen::note;
 use hsa_vmm::simulation::Config;
@@ -14,14 +14,14 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The environment variable with the path of the record: `hsa_faults::RECORD`.
+/// The environment variable with the path of the shared file. Equal to `hsa_faults::RECORD`.
 const RECORD_VARIABLE: &str = "HSA_FAULTS_RECORD";
 /// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
 /// The file with the fault plan of the virtual machine's GPUs. Each line contains a rule, and the number of times that
 /// the rule was applied.
 const GPU_PLAN: &str = "/sys/kernel/debug/hsa_vmm/faults";
-/// The maximum number of bytes read from a record. A record has a line for each rule and process.
+/// The maximum number of bytes that are read from the shared file, which has a line for each rule and process.
 const MAX_RECORD_SIZE: usize = 1 << 20;
 
 /// The file in which this process's workers record their planned faults. `None` if the file cannot be created.
@@ -36,7 +36,7 @@ pub fn is_driver_emulated() -> bool {
         && env::var_os("HSA_KFD").is_none_or(|mode| mode != "real")
 }
 
-/// Makes a worker process record which planned faults have had an effect.
+/// Makes a worker process record which planned faults have happened.
 pub fn enable_recording(command: &mut Command) {
     let file = RECORD_FILE
         .get_or_init(|| Some(memfd_create("planned faults", MemfdFlags::CLOEXEC).ok()?.into()));
@@ -79,7 +79,7 @@ fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
     plan.lines().filter_map(fault).collect()
 }
 
-/// Reads the record. Returns `None` if it cannot be read.
+/// Reads the shared file. Returns `None` if the file cannot be read.
 fn read_record(file: &File) -> Option<String> {
     let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD_SIZE);
     let mut bytes = vec![0; length];

@@ -87,7 +87,7 @@ pub fn worker_command() -> io::Result<Command> {
 }
 
 /// Sets the variable [`OUTER_COMMAND`] of the program that `command` starts: `words` are the `hsa-vmm` subcommand and
-/// options that start the program.
+/// options that start the program. If this process has the variable, too, puts its value before `words`.
 pub fn set_outer_command(command: &mut Command, words: &[String]) {
     let words = quoted(words);
     command.env(
@@ -135,7 +135,7 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     }
     let variable = |name: &&str| {
         let value = env::var(name).ok()?;
-        let value = if *name == "HSA_KFD" { settings_besides(&outer, &value) } else { value };
+        let value = if *name == "HSA_KFD" { without_options(&value, &outer) } else { value };
         if value.is_empty() {
             return None;
         }
@@ -144,8 +144,8 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
 }
 
-/// Returns the settings in a value of `HSA_KFD` that the options of `emulate` in `outer` do not set.
-fn settings_besides(outer: &str, value: &str) -> String {
+/// Removes the settings that the options of `emulate` in `outer` make from `value`, a value of `HSA_KFD`.
+fn without_options(value: &str, outer: &str) -> String {
     let is_option = |setting: &&str| {
         let option = match setting.split('=').next() {
             Some("gpus") => "--gpus",
@@ -168,7 +168,7 @@ pub fn in_same_environment(line: &str) -> String {
 }
 
 /// Returns a command line that runs the program of `command` with a tool, such as `gdb --args`. The tool runs where the
-/// program runs: inside of `emulate`, `vm` or `rocr run`.
+/// program runs, for example inside of `emulate`, `vm` or `rocr run`.
 pub fn with_tool(tool: &str, command: &str) -> String {
     if let Some((outer, program)) = command.rsplit_once(" -- ") {
         return format!("{outer} -- {tool} {program}");
@@ -216,13 +216,13 @@ pub fn quoted(words: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::settings_besides;
+    use super::without_options;
 
     #[test]
     fn settings_without_an_option_are_kept() {
         let value = "tlb=on,gpus=2,profile=apu";
-        assert_eq!(settings_besides("emulate --gpus 2", value), "tlb=on,profile=apu");
-        assert_eq!(settings_besides("emulate --gpus 2 --machine apu", value), "tlb=on");
-        assert_eq!(settings_besides("", value), value);
+        assert_eq!(without_options(value, "emulate --gpus 2"), "tlb=on,profile=apu");
+        assert_eq!(without_options(value, "emulate --gpus 2 --machine apu"), "tlb=on");
+        assert_eq!(without_options(value, ""), value);
     }
 }

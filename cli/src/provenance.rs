@@ -1,4 +1,4 @@
-//! Describes how a report was produced, and removes private data from it.
+//! Describes how a report was produced, and removes private data from the report.
 
 use crate::planned_faults::{self, is_driver_emulated};
 use crate::program::{self, RUNTIME_VARIABLES};
@@ -107,7 +107,7 @@ fn with_short_driver(libraries: &str) -> String {
     libraries.split_inclusive(is_separator).map(library).collect()
 }
 
-/// Returns the lines for the beginning of a KTAP document. They describe the runtime, and how the document is produced.
+/// Returns the first lines of a KTAP document, which describe the runtime, and how the document is produced.
 pub fn ktap_notes(runtime: &str, mut provenance: Provenance, privacy: &Privacy) -> Vec<String> {
     shorten_paths(&mut provenance);
     privacy.clean(&mut provenance);
@@ -176,7 +176,7 @@ fn test_environment(driver: Driver) -> TestEnvironment {
     }
 }
 
-/// Returns whether a hypervisor runs this kernel.
+/// Returns whether this kernel runs in a virtual machine.
 fn is_virtual() -> bool {
     let cpuinfo = read_trimmed("/proc/cpuinfo");
     let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
@@ -244,8 +244,8 @@ impl Privacy {
         }
     }
 
-    /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes
-    /// folders.
+    /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes folders and
+    /// PCI addresses.
     pub fn clean(&self, provenance: &mut Provenance) {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
@@ -288,7 +288,7 @@ fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     text
 }
 
-/// Replaces each occurrence of `part` that ends together with a component of a path.
+/// Replaces each occurrence of `part` at whose end a component of a path also ends.
 fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
@@ -310,8 +310,8 @@ static KNOWN_FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     known_folders(env::args_os().chain(values).chain(paths))
 });
 
-/// Returns the existing folders that arguments and variables name, and the folders above them, if their paths contain
-/// white space. In a text, [`without_folders`] cannot find the end of such a path. The longest folders are first.
+/// Returns the existing folders that `words` name, and their parent folders, if the paths contain white space.
+/// [`without_folders`] cannot find the end of such a path in a text. The longest folders are first.
 fn known_folders(words: impl Iterator<Item = OsString>) -> Vec<String> {
     let mut folders = Vec::new();
     for word in words {
@@ -359,14 +359,14 @@ fn without_folders(text: &str) -> String {
     result
 }
 
-/// Replaces PCI addresses such as `0000:03:00.0`.
+/// Replaces PCI addresses such as `0000:03:00.0` by [`REDACTED`].
 fn without_pci_addresses(text: &str) -> String {
     let mut result = String::new();
-    let is_digit = |letter: char| letter.is_ascii_hexdigit() || letter == ':' || letter == '.';
+    let is_in_word = |letter: char| letter.is_ascii_hexdigit() || letter == ':' || letter == '.';
     let mut rest = text;
-    while let Some(start) = rest.find(is_digit) {
+    while let Some(start) = rest.find(is_in_word) {
         let (before, after) = rest.split_at(start);
-        let (word, after) = after.split_at(after.find(|it| !is_digit(it)).unwrap_or(after.len()));
+        let (word, after) = after.split_at(after.find(|it| !is_in_word(it)).unwrap_or(after.len()));
         result.push_str(before);
         result.push_str(&replace_pci_address(word));
         rest = after;
@@ -390,9 +390,9 @@ fn replace_pci_address(word: &str) -> String {
         _ => false,
     };
     let Some(first) = fields.windows(3).position(is_address) else { return word.to_owned() };
-    // The slot ends with the function, a single digit.
-    let slot_end = &fields[first + 2]["00.0".len()..];
-    let address = format!("{REDACTED}{slot_end}");
+    // The function is a single digit, so the slot has four characters. Keep the characters after the slot.
+    let after_slot = &fields[first + 2]["00.0".len()..];
+    let address = format!("{REDACTED}{after_slot}");
     [&fields[..first], &[&address], &fields[first + 3..]].concat().join(":")
 }
 

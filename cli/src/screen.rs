@@ -1,8 +1,8 @@
 //! Defines [`Screen`], which writes all output of this command and escapes control characters.
 //!
-//! Text from files, runtimes, the kernel's log or the environment may contain control characters that
-//! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
-//! escape their text.
+//! Text from files, runtimes, the kernel's log or the environment can contain control characters that
+//! a terminal would execute. Only the methods for styles and tables write escape sequences. These methods
+//! escape the control characters of their text.
 
 use crate::provenance::Privacy;
 use crate::standard_output::StandardOutput;
@@ -106,7 +106,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Stops replacing signs: programs read UTF-8 in any locale.
+    /// Stops replacing signs. Call this before writing a format for programs, which read UTF-8 in any locale.
     pub fn keep_utf8(&mut self) {
         self.replaces_signs = false;
     }

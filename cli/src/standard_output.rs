@@ -1,4 +1,4 @@
-//! Standard output, for results.
+//! Writes to standard output, and detects whether it was closed when this process began.
 
 use crate::output;
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ pub fn is_closed() -> bool {
     IS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Closes standard output for a program if it was closed when this process began. Otherwise, the program would write to
-/// the `/dev/null` that Rust's runtime has opened.
+/// Makes `command` start its program with standard output closed, if standard output was closed when this process
+/// began. Otherwise, the program would write to the `/dev/null` that Rust's runtime has opened.
 pub fn keep_closed(command: &mut Command) {
     let close = || {
         // SAFETY: Rust's runtime has opened the descriptor, and nothing uses it between `fork` and `exec`.

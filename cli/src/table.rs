@@ -36,8 +36,7 @@ impl TextTable {
         self.0.trim_fmt()
     }
 
-    /// Keeps the cells of these columns in one line on narrow terminals, so that names and addresses can
-    /// be copied.
+    /// Does not wrap the cells of these columns, even on narrow terminals, so that names and addresses can be copied.
     pub fn no_wrap<const N: usize>(&mut self, columns: [usize; N]) {
         for column in columns {
             if let Some(column) = self.0.column_mut(column) {
@@ -47,7 +46,7 @@ impl TextTable {
     }
 }
 
-/// Creates a table without borders, with a bold head. Breaks the text of cells if the terminal is too narrow.
+/// Creates a table without borders, with a bold head. The text of cells is wrapped if the terminal is too narrow.
 pub fn table(head: &[&str]) -> TextTable {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
