@@ -32,8 +32,8 @@ impl<'a> Executor<'a> {
     /// Runs sequences one after another in one process until a sequence fails. Returns the index of the
     /// failed sequence and the failure. `None` if no sequence has failed, or if the run is interrupted.
     pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Failure)>> {
-        // A loaded library may keep state from earlier sequences, so each run needs a new worker. Each sequence on a
-        // simulation has a simulation of its own.
+        // A loaded library can keep state from earlier sequences, so each run needs a new worker. Each sequence on a
+        // simulation has a simulation of its own, so the worker can be used again.
         if sequences.iter().any(|sequence| sequence.machine.is_none()) {
             self.worker = None;
         }

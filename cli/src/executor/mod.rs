@@ -1,4 +1,4 @@
-//! Runs sequences of operations in worker processes, because a defect of the runtime may crash or hang
+//! Runs sequences of operations in worker processes, because a defect of the runtime can crash or hang
 //! the process.
 //!
 //! Each [worker](hsa_vmm_conformance::worker) is this command, started with the hidden subcommand `worker`. A worker

@@ -1,4 +1,4 @@
-//! Runs sequences in the worker process, as the parent requests.
+//! Runs, in the worker process, the sequences that the parent requests.
 
 use super::{Message, Task};
 use crate::Exit;
