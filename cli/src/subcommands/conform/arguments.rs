@@ -54,7 +54,7 @@ pub struct Conform {
     #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
-    /// Control the GPUs' page tables, which enforces permissions and allows mapping memory from an offset
+    /// Control the GPUs' page tables, to enforce permissions and to allow mapping memory from an offset
     #[arg(long, help_heading = "Runtime")]
     pub page_tables: bool,
     /// Run as the worker process; used by `conform` itself

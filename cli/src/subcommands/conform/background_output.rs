@@ -1,18 +1,19 @@
-//! Failed requests and lines of output that also occur during cases that pass. They are seldom the cause of a failure.
+//! Finds failed requests and lines of output that also occur during cases that pass. These requests and lines are
+//! seldom the cause of a failure.
 
 use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What AMD's runtime logs in every run, even if all cases pass. The runtime queries the properties of descriptors
-/// that do not belong to a GPU, and counts signals when it stops. The list is needed for runs of a single case: if that
-/// case fails, no case has passed.
+/// The failed request and the line that are logged in every run of AMD's runtime, even if all cases pass. The runtime
+/// queries the properties of descriptors that do not belong to a GPU, and prints the number of signals when it stops.
+/// The list is needed for runs of a single case: if that case fails, no case has passed.
 const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
 
-/// What was logged during cases that passed.
+/// The failed requests and lines that were logged during cases that passed.
 #[derive(Debug, Default)]
 pub struct BackgroundOutput {
-    /// For each failed request, or line without numbers, the number of passed cases in which it was logged.
+    /// For each failed request, and each line without its numbers, the number of passed cases in which it was logged.
     passed: BTreeMap<String, usize>,
 }
 
@@ -25,7 +26,7 @@ impl BackgroundOutput {
     }
 
     /// Removes requests and lines that were logged in at least as many failed cases as passed cases. These requests and
-    /// lines are not background: after a fault, a case can pass although a request fails.
+    /// lines are not background: a fault can make a request fail in some cases that pass nevertheless.
     pub fn remove_frequent_in_failures(&mut self, report: &Report) {
         let is_failure = |status| status == Status::Fail;
         let failed = report.cases.iter().filter(|case| is_failure(case.status));
@@ -39,20 +40,20 @@ impl BackgroundOutput {
         self.passed.retain(|_, count| *count > 0);
     }
 
-    /// Returns the short form of a line, such as `kfd GET_DMABUF_INFO EINVAL`, if a similar line was logged during a case
-    /// that passed.
+    /// Returns the short form of a line, such as `kfd GET_DMABUF_INFO EINVAL`, if a similar line was logged during a
+    /// case that passed.
     pub fn background_short_form(&self, line: &str) -> Option<String> {
         let is_background = key(line).is_some_and(|key| self.passed.contains_key(&key));
         is_background.then(|| short_form(line))
     }
 
-    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of the
+    /// Splits the output of a case that failed. Returns the lines that are possible causes, and the short forms of the
     /// other lines.
     ///
-    /// A line is unusual if it is neither background nor in `IN_EVERY_RUN`. Unusual lines may always be the cause.
-    /// * If an unusual request failed, only unusual lines may be the cause.
-    /// * Otherwise, failed background requests may also be the cause, except those in `IN_EVERY_RUN`.
-    /// * If there are none of these either, lines of `IN_EVERY_RUN` that are not background may also be the cause.
+    /// A line is unusual if it is neither background nor in `IN_EVERY_RUN`. Unusual lines are always possible causes.
+    /// * If an unusual request failed, only unusual lines are possible causes.
+    /// * Otherwise, failed background requests are also possible causes, except those in `IN_EVERY_RUN`.
+    /// * Without such requests, lines of `IN_EVERY_RUN` that are not background are also possible causes.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
@@ -60,15 +61,15 @@ impl BackgroundOutput {
         };
         let is_failed = |line: &str| driver_line_failed(line) == Some(true);
         let is_background = |line: &str| self.background_short_form(line).is_some();
-        let is_other = |line: &str| !is_background(line) && !in_every_run(line);
-        let has_other_request = output.lines().any(|line| is_other(line) && is_failed(line));
+        let is_unusual = |line: &str| !is_background(line) && !in_every_run(line);
+        let has_unusual_failure = output.lines().any(|line| is_unusual(line) && is_failed(line));
         let is_failed_background =
             |line: &str| is_background(line) && is_failed(line) && !in_every_run(line);
         let has_failed_background = output.lines().any(is_failed_background);
         let (causes, background): (Vec<_>, Vec<_>) =
-            output.lines().partition(|line| match (has_other_request, has_failed_background) {
-                (true, _) => is_other(line),
-                (false, true) => is_other(line) || is_failed_background(line),
+            output.lines().partition(|line| match (has_unusual_failure, has_failed_background) {
+                (true, _) => is_unusual(line),
+                (false, true) => is_unusual(line) || is_failed_background(line),
                 (false, false) => !is_background(line),
             });
         (causes, background.into_iter().map(short_form).collect())

@@ -339,7 +339,7 @@ fn run_all(
     interrupted: &AtomicBool,
 ) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
-    // With --repeat, a result is not final: the case may run again.
+    // With --repeat, a result is not final, because the case runs again.
     let is_final = options.repeat == 1;
     let advance = |progress: hsa_vmm_conformance::Progress<'_>, writer: &mut ResultWriter| {
         bar.set_length(progress.total as u64);

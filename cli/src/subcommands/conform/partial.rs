@@ -92,8 +92,8 @@ impl PartialFile {
     }
 }
 
-/// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects what another
-/// user may have created: links, FIFOs and that user's own files.
+/// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects links, FIFOs and files of
+/// other users, because another user can have created these.
 fn open_existing(path: &Path) -> io::Result<Option<File>> {
     match hsa_sys::open_regular(path, File::options().read(true).append(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -109,8 +109,8 @@ fn replace(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the computer
-/// stopped, the last line may be incomplete.
+/// Reads the results of an interrupted run. Also returns the length of the complete lines in bytes: if the computer
+/// stopped, the last line can be incomplete.
 fn read_results(
     path: &Path,
     mut file: &File,

@@ -187,8 +187,8 @@ fn print_output(
 }
 
 /// Returns the command that runs a case in gdb. gdb's command `sharedlibrary` reads the symbols of libraries that the
-/// loader of a fetched release has loaded. In the virtual machine, gdb runs as a batch, because programs there cannot read
-/// input.
+/// loader of a fetched release has loaded. In the virtual machine, gdb runs in batch mode, because programs there
+/// cannot read input.
 fn in_gdb(command: &str) -> String {
     let in_process = without_time_limit(command).replacen(" conform", " conform --in-process", 1);
     let gdb = if command.contains(" vm ") {

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_time_limit_also_applies_to_peers() {
+    fn longer_time_limit_extends_limit_of_peers() {
         assert_eq!(peer_time_limit(&[]), Duration::from_secs(20));
         assert_eq!(peer_time_limit(&["--time-limit", "4s"]), Duration::from_secs(20));
         assert_eq!(peer_time_limit(&["--time-limit", "5min"]), Duration::from_secs(200));
