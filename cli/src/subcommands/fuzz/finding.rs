@@ -28,13 +28,14 @@ pub struct Finding {
     command: String,
 }
 
-/// The result of repeating the saved sequences, each time in a new process.
+/// The result of repeating the saved sequences. On a loaded library, each try is in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// The number of tries in which a failure occurred. Zero if the failure depends on state that the sequences do not
-    /// create.
+    /// The number of tries in which a failure occurred. Zero if the failure never occurred again, for example because
+    /// it depends on state that the sequences do not create.
     failures: u32,
-    /// The number of repetitions. Zero if the run was interrupted before the sequences were repeated.
+    /// The number of tries after shrinking. One if the failure never occurred again. Zero if the run was interrupted
+    /// before the failure occurred again.
     tries: u32,
 }
 
@@ -45,7 +46,7 @@ const MIN_EARLIER: u64 = 16;
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
-/// The maximum number of times that sequences are repeated on a loaded library after shrinking. The failure may depend
+/// The maximum number of times that sequences are repeated on a loaded library after shrinking. The failure can depend
 /// on addresses, which differ from process to process.
 const MAX_TRIES: u32 = 5;
 /// The maximum number of names that are tried for a new file.
@@ -117,7 +118,7 @@ impl Finding {
 }
 
 /// Creates `NAME.jsonl`, or `NAME-2.jsonl` and so on if the name exists. Never opens an existing file
-/// or link, which may be another user's.
+/// or link, which can belong to another user.
 fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
     let mut number = 1;
     loop {
@@ -132,8 +133,8 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
     }
 }
 
-/// Repeats the sequence `number`: first alone, then after the sequences that its process ran before. The process ran
-/// every `step`-th sequence. If a failure occurs again, returns the sequences and the failure.
+/// Repeats the sequence `number`: first alone, then, on a loaded library, after the sequences that its process ran
+/// before. The process ran every `step`-th sequence. If a failure occurs again, returns the sequences and the failure.
 fn repeat(
     executor: &mut Executor,
     generator: &Generator,
@@ -144,13 +145,13 @@ fn repeat(
     let original = generator.sequence(number);
     // Compare the complete state after each operation, to find the operation that causes the failure.
     let always_compared = Sequence { every: None, ..original.clone() };
-    // Try several times, because the failure may depend on addresses, which differ from process to process.
+    // Try several times, because the failure can depend on addresses, which differ from process to process.
     for sequence in [&always_compared, &always_compared, &always_compared, &original] {
         if let Some((_, failure)) = executor.run(slice::from_ref(sequence))? {
             return Ok(Some((vec![sequence.clone()], failure)));
         }
     }
-    // Simulations share no state. A loaded library may depend on earlier sequences.
+    // Sequences on simulations share no state. On a loaded library, the failure can depend on earlier sequences.
     let earlier = if generator.runtime == SequenceRuntime::Loaded { number / step } else { 0 };
     let mut count = 0;
     while count < earlier && (count < MIN_EARLIER || Instant::now() < deadline) {
@@ -175,7 +176,7 @@ fn shrink_all(
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Failure, Vec<Sequence>, Repetitions)> {
     let time_limit = executor.time_limit;
-    // Simulations share no state and are deterministic.
+    // One try is enough for simulations, which share no state and are deterministic.
     let tries =
         if sequences.iter().any(|sequence| sequence.machine.is_none()) { MAX_TRIES } else { 1 };
     if failure.kind == FailureKind::Hang {
@@ -239,7 +240,7 @@ fn shrink_all(
     }
     Ok(match failure {
         Some(failure) => (failure, sequences, repetitions),
-        // The shrunk sequences did not fail again. Return the original sequences, which did.
+        // The shrunk sequences did not fail again. Return the original sequences, which failed when repeated.
         None => (original.1, original.0, Repetitions { failures: 1, tries: 1 }),
     })
 }

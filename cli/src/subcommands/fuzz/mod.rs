@@ -1,4 +1,4 @@
-//! `hsa-vmm fuzz`: runs random sequences of operations and compares them with the reference model.
+//! `hsa-vmm fuzz`: runs random sequences of operations and compares the results with those of the reference model.
 
 pub mod arguments;
 mod finding;
@@ -104,11 +104,11 @@ fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyho
     note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
     if args.format == RunFormat::Ktap {
-        // Write the seed before the first sequence runs: the machine may hang.
-        let seed = format!("seed {seed}, {processes} process{plural}, {:?}", args.time);
+        // Write the seed before the first sequence runs: the machine can hang.
+        let seed_note = format!("seed {seed}, {processes} process{plural}, {:?}", args.time);
         let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
         let config = simulation_config(&generator.runtime);
-        *ktap = Some(begin_ktap(args, &runtime_note, Some(driver), config, &[seed])?);
+        *ktap = Some(begin_ktap(args, &runtime_note, Some(driver), config, &[seed_note])?);
     }
     let mut workers = Workers::start(args, &generator, processes)?;
     let outcome = workers.watch(&mut progress, &interrupt)?;

@@ -1,4 +1,4 @@
-//! Repeats the HSA calls of a recording on another runtime, and compares their status.
+//! Repeats the HSA calls of a recording on another runtime, and compares the status of each call with the recorded one.
 
 use super::Replay;
 use crate::arguments::Format;
@@ -20,9 +20,9 @@ use std::ptr;
 /// The result of a repeated call.
 enum Outcome {
     Agreed,
-    /// What differs.
+    /// The difference between the recorded and the new result.
     Diverged(String),
-    /// Why the call was not made.
+    /// The reason why the call was not made.
     NotMade(String),
 }
 
@@ -62,7 +62,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         }
     }
     replayer.unmap_remaining();
-    // Do not stop AMD's runtime: a call that diverged may have left a mapping, and the runtime would crash.
+    // Do not stop AMD's runtime: if a call that diverged left a mapping, the runtime would crash.
     std::mem::forget(runtime);
     let mut out = args.output.stream()?;
     match args.format {
@@ -262,8 +262,8 @@ impl Replayer {
         text.split(':').next().unwrap_or_default().to_owned()
     }
 
-    /// Repeats a call. Returns its status and, if the call returned other permissions than recorded, a description of the
-    /// difference. Returns `None` if the runtime does not have the function.
+    /// Repeats a call. Returns its status and, if the call returned other permissions than recorded, a description of
+    /// the difference. Returns `None` if the runtime does not have the function.
     fn repeat(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;
         let core = self.core;

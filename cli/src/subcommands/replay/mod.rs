@@ -15,7 +15,7 @@ use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The maximum number of sequences in a file: a small compressed file may contain millions.
+/// The maximum number of sequences in a file. A small compressed file can contain millions.
 const MAX_SEQUENCES: usize = 100_000;
 
 pub const EXAMPLES: &str = "\

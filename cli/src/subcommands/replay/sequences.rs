@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The time limit of an operation. An operation that exceeds the limit counts as hung.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// The maximum number of tries to repeat a failure on a loaded library. The failure may depend on addresses,
+/// The maximum number of tries to repeat a failure on a loaded library. The failure can depend on addresses,
 /// which differ from process to process.
 const MAX_TRIES: u32 = 16;
 
@@ -27,11 +27,12 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let mut executor = Executor::new(&args.common, TIME_LIMIT, Interrupt::default());
     // One try is enough for simulations, which are deterministic.
     let options = &args.common.runtime;
-    let is_loaded = options.choice != RuntimeChoice::Simulation && options.config_text().is_none();
+    let can_be_library =
+        options.choice != RuntimeChoice::Simulation && options.config_text().is_none();
     let has_recorded_failure =
         |sequence: &Sequence| sequence.machine.is_none() && sequence.found.is_some();
-    let may_vary = is_loaded && sequences.iter().any(has_recorded_failure);
-    let max_tries = if may_vary { MAX_TRIES } else { 1 };
+    let can_vary = can_be_library && sequences.iter().any(has_recorded_failure);
+    let max_tries = if can_vary { MAX_TRIES } else { 1 };
     let (mut tries, mut found) = (0, None);
     while found.is_none() && tries < max_tries {
         found = executor.run(&sequences)?;
