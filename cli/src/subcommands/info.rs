@@ -34,7 +34,7 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
     match args.format {
         Format::Json => {
             out.keep_utf8();
-            // Reports include this output, so the names of the user and of the home folder are replaced.
+            // Users send this output in bug reports, so the names of the user and of the home folder are replaced.
             let text = serde_json::to_string_pretty(&describe_probed(&runtime))?;
             writeln!(out, "{}", Privacy::default().clean_text(&text))?;
         }

@@ -1,6 +1,7 @@
-//! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`, and of the render nodes.
+//! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`, and the versions of the render nodes'
+//! drivers.
 //!
-//! Other subcommands run this subcommand in a process of its own, because a defective driver may hang.
+//! Other subcommands run this subcommand in a process of its own, because a defective driver can hang.
 //! `emulate` runs it with `--open`, to check the emulated driver's configuration, which the driver loads when the
 //! device is opened.
 
@@ -23,7 +24,7 @@ const DRM_VERSION: libc::Ioctl =
 
 #[derive(Args, Debug)]
 pub struct KfdVersion {
-    /// Only open the device
+    /// Only open /dev/kfd
     #[arg(long)]
     pub open: bool,
     /// Only open this device
@@ -34,15 +35,15 @@ pub struct KfdVersion {
     pub render_nodes: bool,
 }
 
-/// How long another process may take to query the versions.
+/// The time limit of the other process that queries the versions.
 pub const QUERY_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs this subcommand in another process, because a defective driver may hang. Returns the output, which contains the
+/// Runs this subcommand in another process, because a defective driver can hang. Returns the output, which contains the
 /// reason if the subcommand fails. In the other process, the emulated driver writes no logs. Without `with_faults`, it
 /// also injects no planned faults.
 ///
 /// # Errors
-/// Returns the reason if the process cannot be started or does not end in time.
+/// Returns the reason if the process cannot be started, is ended by a signal, or does not end in time.
 pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
     let not_started = |error: io::Error| format!("cannot start this program again: {error}");
     let mut command = hsa_rocr::restart_command().map_err(not_started)?;
@@ -62,7 +63,7 @@ pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
     }
 }
 
-/// Opens a device in another process, because a defective driver may hang or crash.
+/// Opens a device in another process, because a defective driver can hang or crash.
 ///
 /// # Errors
 /// Returns the error of the system call `open`, or describes how the process ended.

@@ -41,7 +41,7 @@ const STATUSES: &[(&str, &str)] = &[
     ("2", "Invalid usage, nothing was selected, or the results cannot be written."),
     ("3", "There is no runtime, or the runtime does not start."),
 ];
-/// The exit statuses of subcommands that run another program.
+/// The exit statuses of `emulate`, `record` and `vm`.
 const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
     ("2", "Invalid usage."),
     ("125", "The emulation, the recording or the virtual machine failed."),
@@ -50,6 +50,7 @@ const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
     ("other", "The exit status of the program."),
 ];
 
+/// The exit statuses of `rocr run`.
 const STATUSES_OF_ROCR_RUN: &[(&str, &str)] = &[
     ("2", "Invalid usage."),
     ("3", "The release was not fetched."),

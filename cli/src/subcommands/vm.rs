@@ -46,9 +46,9 @@ pub struct Vm {
 pub enum Action {
     /// Download a kernel with its headers and source, and compile the module of the software GPUs for it
     ///
-    /// apt-get downloads them from the package sources of this machine, and checks their signatures.
-    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in the folder
-    /// HSA_VMM_VM. If it is not set, they are stored in `vm` beside the fetched releases of AMD's runtime (in
+    /// apt-get downloads the packages from the package sources of this machine, and checks their signatures.
+    /// As root, also installs QEMU and a compiler if they are missing. The files are stored in the folder that
+    /// HSA_VMM_VM names. Without HSA_VMM_VM, they are stored in `vm` beside the fetched releases of AMD's runtime (in
     /// cargo's build folder or the user's cache). If no release of AMD's runtime was downloaded yet, also
     /// downloads the newest release.
     Fetch(VmFetch),

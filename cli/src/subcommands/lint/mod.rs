@@ -17,9 +17,9 @@ pub const ABOUT: &str = "\
 Mistakes:
   use-after-unmap  addresses used after hsa_amd_vmem_unmap, or a handle after
                    its last release
-  never-granted    a mapping to which no agent ever has access, or no agent has
-                   access when it is copied or filled (exports while mapped
-                   count as access of the CPU)
+  never-granted    a mapping to which no agent ever has access, or to which no
+                   agent has access when the mapping is copied or filled
+                   (exports while mapped count as access of the CPU)
   owner-not-last   another GPU gets access after the GPU that owns the memory
                    (ROCm 7.14 rejects this, or corrupts the mapping)
   range-cut        a range begins or ends inside a mapping

@@ -21,8 +21,8 @@ Example:
   hsa-vmm rocr check 7.14.0 -o check            test the release
 
 docs/faq.md says how to send the results.
-Exit status: 0 nothing failed, 1 a case fails only with this release or a level
-of bringup failed, 3 the release is missing or does not start.";
+Exit status: 0 nothing failed, 1 a case failed only with this release or a level
+of bringup failed, 3 the release is missing, or one of the two does not start.";
 
 #[derive(Args, Debug)]
 #[command(after_help = ABOUT)]
@@ -77,10 +77,10 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     let mut reports = Vec::new();
     for fetched in [&base, &checked] {
         let name = format!("conform-{}", fetched.release());
-        let (json, text) = (format!("{name}.json"), format!("{name}.txt"));
-        let status = run(&mut emulated(fetched)?, &conform_arguments, &json, &text)?;
+        let (json, log) = (format!("{name}.json"), format!("{name}.txt"));
+        let status = run(&mut emulated(fetched)?, &conform_arguments, &json, &log)?;
         if status.code() == Some(crate::NO_RUNTIME.into()) {
-            let message = fs::read_to_string(args.output.join(text)).unwrap_or_default();
+            let message = fs::read_to_string(args.output.join(log)).unwrap_or_default();
             drop(steps);
             print(&format!("AMD's runtime {} does not start:\n{message}", fetched.release()))?;
             return Ok(Exit::NoRuntime);
@@ -106,7 +106,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write the summary")
 }
 
-/// Describes the runtime, the results, and the quirks that were found or are expected.
+/// Returns a text that describes the runtime, the results, and the quirks that were found or are expected.
 fn summary(args: &RocrCheck, reports: [(Release, &Report); 2], bringup: ExitStatus) -> String {
     let [(base, before), (release, after)] = reports;
     let runtime = &after.runtime;

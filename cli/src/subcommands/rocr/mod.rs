@@ -25,10 +25,10 @@ pub enum Rocr {
     ///
     /// --from stores another release of AMD's runtime that this machine has.
     ///
-    /// The releases are stored in the folder HSA_VMM_ROCR, if it is set. Otherwise, they are stored in `rocr` in cargo's
-    /// build folder if this program was built there, or else in `hsa-vmm/rocr` in the user's cache.
-    /// apt-get downloads them from the mirror that the machine uses, or from HSA_VMM_MIRROR, and
-    /// checks the archive's signatures.
+    /// The releases are stored in the folder that HSA_VMM_ROCR names. Without HSA_VMM_ROCR, they are stored in `rocr`
+    /// in cargo's build folder if this program was built there, or else in `hsa-vmm/rocr` in the user's cache. apt-get
+    /// downloads the releases from the mirror that the machine uses, or from HSA_VMM_MIRROR, and checks the archive's
+    /// signatures.
     Fetch(RocrFetch),
     /// List the fetched releases
     List,
@@ -40,8 +40,8 @@ pub enum Rocr {
     /// Test a fetched release on the emulated driver, and compare it with another release
     ///
     /// Runs `conform` with this release and with the newest other downloaded release, `info` and `bringup` with this
-    /// release, and compares both reports of `conform` with `diff`. Writes a summary, which names the quirks of the
-    /// release. Use this for a release that `fetch --from` has stored.
+    /// release, and compares the two reports of `conform` with `diff`. Writes a summary, which names the quirks of the
+    /// release. Use this subcommand for a release that `fetch --from` has stored.
     Check(check::RocrCheck),
 }
 
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginning_that_names_one_release_is_enough() {
+    fn beginning_is_completed_if_one_release_matches() {
         let release = |text: &str| text.parse::<Release>().unwrap();
         let other = release("7.14.0");
         for (text, known, expected) in [

@@ -63,6 +63,7 @@ pub struct WorkerTask {
     /// The number of the process, from 1.
     pub number: u32,
     pub scenario: Scenario,
+    /// How long the process runs the scenario.
     pub milliseconds: u64,
     pub seed: u64,
 }

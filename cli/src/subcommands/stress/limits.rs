@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 const ALLOCATIONS: usize = 256;
 /// The number of mappings kept free for stacks, heaps and the runtime.
 const FREE_MAPPINGS: u64 = 2048;
-/// A thread unmaps a part of its mappings when the process has this percentage of the target. The target is the number
-/// of allowed mappings minus [`FREE_MAPPINGS`].
+/// A thread unmaps a part of its mappings when the mappings of the process reach this percentage of the target. The
+/// target is the number of allowed mappings minus [`FREE_MAPPINGS`].
 const NEARLY_FULL: u64 = 97;
 
-/// Allocates memory until the GPUs have none left, releases a part, and repeats. `total_threads` is the number of threads
-/// of all processes.
+/// Allocates memory until the GPUs have none left, releases a part, and repeats. `total_threads` is the number of
+/// threads of all processes.
 pub fn run_vram(state: &SharedState<'_>, mut rng: Rng, total_threads: usize) {
     let gpus: Vec<_> = state.runtime.gpus().collect();
     let mut sizes = Vec::new();
@@ -109,7 +109,7 @@ pub fn run_mappings(state: &SharedState<'_>, mut rng: Rng) {
             continue;
         }
         // Only one thread counts at a time: with outdated counts, threads would exceed the limit. After
-        // waiting for the lock, check again, because another thread may have unmapped some mappings.
+        // waiting for the lock, check again, because another thread can have unmapped some mappings.
         let _counting = state.counting.lock().unwrap_or_else(PoisonError::into_inner);
         if state.held.load(Ordering::Relaxed) < target {
             continue;

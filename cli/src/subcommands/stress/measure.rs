@@ -1,4 +1,4 @@
-//! Counts a process's resources, as the kernel, the GPUs' driver, the runtime and the library report them.
+//! Counts this process's resources, as the kernel, the GPUs' driver, the runtime and the library report them.
 
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// The time within which the counts must shrink after the release: a runtime frees some resources in the background.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
-/// The maximum number of mappings that a runtime and a C library may keep for heaps and thread stacks. These mappings
-/// are not leaks.
+/// The maximum increase of mappings that is not a leak: a runtime and the C library keep mappings for heaps and thread
+/// stacks.
 const MAX_KEPT_MAPPINGS: i64 = 64;
 
 /// Resource counts by name.
