@@ -36,7 +36,8 @@ the median minus the median of the runtime's own call.";
 pub struct Bench {
     #[command(flatten)]
     pub common: CommonOptions,
-    /// The number of mappings that exist while calls are measured; a list (1,1000) repeats the measurement for each number
+    /// The number of mappings that exist while calls are measured; a list (1,1000) repeats the measurement for each
+    /// number
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub live: Vec<u32>,
@@ -59,7 +60,7 @@ pub struct Bench {
     /// Wait at the end of each call until page tables have changed (not at level c)
     #[arg(long)]
     pub barrier: bool,
-    /// Control the GPUs' page tables, which enforces permissions (not at level c)
+    /// Control the GPUs' page tables, to enforce permissions (not at level c)
     #[arg(long)]
     pub page_tables: bool,
     /// Control the GPUs' page tables, and let no GPU execute code in the memory (not at level c)
@@ -135,8 +136,8 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut results = Vec::new();
     if measures_open {
         let (backend, samples) = (bench.backend().clone(), args.samples as usize);
-        // Close this instance first. Otherwise, the measurement would be too low, because opening a runtime is cheap
-        // while another instance is open.
+        // Close this instance first. Otherwise, the measured time would be too short, because opening a runtime is
+        // cheap while another instance is open.
         drop(bench);
         let mut on_progress = |fraction: f64| bar.set_position((fraction * 100.0) as u64);
         results.extend(hsa_vmm_bench::measure_opening(
@@ -367,7 +368,7 @@ mod tests {
             samples: 10,
             calls_per_sample: 1,
         };
-        let check = |half_width, over_raw, expected: &[&str]| {
+        let assert_remarks = |half_width, over_raw, expected: &[&str]| {
             let found = remarks(&[result(half_width, over_raw)]);
             assert_eq!(found.len(), expected.len(), "{found:?}");
             for (found, expected) in found.iter().zip(expected) {
@@ -375,11 +376,11 @@ mod tests {
                 assert!(found.contains("get_access at vmm"), "{found}");
             }
         };
-        check(4.0, 20.0, &[]);
-        check(6.0, 20.0, &["noisy: the median of 1 of 1 rows"]);
-        check(4.0, -3.0, &["smaller than its uncertainty"]);
-        check(4.0, -5.0, &["from its own records"]);
-        check(6.0, -5.0, &["noisy", "smaller than its uncertainty"]);
+        assert_remarks(4.0, 20.0, &[]);
+        assert_remarks(6.0, 20.0, &["noisy: the median of 1 of 1 rows"]);
+        assert_remarks(4.0, -3.0, &["smaller than its uncertainty"]);
+        assert_remarks(4.0, -5.0, &["from its own records"]);
+        assert_remarks(6.0, -5.0, &["noisy", "smaller than its uncertainty"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0x7f, 0x7f, 0x7f),
 ];
 
-/// The operations whose cost may depend on the number of mappings.
+/// The operations whose cost can depend on the number of mappings.
 const OPERATIONS: [Operation; 7] = [
     Operation::Reserve,
     Operation::Map,
@@ -30,7 +30,7 @@ const OPERATIONS: [Operation; 7] = [
 const MIN_COST: f64 = 10.0;
 
 const TITLE: &str = "time that Vmm adds to the raw call, by number of live mappings";
-/// The style sheet. Its rules override the colours in the elements' attributes.
+/// The style sheet for dark mode. Its rules override the colours in the elements' attributes.
 const DARK: &str = "@media (prefers-color-scheme:dark){text{fill:#e6edf3}\
     [fill=\"#FFFFFF\"]{fill:#0d1117}[stroke=\"#000000\"]{stroke:#e6edf3}}";
 /// The left end of the legend, to the right of the chart.

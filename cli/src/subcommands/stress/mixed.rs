@@ -26,7 +26,7 @@ struct Item {
     stamp: u64,
 }
 
-/// Runs the scenario in one thread until its end.
+/// Runs the scenario in one thread until the scenario ends.
 pub fn run_mixed(state: &SharedState<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
     let gpus: Vec<_> = state.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();

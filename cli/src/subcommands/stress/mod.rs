@@ -62,7 +62,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         command: reproduce_command(args, seed),
         bringup: String::new(),
     };
-    // The last result is about the machine's memory.
+    // The document has a result for each scenario, and a last result for the memory of all GPUs.
     let begin = || {
         Ok::<_, anyhow::Error>(Ktap::begin(
             args.output.private_stream(&args.privacy)?,

@@ -164,16 +164,16 @@ impl Report {
     }
 }
 
-/// Returns a line for each leak.
-pub fn leaks_text(leaks: &[Leak], scenario: &str) -> anyhow::Result<String> {
+/// Returns a line for each leak. `prefix` is the start of each line.
+pub fn leaks_text(leaks: &[Leak], prefix: &str) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    leaks.iter().try_for_each(|leak| leak.write(&mut text, scenario))?;
+    leaks.iter().try_for_each(|leak| leak.write(&mut text, prefix))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 impl Leak {
-    fn write(&self, out: &mut impl Write, scenario: &str) -> anyhow::Result<()> {
+    fn write(&self, out: &mut impl Write, prefix: &str) -> anyhow::Result<()> {
         let Self { what, before, after } = self;
-        Ok(writeln!(out, "{scenario}: leaked: {what}: {before} before, {after} after")?)
+        Ok(writeln!(out, "{prefix}: leaked: {what}: {before} before, {after} after")?)
     }
 }

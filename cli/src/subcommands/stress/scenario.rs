@@ -14,9 +14,9 @@ pub enum Scenario {
     Mixed,
     /// Nearly all memory of the GPUs
     Vram,
-    /// Nearly as many exported descriptors as the process may open
+    /// Nearly as many exported descriptors as the kernel lets the process open
     Descriptors,
-    /// Nearly as many mappings as the process may have (vm.max_map_count)
+    /// Nearly as many mappings as the kernel lets the process create (vm.max_map_count)
     Mappings,
 }
 

@@ -129,7 +129,7 @@ impl ProcessResult {
     }
 }
 
-/// Runs the scenario in all threads until its end.
+/// Runs the scenario in all threads until the scenario ends.
 fn run_threads(
     args: &Stress,
     state: &SharedState<'_>,
