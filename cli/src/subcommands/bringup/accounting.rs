@@ -12,15 +12,16 @@ type Result<T> = std::result::Result<T, AlreadyReported>;
 /// The maximum size of a large allocation. An allocation must be large, so that a change by another process is not
 /// mistaken for the allocation.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time within which a driver must make freed memory available and close the memory's descriptors. The driver may
-/// first have to wait for fences. All tries of an allocation together take at most this time.
+/// The time within which a driver must make freed memory available and close the memory's descriptors. The driver
+/// sometimes waits for fences first. All tries of an allocation together wait at most this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
 /// The number of rounds of the level "descriptors".
 const ROUNDS: usize = 4;
 
-/// Returns the number of bytes of a large allocation: a quarter of what is available, up to [`MAX_SIZE`].
+/// Returns the size of a large allocation in bytes: a quarter of the available memory, at most [`MAX_SIZE`], rounded
+/// down to a multiple of [`Resources::size`].
 pub fn large_size(resources: &Resources, available: u64) -> usize {
     let size = usize::try_from(MAX_SIZE.min(available / 4)).unwrap_or(usize::MAX);
     size / resources.size * resources.size
@@ -81,7 +82,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// What is allocated and freed.
+/// The memory that is allocated and freed.
 #[derive(Clone, Copy, Debug)]
 enum Allocated {
     /// A handle that is not mapped.
@@ -179,12 +180,12 @@ pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.release(&memory)?;
             hsa.free(&va, size)
         };
-        // The first round may open files that stay open.
+        // The first round can open files that stay open.
         round()?;
         let before = open_descriptors();
         (0..ROUNDS).try_for_each(|_| round())?;
         let leaked = || open_descriptors().saturating_sub(before);
-        // A driver may close descriptors later, together with the memory.
+        // A driver can close descriptors later, together with the memory.
         let began = Instant::now();
         while leaked() >= ROUNDS && began.elapsed() < RELEASE_LIMIT {
             std::thread::sleep(Duration::from_millis(20));

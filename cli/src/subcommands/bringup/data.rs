@@ -115,11 +115,11 @@ impl HostBuffer<'_> {
         Err(self.hsa.recorder.fail_in(COPY, wrong_data(what, &copier, &copier, &difference)))
     }
 
-    /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares the
-    /// host memory twice: at once, and after [`LATE_LIMIT`]. Returns whether only the second comparison succeeds: the copy
-    /// has then ended after its signal.
+    /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares
+    /// the host memory twice: at once, and after [`LATE_LIMIT`]. Returns whether only the second comparison succeeds:
+    /// the copy has then ended after its signal.
     fn copies_late(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
-        // Earlier copies may also end late. They must not change the memory during the check.
+        // Earlier copies can also end late. Wait for them, so that they do not change the memory during the check.
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         std::thread::sleep(LATE_LIMIT);

@@ -1,4 +1,4 @@
-//! The environment in which the tested runtime runs, and the advice that depends on it.
+//! The environment in which the tested runtime runs, and the advice that depends on the environment.
 
 use super::supervisor::LevelRun;
 use crate::planned_faults::is_driver_emulated;
@@ -69,8 +69,8 @@ impl Environment {
         }
     }
 
-    /// Says how to get a backtrace of a crash. A simulation does not crash by itself. gdb's command `sharedlibrary` reads
-    /// the symbols of libraries that the loader of a fetched release has loaded.
+    /// Says how to get a backtrace of a crash. A simulation does not crash by itself. gdb's command `sharedlibrary`
+    /// reads the symbols of libraries that the loader of a fetched release has loaded.
     pub fn advise_backtrace(self) -> Option<String> {
         let (file, debugger) = match self {
             Self::Simulation => return None,

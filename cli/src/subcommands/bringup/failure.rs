@@ -107,7 +107,7 @@ pub struct Check {
     pub passed: bool,
     /// Whether the state is known. If not, `passed` is `false`.
     pub known: bool,
-    /// The state that the check found, or what is not known and why.
+    /// The state that the check found, or which state is not known and why.
     pub what: String,
 }
 
@@ -130,7 +130,7 @@ impl Failure {
         });
         let interfaces = interfaces.collect();
         let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
-        // The runtime may print its message about a crash or a hang before or after the call.
+        // The runtime can print its message about a crash or a hang before or after the call.
         let ended_abnormally =
             matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
         let output =
@@ -356,8 +356,8 @@ impl Argument {
 }
 
 impl LevelRun {
-    /// Returns the index of the call at which the level failed. If a comparison found wrong data, returns the index of the
-    /// comparison, not of the copy.
+    /// Returns the index of the call at which the level failed. If a comparison found wrong data, returns the index of
+    /// the comparison, not of the copy.
     pub fn failed_call(&self) -> Option<usize> {
         match &self.outcome {
             Outcome::Failed(cause) => cause.call(),

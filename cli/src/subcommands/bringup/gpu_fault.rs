@@ -1,4 +1,4 @@
-//! Finds GPU faults in the messages of runtime and kernel, and the call that granted access to the address.
+//! Finds GPU faults in the messages of runtime and kernel, and the call that granted access to the fault's address.
 
 use super::level::Level;
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
@@ -87,13 +87,13 @@ pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
 }
 
 impl LevelRun {
-    /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime may report the
+    /// Makes a level fail if the runtime reported a GPU fault although the level passed. The runtime can report the
     /// fault while the process exits. Does nothing for the level "permission", which provokes a fault.
     pub fn fail_on_gpu_fault(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Permission {
             return;
         }
-        // The kernel's log may contain faults of other processes.
+        // The kernel's log can contain faults of other processes.
         let Some(fault) = GpuFault::find(&self.output, &[]) else { return };
         let call = fault.address.and_then(|address| granted_by(&self.calls, address));
         let cause = match (call, fault.address) {

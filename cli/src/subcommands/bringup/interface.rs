@@ -220,8 +220,8 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// The functions with a status that only the levels "offset" and "permission" call. These levels are skipped on a
-/// simulation.
+/// The functions that only the levels "offset" and "permission" call, and that return a status. These levels are
+/// skipped on a simulation.
 const NOT_ON_SIMULATION: [&str; 3] =
     ["hsa_amd_memory_lock", "hsa_amd_memory_unlock", "hsa_amd_register_system_event_handler"];
 
@@ -236,8 +236,9 @@ pub fn is_requested(line: &str) -> bool {
     function_of(line).is_some()
 }
 
-/// Returns the interface to suspect first if a level found a wrong result although all requests succeeded, and the text
-/// for its operation, which may be empty. `call` is the call that the level reported.
+/// Returns the interface to suspect first if a level found a wrong result although all requests succeeded. Also returns
+/// a text about the request's operation, which is empty for requests without an operation. `call` is the call that the
+/// level reported.
 pub fn suspect(level: Level, call: &str) -> Option<(Interface, String)> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct MachineCheck {
     /// Whether the check passed. `None` if the state is not known.
     pub passed: Option<bool>,
-    /// The state that the check found, or what is not known and why.
+    /// The state that the check found, or which state is not known and why.
     pub what: String,
     /// How to solve the problem, if there is one.
     pub advice: Option<String>,

@@ -66,8 +66,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut kernel = KernelLog::open_at_end();
     args.output.check_writable()?;
     let interrupt = Interrupt::new()?;
-    // The table is written level by level. Without --redact, only the first line is cleaned, because readers copy the
-    // commands of the table.
+    // The table is written level by level. Without --redact, only the path of the runtime is cleaned, because readers
+    // copy the commands of the table.
     let open_table = || match args.privacy.is_redacting() {
         true => args.output.private_stream(&args.privacy),
         false => args.output.stream(),
@@ -230,7 +230,8 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults
 }
 
-/// Runs a level's main process or another process of the level. `bringup` has started this process as a worker.
+/// Runs a level in this process: in the level's first process, which `bringup` has started, or in another process of
+/// the level, which the first process has started.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, messages) = connect_to_parent()?;
     let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));

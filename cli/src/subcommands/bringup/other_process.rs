@@ -149,8 +149,8 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.free(&va, size)
 }
 
-/// Records whether the export or the import returned the wrong memory. To find out, the CPU reads the dma-buf without
-/// an import. If the CPU cannot read the dma-buf, attributes the failure to the export, because the import only opens
+/// Records whether the export or the import returned the wrong memory. The CPU reads the dma-buf without an import to
+/// find out. If the CPU cannot read the dma-buf, attributes the failure to the export, because the import only opens
 /// exported memory. The message then names both calls.
 fn attribute_to_export_or_import(
     hsa: &Hsa<'_>,
@@ -159,7 +159,7 @@ fn attribute_to_export_or_import(
     gpu: &Agent,
     difference: &Difference,
 ) -> Result<AlreadyReported> {
-    // If the CPU cannot access the whole memory, a read through a mapping may kill this process.
+    // If the CPU cannot access the whole memory, a read through a mapping can kill this process.
     let in_dmabuf = match hsa.can_access(&resources.cpu, &resources.pool)? {
         true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
         false => Err(io::Error::other("no large BAR")),

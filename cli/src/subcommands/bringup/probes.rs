@@ -1,4 +1,4 @@
-//! The quirks that the library finds on a runtime whose levels were all reached.
+//! Runs the library's probes on a runtime whose levels were all reached.
 
 use super::arguments::Bringup;
 use hsa_vmm_conformance::describe::{Description, ProbeDescription};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The interval at which [`probe`] checks whether the process has ended.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs `hsa-vmm info`, which looks for quirks, on the same runtime in a process of its own. Returns `None` if the
+/// Runs `hsa-vmm info`, which runs the probes, on the same runtime in a process of its own. Returns `None` if the
 /// process fails or takes longer than the time limit of a level.
 pub fn probe(args: &Bringup) -> Option<Vec<ProbeDescription>> {
     let mut command = crate::program::worker_command().ok()?;

@@ -23,7 +23,7 @@ const KEPT_HANDLES: u32 = 4;
 const FIRST: u32 = 0x9e55_0001;
 /// The largest number of handles that fill the memory.
 const MAX_HANDLES: usize = 64;
-/// The fact that the process of "killed" records when it holds its memory.
+/// The fact that the other process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
 /// The time within which memory must become available. In the level "pressure", other processes release the memory. In
 /// the level "killed", the driver frees the memory of the killed process.

@@ -21,7 +21,7 @@
 DECLARATIONS
 #define UNUSED __attribute__((unused))
 #define CHECK(...) check(__VA_ARGS__, #__VA_ARGS__)
-/* A wait may return before the condition holds. */
+/* A wait can return before the condition holds. */
 #define WAIT(...)                     \
   do {                                \
     hsa_signal_value_t value;         \

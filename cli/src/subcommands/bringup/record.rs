@@ -1,4 +1,4 @@
-//! The records that a level's process sends to its parent before and after each call. They show which
+//! The records that a level's process sends to its parent before and after each call. The records show which
 //! calls were in flight when the process crashed or hung.
 
 use serde::{Deserialize, Serialize};
@@ -75,9 +75,9 @@ pub struct Return {
 /// An argument of a call, or an output of a call that has returned.
 ///
 /// For an argument, `name` is the C expression: `size`, `&va` or the literal `0`. `value` is the value of the
-/// expression. Some arguments have a word instead: an output argument `out`, a callback `callback`, and most literals
-/// the name or meaning of the parameter (`flags`). For an output, `name` is the variable, without `&`, and `value` is
-/// the returned value.
+/// expression. For some arguments, `value` is a word instead: `out` for an output argument, `callback` for a callback,
+/// and the name or meaning of the parameter (`flags`) for most literals. For an output, `name` is the variable, without
+/// `&`, and `value` is the returned value.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,

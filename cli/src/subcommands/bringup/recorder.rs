@@ -49,7 +49,8 @@ impl Recorder {
         }
     }
 
-    /// Makes a call, and sends a record before and after the call. `perform` returns its value, status and outputs.
+    /// Makes a call, and sends a record before and after the call. `perform` makes the call, and returns the call's
+    /// value, status and outputs.
     pub fn record<T>(
         &self,
         call: &str,
@@ -127,8 +128,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the engine that copies for this process: the engine of the queues that the process has created, according
-    /// to the emulated driver's log.
+    /// Returns the engine that copies for this process: the engine of the queues that the process has created,
+    /// according to the emulated driver's log.
     pub fn copy_engine(&self) -> Option<&'static str> {
         let log = std::fs::read(self.driver_log.as_ref()?).ok()?;
         copy_engine(&String::from_utf8_lossy(&log), std::process::id())
@@ -149,7 +150,7 @@ fn copy_engine(log: &str, process: u32) -> Option<&'static str> {
     let prefix = format!("{process}:");
     let queues =
         log.lines().filter(|line| line.starts_with(&prefix) && line.contains(" kfd CREATE_QUEUE "));
-    // A process that copies by SDMA may also have queues for kernels.
+    // A process that copies by SDMA can also have queues for kernels.
     let queue_engine = |line: &str| if line.contains(" kind=SDMA") { SDMA } else { SHADER };
     queues.map(queue_engine).max_by_key(|engine| *engine == SDMA)
 }

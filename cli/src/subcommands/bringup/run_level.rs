@@ -202,8 +202,8 @@ pub fn find_resources(
     Ok(Resources { cpu, gpus, pool, size: info.granule * level.granule_count(), host_pool })
 }
 
-/// Returns the first pool of an agent that allows allocation. `c_variable` is the pool's variable in the
-/// C program that repeats a failure.
+/// Returns an agent's first pool that allows allocation. `c_variable` is the pool's variable in the C program that
+/// repeats a failure.
 fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c_variable: &str) -> Result<(Pool, PoolInfo)> {
     for value in hsa.pools(agent, c_variable)? {
         let pool = Named::new(c_variable, value);
@@ -320,7 +320,7 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
-        // Use separate memory to test the first grant to another GPU: the driver may move the memory during this grant.
+        // Use separate memory to test the first grant to another GPU: the driver can move the memory during this grant.
         hsa.grant(va, resources.size, &[owner])?;
         with_host(hsa, resources, |host| {
             check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
@@ -343,7 +343,7 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     })
 }
 
-/// Maps the memory at a second address, for another GPU only. The driver may then move the memory. Checks
+/// Maps the memory at a second address, for another GPU only. The driver can then move the memory. Checks
 /// that the first mapping still refers to the memory.
 fn check_after_second_mapping(
     hsa: &Hsa<'_>,

@@ -33,15 +33,15 @@ pub enum Outcome {
     Failed(Cause),
 }
 
-/// Why a level failed.
+/// The reason why a level failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// No library was found. Lists the rejected files.
     NoLibrary(String),
     /// The call at this index returned this status.
     Status(usize, u32),
-    /// The result is wrong, although the calls may have succeeded. Contains the index of the call that is the cause, or
-    /// of the last call.
+    /// The result is wrong, even if all calls succeeded. Contains the index of the call that is the cause, or of the
+    /// last call.
     Wrong(Option<usize>, String),
     /// The driver returned an error, but no call of the level failed. Contains the index of the call that received the
     /// error.
@@ -202,7 +202,7 @@ impl Records {
                     call.end = Some(end);
                 }
             }
-            // Keep the first failure, which may have caused the others.
+            // Keep the first failure, which can be the cause of the others.
             Record::Failed(id) => drop(self.failed.get_or_insert(id)),
             Record::Wrong(id, what) => drop(self.wrong.get_or_insert((id, what))),
             Record::Attributed { task, call, first, what } if self.attributed.is_none() => {
@@ -301,7 +301,7 @@ impl Cause {
 
 impl LevelRun {
     /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the
-    /// level, so the last call shows the failure. The cause may be an earlier call.
+    /// level, so the last call shows the failure. The cause can be an earlier call.
     pub fn calls_until_failure(&self) -> usize {
         let count = self.calls.len();
         match &self.outcome {
@@ -395,7 +395,7 @@ impl LevelRun {
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));
     }
 
-    /// Returns whether requests to the emulated driver failed only after a call had returned.
+    /// Returns whether requests to the emulated driver failed, and all of these failed after a call had returned.
     pub fn requests_fail_after(&self, call: &Call) -> bool {
         let lines = self.driver.iter().flatten();
         let mut failed = lines.filter(|(_, line)| returned_error(line)).peekable();

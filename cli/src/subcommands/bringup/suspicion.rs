@@ -1,13 +1,13 @@
-//! Finds the call or request to suspect: a call of the runtime, or a request in the emulated driver's log, that
-//! succeeded without a result; or the last request that used an object before another request with the same object
-//! failed.
+//! Finds the call or request to suspect:
+//! * a call of the runtime, or a request in the emulated driver's log, that succeeded without a result;
+//! * the last request that used an object before another request with the same object failed.
 
 use super::interface::function_of;
 use super::record::Argument;
 use super::supervisor::{Call, LevelRun};
 
-/// The requests that must return a value other than 0. Each has its name in the driver's log, and the name of the
-/// value's field in the kernel's header.
+/// The requests that must return a value other than 0. Each row contains the name of the request in the driver's log,
+/// and the name of the value's field in the kernel's header.
 const RESULTS: [(&str, &str); 12] = [
     ("ALLOC_MEMORY_OF_GPU", "handle"),
     ("CREATE_EVENT", "event_id"),
@@ -57,10 +57,10 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
     let uses_object = |line: &str| {
         let (other_device, other_name) = device_and_name(line);
         // Descriptors belong to the process, other identifiers to a device.
-        let is_shared = |id: &str| id.starts_with("fd=") || other_device == device;
+        let has_same_meaning = |id: &str| id.starts_with("fd=") || other_device == device;
         other_name != name
             && identifiers(arguments)
-                .any(|id| is_shared(id) && line.split(' ').any(|word| word == id))
+                .any(|id| has_same_meaning(id) && line.split(' ').any(|word| word == id))
     };
     lines
         .take_while(|line| *line != failed)
@@ -68,7 +68,8 @@ pub fn last_user<'a>(lines: impl Iterator<Item = &'a str>, failed: &str) -> Opti
         .last()
 }
 
-/// Returns the call that returned success, but set an argument of `call` to 0, and the name of this argument.
+/// Returns the last earlier call that returned success, but set an argument of `call` to 0, and the name of this
+/// argument.
 pub fn call_without_result<'a>(run: &'a LevelRun, call: &Call) -> Option<(&'a Call, &'a str)> {
     let is_argument = |output: &Argument| {
         output.value == "0x0" && call.begin.arguments.iter().any(|it| it == output)

@@ -101,7 +101,7 @@ impl<'a> Hsa<'a> {
         }
     }
 
-    /// Makes a call of a function that the runtime's library may not have.
+    /// Makes a call of a function that some releases of the runtime do not have.
     fn call_optional<F>(
         &self,
         function: Option<F>,

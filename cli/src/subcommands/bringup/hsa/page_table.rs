@@ -80,7 +80,7 @@ impl<'a> AddressSpace<'a> {
                 initialize.map(|it| it(file.as_raw_fd(), &mut major, &mut minor, &mut space.device))
             }
         })?;
-        // Keep the file open, because libdrm may use it.
+        // Keep the file open, because libdrm can use it.
         std::mem::forget(file);
         Ok(space)
     }
@@ -161,7 +161,7 @@ impl<'a> AddressSpace<'a> {
     /// Returns a function of libdrm. Returns `None` if the library does not have it.
     ///
     /// # Safety
-    /// `F` is an `Option` of the function's type.
+    /// `F` must be an `Option` of the function's type.
     unsafe fn function<F: Default>(&self, name: &CStr) -> F {
         // SAFETY: `dlopen` returned `library`, which is never closed.
         let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };

@@ -79,7 +79,7 @@ impl Hsa<'_> {
             (status, Some(status), output("memory3", hex(handle.handle)))
         });
         match status {
-            // If no memory is left, ROCm 6.1 may return success and no handle.
+            // If no memory is left, ROCm 6.1 can return success and no handle.
             sys::HSA_STATUS_SUCCESS if handle.handle == 0 => Ok(None),
             sys::HSA_STATUS_SUCCESS => Ok(Some(Named::new("memory3", handle))),
             sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
