@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The time after the first signal during which further signals are ignored. GNU `timeout` sends a signal to the
 /// process that it runs, and then to the process group, so that the process receives the signal twice.
-const IGNORED: Duration = Duration::from_secs(1);
+const IGNORE_TIME: Duration = Duration::from_secs(1);
 
-/// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A signal that arrives more than [`IGNORED`]
-/// after the first ends this process at once. When this process ends, the kernel kills its workers.
+/// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A signal that arrives more than
+/// [`IGNORE_TIME`] after the first ends this process at once. When this process ends, the kernel kills its workers.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     arrived: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ impl Interrupt {
         let relaxed = Ordering::Relaxed;
         match self.first.compare_exchange(u64::MAX, now, relaxed, relaxed) {
             Ok(_) => self.arrived.store(true, relaxed),
-            Err(first) if Duration::from_millis(now.saturating_sub(first)) > IGNORED => {
+            Err(first) if Duration::from_millis(now.saturating_sub(first)) > IGNORE_TIME => {
                 low_level::exit(1);
             }
             Err(_) => {}

@@ -40,8 +40,8 @@ impl Output {
         }
     }
 
-    /// Returns whether the result is written to a file or a device instead of standard output.
-    pub fn is_file(&self) -> bool {
+    /// Returns whether the result is written to a file, device or pipe instead of standard output.
+    pub fn has_path(&self) -> bool {
         self.output.is_some()
     }
 

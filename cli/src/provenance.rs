@@ -110,7 +110,7 @@ fn with_short_driver(libraries: &str) -> String {
 /// Returns the first lines of a KTAP document, which describe the runtime, and how the document is produced.
 pub fn ktap_notes(runtime: &str, mut provenance: Provenance, privacy: &Privacy) -> Vec<String> {
     shorten_paths(&mut provenance);
-    privacy.clean(&mut provenance);
+    privacy.clean_provenance(&mut provenance);
     // Whether a planned fault happens is not known yet.
     provenance.planned_faults.iter_mut().for_each(|fault| fault.happened = None);
     let properties = provenance.properties().into_iter();
@@ -134,7 +134,7 @@ pub fn write_json(
     privacy: &Privacy,
 ) -> anyhow::Result<()> {
     shorten_paths(&mut provenance);
-    privacy.clean(&mut provenance);
+    privacy.clean_provenance(&mut provenance);
     out.keep_utf8();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
     // Without --redact, paths stay complete, so that programs can open the files that the report names.
@@ -246,7 +246,7 @@ impl Privacy {
 
     /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes folders and
     /// PCI addresses.
-    pub fn clean(&self, provenance: &mut Provenance) {
+    pub fn clean_provenance(&self, provenance: &mut Provenance) {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
         let texts = [&mut provenance.command, &mut provenance.reproduce];

@@ -18,10 +18,10 @@ pub fn serve(common: &CommonOptions) -> anyhow::Result<Exit> {
             Task::Generate { generator, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);
                 let sequences = numbers.map(|number| generator.sequence(number));
-                run(&messages, &selected, sequences, false)?;
+                run_sequences(&messages, &selected, sequences, false)?;
             }
             Task::Perform(sequences) => {
-                run(&messages, &selected, sequences.into_iter(), true)?;
+                run_sequences(&messages, &selected, sequences.into_iter(), true)?;
             }
         }
         messages.send(&Message::Idle)?;
@@ -31,7 +31,7 @@ pub fn serve(common: &CommonOptions) -> anyhow::Result<Exit> {
 
 /// Runs sequences until one fails, and sends each result. With `reports_operations`, also sends a message before each
 /// operation.
-fn run(
+fn run_sequences(
     messages: &Messages,
     selected: &SelectedRuntime,
     sequences: impl Iterator<Item = Sequence>,

@@ -91,7 +91,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let interruption = report.interruption();
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
-    let is_resumable = args.output.is_file();
+    let is_resumable = args.output.has_path();
     let closing = closing_lines(&report, writer.hangs, interruption.is_some(), is_resumable);
     // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
@@ -119,7 +119,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if let Some(partial) = writer.partial.filter(|_| is_complete && written.is_ok()) {
         partial.remove();
     }
-    if !is_table || args.output.is_file() || written.is_err() {
+    if !is_table || args.output.has_path() || written.is_err() {
         closing.iter().for_each(|line| note!("{line}"));
     }
     let summary = &report.summary;
@@ -182,7 +182,7 @@ fn not_started(
     let config = args.common.runtime.config_text();
     let mut provenance = provenance::describe_run(None, config.as_deref(), String::new());
     provenance::shorten_paths(&mut provenance);
-    args.privacy.clean(&mut provenance);
+    args.privacy.clean_provenance(&mut provenance);
     let mut output: Vec<_> =
         failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
     args.privacy.clean_lines(&mut output);

@@ -66,7 +66,7 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         Ok(command)
     };
     // Runs a command, and writes its output to files.
-    let run = |command: &mut Command, arguments: &[&str], out: &str, log: &str| {
+    let run_to_files = |command: &mut Command, arguments: &[&str], out: &str, log: &str| {
         let file = |name: &str| File::create(args.output.join(name)).with_context(cannot_write);
         steps.begin(&format!("{} > {out}", arguments.join(" ")));
         let status = command.args(arguments).stdout(file(out)?).stderr(file(log)?).status();
@@ -78,7 +78,7 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
     for fetched in [&base, &checked] {
         let name = format!("conform-{}", fetched.release());
         let (json, log) = (format!("{name}.json"), format!("{name}.txt"));
-        let status = run(&mut emulated(fetched)?, &conform_arguments, &json, &log)?;
+        let status = run_to_files(&mut emulated(fetched)?, &conform_arguments, &json, &log)?;
         if status.code() == Some(crate::NO_RUNTIME.into()) {
             let message = fs::read_to_string(args.output.join(log)).unwrap_or_default();
             drop(steps);
@@ -88,11 +88,13 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         reports.push((fetched.release(), json.clone(), Report::read(args.output.join(json))?));
     }
     let [before, after] = &reports[..] else { unreachable!("two releases") };
-    run(&mut emulated(&checked)?, &["info", "--format", "json"], "info.json", "info.txt")?;
-    let bringup = run(&mut emulated(&checked)?, &["bringup"], "bringup.txt", "bringup-log.txt")?;
+    run_to_files(&mut emulated(&checked)?, &["info", "--format", "json"], "info.json", "info.txt")?;
+    let bringup =
+        run_to_files(&mut emulated(&checked)?, &["bringup"], "bringup.txt", "bringup-log.txt")?;
     let mut diff = Command::new(&program);
     diff.current_dir(&args.output);
-    let difference = run(&mut diff, &["diff", &before.1, &after.1], "diff.txt", "diff-log.txt")?;
+    let difference =
+        run_to_files(&mut diff, &["diff", &before.1, &after.1], "diff.txt", "diff-log.txt")?;
     drop(steps);
     let text = summary(args, [(before.0, &before.2), (after.0, &after.2)], bringup);
     fs::write(args.output.join("summary.txt"), &text).with_context(cannot_write)?;
