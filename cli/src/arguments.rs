@@ -100,7 +100,7 @@ pub fn typed_time_limit(limit: Duration, default: &str) -> Vec<String> {
 pub enum Command {
     /// Show agents, pools, granules and features
     Info(Info),
-    /// Run the conformance cases: every call's documented success and errors
+    /// Run the conformance cases, which check the documented results and errors of each call
     Conform(Conform),
     /// Replay recorded traces and compare the verdicts, or repeat a failure that `fuzz` has found
     ///
@@ -169,8 +169,8 @@ pub enum Command {
     Emulate(Emulate),
     /// Run a program on AMD's own kernel driver, in a virtual machine with software GPUs
     ///
-    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. Runs a program of this machine, which
-    /// sees this machine's files. The program's changes to files are lost, except in the folder of
+    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. The program, and the files that the program
+    /// sees, are this machine's. The program's changes to files are lost, except in the folder of
     /// --results. Memory, page tables, copies and signals work; GPU kernels do not run. `vm fetch`
     /// downloads the kernel.
     #[command(after_help = crate::subcommands::vm::ABOUT)]

@@ -27,8 +27,8 @@ const MAX_RECORD_SIZE: usize = 1 << 20;
 /// The file in which this process's workers record their planned faults. `None` if the file cannot be created.
 static RECORD_FILE: OnceLock<Option<File>> = OnceLock::new();
 
-/// Returns whether the emulated driver is preloaded. With `HSA_KFD=real`, the preloaded object emulates nothing, and
-/// only logs the calls to the kernel's driver.
+/// Returns whether the emulated driver is preloaded. Returns `false` with `HSA_KFD=real`: the preloaded object then
+/// emulates nothing, and only logs the calls to the kernel's driver.
 pub fn is_driver_emulated() -> bool {
     let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
     let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();

@@ -209,8 +209,8 @@ fn without_time_limit(command: &str) -> String {
     }
 }
 
-/// Prints the command that repeats a case. Prints nothing for a case about the worker process, which `--filter`
-/// cannot select.
+/// Prints the command that repeats a case. Prints nothing for a case about the worker process, because `--filter`
+/// cannot select such a case.
 fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Result<()> {
     if !cases().iter().any(|other| other.name == case.name) {
         return Ok(());

@@ -23,8 +23,8 @@ use std::io::Write;
 use std::thread::available_parallelism;
 use workers::{Outcome, Workers};
 
-/// The number of operations between two complete comparisons. A complete comparison takes as long as many
-/// operations.
+/// The number of operations between two complete comparisons. A complete comparison takes much longer than an
+/// operation.
 const COMPARE_EVERY: usize = 16;
 /// The maximum number of operations in a sequence.
 const MAX_OPERATIONS: usize = 64;
