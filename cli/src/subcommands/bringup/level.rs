@@ -88,6 +88,12 @@ impl Level {
         Self::Killed,
     ];
 
+    /// Returns whether `--program` can write a C program that repeats the level. The levels without a program fill or
+    /// hold memory in several processes.
+    pub fn is_repeatable_in_c(self) -> bool {
+        !matches!(self, Self::Pressure | Self::Killed)
+    }
+
     /// Returns the title shown in reports.
     pub fn title(self) -> &'static str {
         match self {

@@ -137,8 +137,16 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
     let program_written = match (failed_run, &args.program) {
-        (Some(run), Some(path)) => {
+        (Some(run), Some(path)) if run.level.is_repeatable_in_c() => {
             output::save(path, reproduce::program_source(run, path).as_bytes())
+        }
+        (Some(run), Some(_)) => {
+            note!(
+                "--program: no file is written, because one C program cannot repeat the level `{}`, in which several \
+                 processes use the memory; repeat the level with the command of the report",
+                run.level.name()
+            );
+            Ok(())
         }
         _ => Ok(()),
     };
@@ -151,7 +159,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::print_failure(out, run.level, failure)?;
             writeln!(out, "\nreproduce: {}{time_limit}", command(run))?;
             match &args.program {
-                Some(_) if program_written.is_err() => {}
+                _ if !run.level.is_repeatable_in_c() || program_written.is_err() => {}
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
                 }

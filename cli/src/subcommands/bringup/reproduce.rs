@@ -134,7 +134,6 @@ fn write_variables(text: &mut String, calls: &[&Call]) {
         ("va2", "void *va2 = NULL;"),
         ("memory", "hsa_amd_vmem_alloc_handle_t memory = {0};"),
         ("memory2", "hsa_amd_vmem_alloc_handle_t memory2 = {0};"),
-        ("memory3", "hsa_amd_vmem_alloc_handle_t memory3 = {0};"),
         ("host", "uint32_t *host = NULL;"),
         ("pool_memory", "uint32_t *pool_memory = NULL;"),
         ("signal", "hsa_signal_t signal = {0};"),

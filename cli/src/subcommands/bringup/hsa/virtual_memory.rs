@@ -58,8 +58,8 @@ impl Hsa<'_> {
         Ok(Named::new(c_variable, handle))
     }
 
-    /// Allocates physical memory. Returns `None` if no memory is left. The C program does not contain this call, so all
-    /// these handles share the name `memory3`.
+    /// Allocates physical memory. Returns `None` if no memory is left. All these handles share the
+    /// name `memory3`: no C program is written for the levels that use them.
     pub fn try_create(&self, pool: &Pool, size: &Named<usize>) -> Result<Option<Handle>> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let name = "hsa_amd_vmem_handle_create";
