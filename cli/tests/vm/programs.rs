@@ -64,10 +64,11 @@ fn bringup_passes_while_calls_are_logged() {
 fn programs_of_a_script_use_the_release() {
     let name = "programs_of_a_script_use_the_release";
     let Some(lock) = lock_machine(name) else { return };
+    let machines = KeptMachines(tempfile::tempdir().unwrap());
     for release in lock.fetched_releases.iter().map(hsa_rocr::FetchedRelease::release) {
-        let options = ["--rocr", release.version(), "--gpus", "1"];
-        let script = ["sh", "-c", "\"$0\" bringup --until runtime", HSA_VMM];
-        let output = run_in_machine(&options, &script);
+        let options = ["--keep=60s", "--rocr", release.version()];
+        let script = format!("'{HSA_VMM}' bringup --until runtime");
+        let (output, _) = run_kept(machines.0.path(), &options, &script);
         assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
         let path = format!("rocr/{release}/");
         assert!(stdout(&output).contains(&path), "{release}: {}", stdout(&output));
@@ -75,21 +76,20 @@ fn programs_of_a_script_use_the_release() {
 }
 
 #[test]
-fn missing_program_exits_with_shell_status() {
-    let name = "missing_program_exits_with_shell_status";
+fn program_that_cannot_start_exits_as_in_a_shell() {
+    let name = "program_that_cannot_start_exits_as_in_a_shell";
     let Some(_lock) = lock_machine(name) else { return };
-    let output = run_in_machine(&["--gpus", "1"], &["no-such-program"]);
-    assert_eq!(output.status.code(), Some(127), "{}", stderr(&output));
-    assert!(stderr(&output).contains("no-such-program"), "{}", stderr(&output));
-}
-
-#[test]
-fn file_without_permission_exits_with_126() {
-    let name = "file_without_permission_exits_with_126";
-    let Some(_lock) = lock_machine(name) else { return };
+    let machines = KeptMachines(tempfile::tempdir().unwrap());
     let file = tempfile::NamedTempFile::new().unwrap();
-    let output = run_in_machine(&["--gpus", "1"], &[file.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+    let file = file.path().to_str().unwrap();
+    for (program, status) in [("no-such-program", 127), (file, 126)] {
+        let output = command(&["vm", "--gpus", "1", "--keep=60s", "--", program])
+            .env("XDG_RUNTIME_DIR", machines.0.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert!(stderr(&output).contains(program), "{}", stderr(&output));
+    }
 }
 
 #[test]
