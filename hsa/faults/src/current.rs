@@ -16,7 +16,7 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `call` with a fault active on this thread.
+/// Runs `call` with `fault` as the current fault of this thread. With `None`, `call` has no fault.
 pub fn with_fault<T>(fault: Option<FaultKind>, call: impl FnOnce() -> T) -> T {
     let _restore = Restore(CURRENT.replace(fault));
     call()

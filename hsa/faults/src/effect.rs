@@ -26,8 +26,8 @@ pub enum FaultKind {
     Unseen(Duration),
     /// The mapping that the call removes stays accessible for this long.
     Stale(Duration),
-    /// The call moves the memory. Until the page tables of other devices are updated, their reads return
-    /// zeros and their writes are lost, without a fault.
+    /// The call moves the memory. Until the page tables of other devices are updated, reads by these devices
+    /// return zeros and their writes are lost, without a fault.
     Evict,
     /// The call is not performed.
     Lost,
@@ -35,7 +35,7 @@ pub enum FaultKind {
     Hang,
     /// The call aborts the process.
     Crash,
-    /// The call allows reading and writing, whatever was requested.
+    /// The call allows reading and writing, whatever the caller requested.
     Wide,
     /// The call allows only reading.
     Narrow,
@@ -47,12 +47,13 @@ pub enum FaultKind {
     Leak,
     /// The call flips a bit of the contents.
     Garbled,
-    /// The call reports or uses half the size.
+    /// The call reports half of the size, or acts on half of the range.
     Half,
     /// The call reports twice the size.
     Double,
 }
 
+/// The names of the faults without a time.
 const NAMES: [(&str, FaultKind); 12] = [
     ("evict", FaultKind::Evict),
     ("lost", FaultKind::Lost),
@@ -69,7 +70,7 @@ const NAMES: [(&str, FaultKind); 12] = [
 ];
 
 impl FaultKind {
-    /// All kinds. Each kind with a time has an example time.
+    /// All kinds. The kinds with a time have example times.
     pub const ALL: [Self; 15] = [
         Self::Late(Duration::from_millis(5)),
         Self::Unseen(Duration::from_millis(50)),

@@ -47,7 +47,7 @@ impl<C> Injector<C> {
         Self { plan, counters, reporter: None }
     }
 
-    /// Calls `report` with the number of a rule, counted from 1, when the rule first affects a call.
+    /// Sets the function that receives the number of each rule, counted from 1, when the rule first affects a call.
     #[must_use]
     pub fn with_reporter(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let reported = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();

@@ -12,8 +12,8 @@ mod plan;
 pub use current::{current_fault, has_fault, with_fault};
 pub use effect::{Effect, FaultKind, parse_time};
 pub use injector::{Injection, Injector};
-/// The environment variable that names an existing file. Each process appends a line to it when a
-/// rule first has an effect ([`Injector::with_reporter`]): `driver 2`, `runtime 1`. `hsa-vmm` reads the
+/// The environment variable that names an existing file. Each process appends a line to the file, such as
+/// `driver 2` or `runtime 1`, when a rule first has an effect ([`Injector::with_reporter`]). `hsa-vmm` reads the
 /// file to list planned faults that never happened.
 pub const RECORD: &str = "HSA_FAULTS_RECORD";
 

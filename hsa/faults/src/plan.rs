@@ -37,13 +37,13 @@ impl CallNumbers {
     /// Every call.
     pub const ALL: Self = Self::starting_at(1);
 
-    /// A single call.
+    /// Selects a single call.
     #[must_use]
     pub const fn single(number: u64) -> Self {
         Self { first: number, last: number }
     }
 
-    /// A call and all later calls.
+    /// Selects a call and all later calls.
     #[must_use]
     pub const fn starting_at(first: u64) -> Self {
         Self { first, last: u64::MAX }
@@ -79,7 +79,7 @@ impl std::error::Error for PlanError {}
 
 /// The target of a plan: its calls, and the faults that each call supports.
 pub trait Target {
-    /// The error code that a call can return.
+    /// The type of the error codes that calls can return.
     type Code;
 
     /// Parses an error code, given by name or number.
