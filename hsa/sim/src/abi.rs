@@ -93,7 +93,7 @@ macro_rules! thunks {
 
         /// The functions that return a status and support faults. `VALUE_NAMES` contains the other
         /// functions.
-        pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)* "hsa_sim_replace_entries"];
+        pub(crate) const STATUS_NAMES: &[&str] = &[$(stringify!($name),)* "hsa_sim_replace_entries"];
         const VALUE_NAMES: &[&str] = &[$(stringify!($vname),)*];
 
         $(
@@ -121,11 +121,11 @@ macro_rules! thunks {
 }
 every_function!(thunks);
 
-pub(crate) const FUNCTION_COUNT: usize = NAMES.len() + VALUE_NAMES.len();
+pub(crate) const FUNCTION_COUNT: usize = STATUS_NAMES.len() + VALUE_NAMES.len();
 
 /// Returns the name of every function, in the order of [`Function`].
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    NAMES.iter().chain(VALUE_NAMES).copied()
+    STATUS_NAMES.iter().chain(VALUE_NAMES).copied()
 }
 
 /// Runs a call that returns a status.

@@ -1,6 +1,6 @@
 //! One simulated runtime: its shared state, start and shutdown.
 
-use crate::abi::{FUNCTION_COUNT, Function, NAMES};
+use crate::abi::{FUNCTION_COUNT, Function, STATUS_NAMES};
 use crate::config::{Config, GIB, KIB, MAX_AGENTS, PageTableUpdates};
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
@@ -118,8 +118,8 @@ impl Instance {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call as running until the result is dropped. Aborts the process if another call is
-    /// running and the simulated runtime does not serialise the two.
+    /// Counts a call as running until the result is dropped. Aborts the process if the call races with a running call,
+    /// because the simulated runtime does not serialise the two.
     pub(crate) fn track(&self, function: Function) -> Option<overlap::Call<'_>> {
         if self.behaviour.locks_every_call() {
             return None;
@@ -131,8 +131,9 @@ impl Instance {
     /// call, or if the runtime is not initialised.
     pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
-        let planned =
-            NAMES.get(function as usize).map_or(Ok(None), |name| self.faults.begin_call(name))?;
+        let planned = STATUS_NAMES
+            .get(function as usize)
+            .map_or(Ok(None), |name| self.faults.begin_call(name))?;
         let allowed = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
@@ -176,7 +177,8 @@ impl Instance {
         }
     }
 
-    /// Performs the last `hsa_shut_down`: clears all tables, but leaves addresses reserved.
+    /// Performs the last `hsa_shut_down`: clears all tables and unmaps allocations, but leaves the addresses of
+    /// reservations reserved.
     fn stop(&self, state: &mut State) {
         self.initialised.store(false, Relaxed);
         state.references = 0;

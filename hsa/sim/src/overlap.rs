@@ -6,7 +6,7 @@
 //! changes these tables is a data race: calls fail, handles are lost, the process crashes. In the
 //! simulation, such an overlap aborts the process.
 
-use crate::abi::{Function, NAMES};
+use crate::abi::{Function, STATUS_NAMES};
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -66,10 +66,11 @@ impl Use {
     }
 }
 
-/// The number of running calls of each function in [`USES`].
+/// The number of running calls of each function in [`USES`], in the same order.
 #[derive(Debug, Default)]
 pub(crate) struct Calls([AtomicUsize; USES.len()]);
 
+/// A running call. Dropping this value ends the count of the call.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a AtomicUsize);
 
@@ -108,11 +109,11 @@ impl Drop for Call<'_> {
 impl Race {
     /// Aborts the process with a message that names both calls.
     pub(crate) fn abort(self) -> ! {
-        let [first, second] = [self.0, self.1].map(|function| NAMES[function as usize]);
+        let [first, second] = [self.0, self.1].map(|function| STATUS_NAMES[function as usize]);
         let message = format!(
-            "hsa-sim: {first} overlaps {second}: this release does not lock both, so that they race in \
-             AMD's runtime; serialise them in the whole process, or simulate ROCm 10 \
-             (generation d)\n"
+            "hsa-sim: {first} overlaps {second}: in this release, at least one of the two takes no lock, \
+             so that they race in AMD's runtime; serialise these calls in the whole process, or \
+             simulate ROCm 10 (generation d)\n"
         );
         // Not `eprintln!`: a test harness captures its output, which the abort would discard.
         let _ = std::io::stderr().write_all(message.as_bytes());

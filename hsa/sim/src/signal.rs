@@ -121,14 +121,14 @@ impl Signal {
         &self,
         mut change: impl FnMut(hsa_signal_value_t) -> hsa_signal_value_t,
     ) -> hsa_signal_value_t {
-        let _waiters = self.lock();
+        let _guard = self.lock();
         let changed = self.value().fetch_update(AcqRel, Acquire, |value| Some(change(value)));
         self.changed.notify_all();
         let (Ok(previous) | Err(previous)) = changed;
         previous
     }
 
-    /// Changes the value atomically without waking waiters, which notice the change at their next check.
+    /// Sets the value atomically without waking waiters, which notice the change at their next check.
     #[cfg(feature = "export")]
     pub(crate) fn store_silently(&self, value: hsa_signal_value_t) {
         self.value().store(value, std::sync::atomic::Ordering::Release);
@@ -137,7 +137,7 @@ impl Signal {
     /// Makes all waiters check their conditions.
     #[cfg(feature = "export")]
     pub(crate) fn notify(&self) {
-        let _waiters = self.lock();
+        let _guard = self.lock();
         self.changed.notify_all();
     }
 

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 
 type DeallocationFunction = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
-type Function = Option<unsafe extern "C" fn(*mut c_void)>;
+type AsyncFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 
 /// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and for two GPUs
 /// also the engines for links. No engine is ever busy.
@@ -116,7 +116,7 @@ super::exports! {
         unsafe { ipc::detach(instance, address) }
     };
 
-    // No engine is faster than another.
+    // The mask 0 means: no engine is preferred.
     hsa_amd_memory_get_preferred_copy_engine(
         destination: hsa_agent_t,
         source: hsa_agent_t,
@@ -188,7 +188,7 @@ super::exports! {
         Ok(())
     };
 
-    hsa_amd_async_function(function: Function, argument: *mut c_void) => |_| {
+    hsa_amd_async_function(function: AsyncFunction, argument: *mut c_void) => |_| {
         let function = function.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         let argument = argument.expose_provenance();
         // SAFETY: the caller must expect the call on any thread, as with AMD's runtime.

@@ -121,7 +121,7 @@ not_simulated! {
     hsa_isa_get_round_method
 }
 
-// Other copies and memory.
+// Other functions for copies and memory.
 not_simulated! {
     hsa_amd_ais_file_read
     hsa_amd_ais_file_write

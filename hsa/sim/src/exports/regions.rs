@@ -13,7 +13,7 @@ type Callback = Option<unsafe extern "C" fn(hsa_region_t, *mut c_void) -> hsa_st
 
 /// The address at which AMD's runtime reports the LDS of a GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
 const LDS_BASE: u64 = 1 << 48;
-/// The width of the CPU's memory bus in bits and the clock of its memory in MHz, as of a DDR5 module.
+/// The width of the CPU's memory bus in bits, and the clock of the CPU's memory in MHz: those of a DDR5 module.
 const CPU_BUS: (u32, u32) = (64, 2400);
 
 const FINE: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;

@@ -1,4 +1,5 @@
-//! The functions of signals. Every memory order is performed as the strongest order.
+//! The functions of signals. Whatever memory order a function has in its name, its loads acquire and its stores
+//! release.
 
 use super::call;
 use crate::ipc::{self, SharedObject};

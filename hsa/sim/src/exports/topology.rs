@@ -13,25 +13,25 @@ use std::sync::{Mutex, PoisonError};
 type CacheCallback = Option<unsafe extern "C" fn(hsa_cache_t, *mut c_void) -> hsa_status_t>;
 type WavefrontCallback = Option<unsafe extern "C" fn(hsa_wavefront_t, *mut c_void) -> hsa_status_t>;
 
-/// The number of bits of a cache's index that contain its level.
+/// The number of low bits of a cache's index that contain the cache's level.
 const LEVEL_BITS: u32 = 2;
 
 /// Returns the sizes of an agent's caches: in KiB for a GPU, in bytes for a CPU, as AMD's runtime reports them (seen in
 /// 6.1.2, 6.4.3 and 7.2.4). One entry stands for all caches of a level.
-fn caches(instance: &Instance, agent: Agent) -> Vec<u32> {
+fn cache_sizes(instance: &Instance, agent: Agent) -> Vec<u32> {
     match agent {
         Agent::Cpu(number) => vec![instance.config.cpus[number].l1_cache],
         Agent::Gpu(number) => instance.config.gpus[number].hardware.cache_sizes.to_vec(),
     }
 }
 
-/// Returns the agent, the level and the size of a cache.
+/// Returns the agent, the level and the size of a cache. The unit of the size is that of [`cache_sizes`].
 fn cache(instance: &Instance, cache: hsa_cache_t) -> HsaResult<(Agent, u8, u32)> {
     let found = || {
         let index = instance.identity.index(Kind::Cache, cache.handle)?;
         let agent = instance.agent_at(index >> LEVEL_BITS)?;
         let level = index & ((1 << LEVEL_BITS) - 1);
-        let size = *caches(instance, agent).get(level.checked_sub(1)?)?;
+        let size = *cache_sizes(instance, agent).get(level.checked_sub(1)?)?;
         Some((agent, level as u8, size))
     };
     found().ok_or(HSA_STATUS_ERROR_INVALID_CACHE)
@@ -109,7 +109,7 @@ super::exports! {
     hsa_agent_iterate_caches(agent: hsa_agent_t, callback: CacheCallback, data: *mut c_void) => |instance| {
         let agent = instance.agent(agent)?;
         let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-        for level in 1..=caches(instance, agent).len() {
+        for level in 1..=cache_sizes(instance, agent).len() {
             let index = instance.node(agent) << LEVEL_BITS | level;
             let cache = hsa_cache_t { handle: instance.identity.value(Kind::Cache, index) };
             // SAFETY: `callback` accepts `data`, as the caller promises.

@@ -32,9 +32,9 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct State {
     injector: Arc<Injector<Status>>,
-    /// The calls that failed as planned: function and number of the call.
+    /// The calls that failed as planned: the function, and the call's number in [`calls`](Self::calls).
     failed: Vec<(&'static str, u64)>,
-    /// The number of calls of each function.
+    /// The number of calls of each function since the plan was set.
     calls: std::collections::HashMap<&'static str, u64>,
 }
 
@@ -43,14 +43,14 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the plan and restarts its counters.
+    /// Replaces the plan, restarts its counters and clears the list of failed calls.
     pub(crate) fn set(&self, plan: FaultPlan) {
         let mut state = self.state();
         self.has_rules.store(!plan.is_empty(), Relaxed);
         *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
     }
 
-    /// Sets the initial plan. Appends each rule that has had an effect to the file that the
+    /// Sets the initial plan. When a rule first has an effect, appends a line to the file that the
     /// variable [`hsa_faults::RECORD`] names, if set. A privileged process ignores the variable.
     pub(crate) fn set_initial(&self, plan: FaultPlan) {
         let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
@@ -171,7 +171,7 @@ impl Instance {
         }
     }
 
-    /// Returns the memory that the call maps or exports: a substitute with the fault `other`.
+    /// Returns the memory that the call maps or exports: with the fault `other`, a substitute.
     pub(crate) fn visible_memory(&self, memory: Arc<Memory>) -> Arc<Memory> {
         if self.has_fault(FaultKind::WrongMemory) { memory.substitute() } else { memory }
     }
@@ -189,7 +189,7 @@ impl Instance {
         }
     }
 
-    /// Exports memory as a descriptor for the caller.
+    /// Exports memory as a descriptor for the caller, with the faults `leak` and `other`.
     pub(crate) fn export(&self, memory: &Arc<Memory>) -> io::Result<OwnedFd> {
         let writable = self.config.dmabuf_cpu_mapping;
         if self.has_fault(FaultKind::Leak) {

@@ -1,6 +1,6 @@
 //! Fault plans of the simulation.
 
-use crate::abi::NAMES;
+use crate::abi::STATUS_NAMES;
 use crate::status;
 use core::fmt;
 use core::str::FromStr;
@@ -78,7 +78,7 @@ impl FaultPlan {
     /// Returns the first unknown function of the plan.
     pub(crate) fn unknown_function(&self) -> Option<&str> {
         let mut functions = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
-        functions.find(|name| !NAMES.contains(name))
+        functions.find(|name| !STATUS_NAMES.contains(name))
     }
 }
 
@@ -97,7 +97,7 @@ impl Target for SimulationTarget {
     }
 
     fn calls(&self) -> Vec<&str> {
-        NAMES.to_vec()
+        STATUS_NAMES.to_vec()
     }
 
     fn supports(&self, call: &str, fault: FaultKind) -> bool {
