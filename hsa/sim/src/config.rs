@@ -47,7 +47,7 @@ pub struct Gpu {
     pub product: String,
     /// Discrete or integrated.
     pub kind: GpuKind,
-    /// Bytes of video memory. The machine's memory is allocated on first access.
+    /// Bytes of video memory. The machine allocates memory for a page when the page is first accessed.
     pub vram: u64,
     /// Whether the CPU can access all of the video memory. Otherwise, an access of the CPU faults.
     pub large_bar: bool,
@@ -63,7 +63,7 @@ pub struct Gpu {
     pub bdf: u32,
     /// The PCI domain.
     pub domain: u32,
-    /// The number in the UUID, `GPU-` and 16 hexadecimal digits.
+    /// The number in the UUID. The text of the UUID is `GPU-` and this number in 16 hexadecimal digits.
     pub uuid: u64,
     /// Properties of the hardware that the simulation reports but does not simulate.
     pub hardware: Hardware,
@@ -118,7 +118,8 @@ pub struct Config {
     /// The build that the runtime reports instead of its own, to test programs that depend on the build. If the text
     /// is empty, the runtime reports no build. `None` by default.
     pub false_build: Option<String>,
-    /// Whether GPUs are linked by a fabric to which handles can be exported. Only generation D supports this.
+    /// Whether a fabric links the GPUs, so that memory can be exported as fabric handles. Only generation D supports
+    /// fabrics.
     pub fabric: bool,
     /// The granule of video memory: a power of two from 4 KiB to 1 GiB.
     pub granule: u64,
@@ -148,9 +149,9 @@ pub struct Config {
     /// and handles from a counter and no memory. Used to measure the overhead of callers. These
     /// calls are not counted and support no faults.
     pub has_no_op_vmem: bool,
-    /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows, unless the program
-    /// has read the signal before. A copy then starts after the first read of its signal, or after one second.
-    /// Therefore, the first wait for a copy returns before the copy ends.
+    /// Whether the first wait for each signal returns at once, whatever the value is, unless the program has read the
+    /// signal before. HSA allows such early returns. With this setting, a copy starts after the first read of its
+    /// signal, or after one second. Therefore, the first wait for a copy returns before the copy ends.
     pub early_waits: bool,
     /// The planned faults.
     pub faults: FaultPlan,
@@ -208,9 +209,9 @@ impl Config {
         Self::with_agents(vec![Cpu::mi300a()], vec![Gpu::mi300a()])
     }
 
-    /// Configures one CPU and `gpus` MI300X whose virtual memory [does
-    /// nothing](Self::has_no_op_vmem) and which the CPU cannot access. Simulates ROCm 6.4, because
-    /// in ROCm 7.2 callers must map over an unmapped range to release the range's memory.
+    /// Configures one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem). The CPU cannot
+    /// access the GPUs' memory. Simulates ROCm 6.4, because in ROCm 7.2 callers must map over an unmapped range to
+    /// release the range's memory.
     #[must_use]
     pub fn no_op_vmem(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
@@ -227,7 +228,7 @@ impl Config {
         self
     }
 
-    /// Selects an extension version, with its generation. Keeps generation E if it reports this version.
+    /// Selects an extension version, with its generation. Keeps the current generation if that has this version.
     #[must_use]
     pub fn with_extension(mut self, minor: u32) -> Self {
         if !self.generation.extensions().contains(&minor) {
@@ -287,7 +288,7 @@ impl Config {
         self
     }
 
-    /// Sets XNACK on each GPU, as `HSA_XNACK=1` and `0` do; see [`Gpu::has_xnack`].
+    /// Enables or disables XNACK on each GPU, as `HSA_XNACK=1` and `HSA_XNACK=0` do; see [`Gpu::has_xnack`].
     #[must_use]
     pub fn with_xnack(mut self, on: bool) -> Self {
         self.gpus.iter_mut().for_each(|gpu| gpu.set_xnack(on));
@@ -309,8 +310,8 @@ impl Config {
 }
 
 impl Cpu {
-    /// Returns a CPU of the Zen 4 architecture, whose cores have an L1 data cache of 32 KiB. Threads and clock are
-    /// those of AMD's product pages.
+    /// Returns a CPU of the Zen 4 architecture, whose cores have an L1 data cache of 32 KiB. The callers pass the
+    /// threads and the clock from AMD's product pages.
     fn new(name: &str, memory: u64, threads: u32, clock: u32) -> Self {
         Self { name: name.into(), memory, threads, clock, l1_cache: 32 << 10 }
     }
@@ -351,8 +352,8 @@ impl Gpu {
     }
 
     /// Returns whether the GPU can retry page faults, and therefore access all memory of the
-    /// process. Without XNACK it can only access host memory that was allocated or locked for it.
-    /// The [features](Self::isa_features) of its instruction set contain `:xnack+`.
+    /// process. A GPU without XNACK can only access host memory that was allocated or locked for the GPU.
+    /// With XNACK, the [features](Self::isa_features) of the instruction set contain `:xnack+`.
     #[must_use]
     pub fn has_xnack(&self) -> bool {
         self.isa_features.split(':').any(|feature| feature == "xnack+")
@@ -406,7 +407,7 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
-        // Siblings are sixteen buses apart. After 16 GPUs, the domain is incremented.
+        // Siblings are 16 buses apart, so that 16 GPUs fit into a PCI domain.
         let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
         Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }

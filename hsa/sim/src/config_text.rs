@@ -57,7 +57,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | word | meaning |
 /// |---|---|
 /// | `mi300x`, `consumer`, `apu` | the presets |
-/// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
+/// | `nothing` | a preset for measurements: `mi300x` in generation A without large BAR, whose virtual memory does nothing |
 /// | `gpus=N`, `cpus=N` | the number of agents, each like the first of the preset (0 to 64 GPUs, 1 to 64 CPUs) |
 /// | `era=a` … `era=e` | the ROCm generation (also `generation=`), with its usual extension version |
 /// | `extension=N` | the extension's minor version, with its generation; `none`: not reported, as in ROCm 6.0 |
@@ -158,10 +158,10 @@ impl Config {
                 *self = self.clone().with_extension(minor);
             }
             "granule" => {
-                *self = self.clone().with_granule(granule("4k, 2m or another power of two")?);
+                *self = self.clone().with_granule(granule("a power of two from 4k to 1g")?);
             }
             "recommended-granule" => {
-                self.recommended_granule = granule("4k, 2m or another power of two")?;
+                self.recommended_granule = granule("a power of two from 4k to 1g")?;
             }
             "vram" => {
                 let valid = "a size in whole pages such as 16g, 512m or 65536";

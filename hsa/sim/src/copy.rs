@@ -225,7 +225,7 @@ impl State {
 }
 
 impl Instance {
-    /// Reads or writes memory as an accessor.
+    /// Reads or writes memory on behalf of an accessor.
     fn access_memory(
         &self,
         accessor: Accessor,

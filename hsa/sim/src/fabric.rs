@@ -1,9 +1,9 @@
 //! Fabric handles: values of 16 bytes by which physical memory is exported and imported.
 //!
 //! A fabric handle contains a process id, a descriptor number and the memory's token. An import
-//! opens this descriptor as for an IPC handle (`ipc`). The simulated fabric connects only the
-//! processes of one machine. A fabric handle does not keep the memory allocated, as with real
-//! fabrics.
+//! opens this descriptor in the same way as the import of an IPC handle (`ipc`). The simulated fabric
+//! connects only the processes of one machine. As with real fabrics, a fabric handle does not keep
+//! the memory allocated.
 
 use crate::handles::{Content, Handle};
 use crate::instance::Instance;
@@ -13,7 +13,7 @@ use hsa_sys::*;
 use std::os::fd::AsRawFd;
 
 impl Instance {
-    /// Returns whether handles can be exported to the fabric.
+    /// Returns whether memory can be exported as fabric handles.
     pub(crate) fn has_fabric(&self) -> bool {
         self.behaviour.has_fabric() && self.config.fabric
     }

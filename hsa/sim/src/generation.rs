@@ -117,8 +117,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Returns the smallest rejected size (observed in 6.1.2; later only the address space limits
-    /// sizes).
+    /// Returns the smallest rejected size (seen in 6.1.2; in later releases, only the address space limits sizes).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
     }
@@ -129,7 +128,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// Reservations with the flag NO_REGISTER are ordinary memory. E only shows the flag in `pointer_info`.
+    /// Reservations with the flag NO_REGISTER are ordinary memory. In E, only `pointer_info` reports the flag. The
+    /// simulation does not report it.
     pub(crate) fn honours_no_register(self) -> bool {
         self.extension >= 10 && !self.is_rocddi()
     }
@@ -148,13 +148,12 @@ impl Behaviour {
 
     // --- Handles ---
 
-    /// All calls on handles take the runtime's lock. In earlier generations, four of these calls do
-    /// not.
+    /// All calls on handles take the runtime's lock. In earlier generations, four of these calls do not (`overlap.rs`).
     pub(crate) fn locks_every_call(self) -> bool {
         self.generation >= Generation::D
     }
 
-    /// Handles are addresses in an unmapped aperture. In later generations they are heap objects.
+    /// Handles are addresses in an unmapped aperture. In later generations, they are addresses of heap objects.
     pub(crate) fn handles_are_aperture_addresses(self) -> bool {
         self.generation <= Generation::B
     }
@@ -174,8 +173,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Without free video memory, `create` returns success and handle 0 (seen in 6.1.2, although
-    /// its kernel call failed). Mapping or exporting that handle fails.
+    /// Without free video memory, `create` ignores the failure of the kernel call, and returns success and handle 0
+    /// (seen in 6.1.2). Mapping or exporting that handle fails.
     pub(crate) fn create_succeeds_without_memory(self) -> bool {
         self.extension < 6
     }
@@ -245,8 +244,8 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
-    /// Revoking the CPU's access leaves the memory mapped without access (seen in 7.2.4). E restores the
-    /// reservation instead (`sys::Reservation::view`).
+    /// If revoking the CPU's access leaves no hole, it leaves the memory mapped without access (seen in 7.2.4). E
+    /// restores the reservation instead (`sys::Reservation::view`).
     pub(crate) fn cpu_revocation_keeps_memory(self) -> bool {
         !self.is_rocddi()
     }
@@ -256,7 +255,7 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `set_access` and `unmap` return after page tables have changed (E: vmem.rs, `wait_map` and `wait_unmap`).
+    /// `set_access` and `unmap` first wait until page tables have changed (E: vmem.rs, `wait_map` and `wait_unmap`).
     pub(crate) fn waits_for_page_tables(self) -> bool {
         self.is_rocddi()
     }
@@ -368,7 +367,8 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `import` does not check that `hsa_init` was called, but fails without a driver.
+    /// `import` does not check that `hsa_init` was called. Before `hsa_init`, it fails with `INCOMPATIBLE_ARGUMENTS`,
+    /// because the runtime has not opened the driver.
     pub(crate) fn import_skips_init_check(self) -> bool {
         self.extension < 12
     }
@@ -486,7 +486,7 @@ impl Behaviour {
     }
 
     /// `pointer_info` of a mapping returns its start, and an address for the CPU only if the CPU has access (E:
-    /// memory.rs, `vmem_pointer_description`). ROCr returns the queried address for both.
+    /// memory.rs, `vmem_pointer_description`). ROCr returns the queried address as both addresses.
     pub(crate) fn pointer_info_returns_start(self) -> bool {
         self.is_rocddi()
     }

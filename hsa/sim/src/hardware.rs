@@ -17,7 +17,7 @@ pub struct Hardware {
     pub wavefront_size: u32,
     /// SIMD units of a compute unit (rocminfo).
     pub simds_per_unit: u32,
-    /// Wavefronts that a SIMD unit holds: rocminfo's waves per compute unit, divided by its SIMDs.
+    /// Wavefronts that a SIMD unit holds: rocminfo's waves per compute unit, divided by the unit's SIMDs.
     pub waves_per_simd: u32,
     /// Shader engines of the whole GPU (rocminfo).
     pub shader_engines: u32,

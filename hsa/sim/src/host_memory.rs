@@ -1,5 +1,5 @@
-//! The caller's own memory, locked for agents. (Shared virtual memory needs a kernel that migrates
-//! pages and is not simulated.)
+//! The caller's own memory, locked for agents. Shared virtual memory (SVM) is not simulated, because it needs a kernel
+//! that migrates pages.
 
 use crate::agents::Agent;
 use crate::copy::host_is_readable;

@@ -22,8 +22,9 @@ pub(crate) struct Identity {
     base: u64,
 }
 
-/// The first bits of the slot number and of the kind. The bits below the kind contain the index.
+/// The lowest bit of the slot number.
 const SLOT_SHIFT: u32 = 24;
+/// The lowest bit of the kind. The bits below it contain the index.
 const KIND_SHIFT: u32 = 20;
 const INDEX_MASK: u64 = (1 << KIND_SHIFT) - 1;
 

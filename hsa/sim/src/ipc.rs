@@ -1,8 +1,8 @@
 //! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
 //! An IPC handle contains a process id, a descriptor number, and the memory's length and token (a
-//! random number). The importer opens that descriptor through `/proc` and compares the token in the
-//! file's name. If the tokens differ, the handle is stale. No call waits for the other process.
+//! random number). The importer opens that descriptor through `/proc`, and compares the handle's token with the token
+//! in the file's name. If the tokens differ, the handle is stale. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use hsa_faults::FaultKind;
 use hsa_sys::*;
 
-/// A mapped handle, keyed by address.
+/// A mapped handle. Its address is the key in [`State::mappings`].
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) size: usize,

@@ -11,7 +11,7 @@ use hsa_sys::*;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The first address: above the 47-bit user address space, so that it never equals a real address.
+/// The first address: above the 47-bit user address space, so that no returned address equals a real address.
 const FIRST_ADDRESS: usize = 1 << 47;
 /// The size of the range that a thread takes from the common counter at a time.
 const CHUNK_SIZE: usize = 1 << 44;

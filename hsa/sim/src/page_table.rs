@@ -74,7 +74,7 @@ pub(crate) struct PageTable {
     old: Entries,
 }
 
-/// An error: the addresses are already mapped.
+/// The error for a range that is already mapped, at least in part.
 #[derive(Debug)]
 pub(crate) struct AlreadyMapped;
 
@@ -131,6 +131,7 @@ impl PageTable {
         }
     }
 
+    /// Keeps a removed entry in effect, if the TLB contains the entry and the driver does not flush the TLB.
     fn keep_in_tlb(&mut self, start: usize, entry: Entry) {
         let is_cached = entry.used.load(Relaxed);
         if self.updates == PageTableUpdates::NotFlushed && is_cached {
@@ -155,7 +156,8 @@ impl PageTable {
         }
     }
 
-    /// Finds the mapping that the GPU uses for an address. Returns its start, its end and its entry.
+    /// Finds the mapping that the GPU uses for an address. Returns its start, its end and its entry, and marks the
+    /// entry as used.
     pub(crate) fn find(&self, address: usize) -> Option<(usize, usize, &Entry)> {
         let old = || find(&self.old, address);
         let found = match self.updates {

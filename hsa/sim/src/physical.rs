@@ -116,7 +116,7 @@ impl Memory {
             return Ok(file);
         }
         let file = self.create_file()?;
-        // If two threads race, the first file is used. The other file, which is empty, is dropped.
+        // If two threads race, the first file is used. The other file, to which nothing was written, is dropped.
         Ok(self.file.get_or_init(|| file))
     }
 
@@ -176,7 +176,7 @@ impl Memory {
         Ok(File::open(path(file.as_raw_fd()))?.into())
     }
 
-    /// Creates the value for memory that another process or simulation has exported.
+    /// Creates a `Memory` for a file that another process or simulation has exported.
     pub(crate) fn adopt(exported: ExportedMemory, file: File) -> Arc<Self> {
         let ExportedMemory { owner, size, token } = exported;
         Arc::new(Self { size, owner, token, file: OnceLock::from(file), claim: None })
@@ -195,8 +195,7 @@ fn path(descriptor: RawFd) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Recognises a descriptor of a simulation's memory by its seals and its name. Rejects plain memory
-/// files.
+/// Recognises a descriptor of a simulation's memory by the seals and the name of its file. Rejects plain memory files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
     // SAFETY: the call accesses no memory.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };

@@ -1,5 +1,5 @@
-//! Memory from pools: allocation, release, access of agents. The list of allocations also contains
-//! attached and locked memory, because the same queries apply to them.
+//! Memory from pools: allocation, release, access of agents. The map of allocations also contains
+//! attached and locked memory, because the same queries apply to all three kinds.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
@@ -22,7 +22,7 @@ pub(crate) enum AllocationKind {
     Locked(u32),
 }
 
-/// Memory at an address, which is the key of the list.
+/// Memory at an address. The address is the key in [`State::allocations`].
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) kind: AllocationKind,
@@ -103,6 +103,7 @@ impl Instance {
     }
 }
 
+/// Unmaps an allocation. Does nothing for locked memory, because the caller owns it.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
         // SAFETY: this instance has mapped the range. After a free, a detach or the shutdown, nothing uses it.

@@ -28,13 +28,12 @@ const CPU_POOLS_WITHOUT_EXTENDED: &[SegmentAndFlags] =
 const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
-/// The number of low bits of a pool's index. They contain the pool's number among the pools of its
-/// agent.
+/// The number of low bits of a pool's index that contain the pool's number among the pools of its agent.
 const NUMBER_BITS: u32 = 4;
 
 /// The granule of a CPU's memory.
 const SYSTEM_GRANULE: u64 = 4096;
-/// The bytes of local memory (LDS) of a compute unit.
+/// Bytes of the local data share (LDS) of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub(crate) type ErrorCallback =
 #[repr(C, align(64))]
 struct Packet([AtomicU64; 8]);
 
-/// A queue. Callers get the address of this struct as their pointer to a `hsa_queue_t`.
+/// A queue. Callers get the address of this struct as their pointer to an `hsa_queue_t`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Queue {
@@ -254,7 +254,7 @@ impl Queue {
         }
     }
 
-    /// Waits until a condition holds. Fails if the queue is stopped meanwhile.
+    /// Waits until a condition holds. Fails if the queue is stopped or the runtime is shut down meanwhile.
     fn wait(&self, instance: &Instance, is_done: impl Fn() -> bool) -> HsaResult {
         while !is_done() {
             if self.is_stopped() || !instance.is_initialised() {

@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// aligned to it too, except at the caller's hint or with NO_REGISTER.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// A reserved range, keyed by its start.
+/// A reserved range. Its start is the key in [`State::reservations`].
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) size: usize,
     /// The reserved range of the process, including the padding that was not trimmed.
     padded: Range<usize>,
-    /// False for reservations with NO_REGISTER. Their range is ordinary memory of the process,
-    /// which is not registered with any GPU.
+    /// False if the release honours NO_REGISTER and the reservation has this flag. The range is then ordinary memory of
+    /// the process, which is not registered with any GPU.
     registered: bool,
     /// The number of mappings in the range.
     pub(crate) mapping_count: usize,
@@ -213,7 +213,7 @@ fn reserve_unregistered(
 /// `hsa_amd_vmem_address_free`
 ///
 /// # Safety
-/// The range must no longer be in use. The runtime unmaps the whole range, including mappings that
+/// The range must no longer be in use. The call unmaps the whole range, including mappings that
 /// other code created in the range's holes.
 pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {

@@ -83,13 +83,13 @@ impl Simulation {
         abi::names().zip(self.instance.calls()).collect()
     }
 
-    /// Replaces the fault plan and restarts its counters.
+    /// Replaces the fault plan, restarts its counters and clears the list of [failed calls](Self::failed_calls).
     pub fn set_faults(&self, plan: FaultPlan) {
         self.instance.set_faults(plan);
     }
 
-    /// Returns the calls that failed as planned, in order. Each is the function's name, and the
-    /// call's number among the function's calls.
+    /// Returns the calls that failed as planned since the plan was set, in order. Each is the function's name, and the
+    /// call's number among the function's calls since then.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()
@@ -101,8 +101,8 @@ impl Simulation {
         Usage::of(&self.instance)
     }
 
-    /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table.
-    /// Replaces the range's entries.
+    /// Maps the memory of a descriptor, from byte `offset` on, at a range of addresses in a GPU's page table.
+    /// Replaces the entries of this range.
     ///
     /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. `permissions` is the sum of 1 (readable) and 2
     /// (writable).

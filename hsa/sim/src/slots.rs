@@ -75,6 +75,10 @@ pub(crate) fn is_owned(slot: usize) -> bool {
     TABLE[slot].process.load(Ordering::Acquire) == current_process()
 }
 
+/// Returns the instance in a slot.
+///
+/// # Errors
+/// `NOT_INITIALIZED` if the slot is empty. `OUT_OF_RESOURCES` in a forked child of the process that owns the slot.
 pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
     match TABLE[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),

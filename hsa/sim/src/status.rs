@@ -84,7 +84,7 @@ pub(crate) fn by_name(word: &str) -> Option<hsa_status_t> {
     STATUSES.iter().find(|(_, name, _)| matches(name)).map(|(status, ..)| *status)
 }
 
-/// `hsa_status_string`.
+/// `hsa_status_string`
 ///
 /// # Safety
 /// `text` must be null or writable.

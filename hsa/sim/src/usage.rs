@@ -23,7 +23,7 @@ pub struct Usage {
     /// The part of `vram_used` that only former mappings keep in use. In generation B, such memory
     /// stays in use until the addresses are freed.
     pub vram_lingering: Vec<u64>,
-    /// Open file descriptors that the simulation owns.
+    /// Open file descriptors that the simulation owns, except those of leaked memory.
     pub descriptors: usize,
 }
 

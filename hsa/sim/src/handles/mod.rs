@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The memory of a handle.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// Memory that was created here, or whose import is resolved.
+    /// Memory that a call of `create` has allocated, or whose import is resolved.
     Memory(Arc<Memory>),
     /// An import that is not resolved yet, with the runtime's duplicate of the descriptor.
     Unresolved(OwnedFd),
