@@ -173,8 +173,8 @@ fn async_copies_wait_for_dependencies() {
     };
     let (first, second) = (setup.signal(1), setup.signal(1));
     setup.poke(buffer_a, 6);
-    // The copy that ends with `second` waits for the copy that ends with `first`. The latter is
-    // submitted later, and waits for `released`.
+    // The copy that changes `second` waits for `first`. The copy that changes `first` is submitted later,
+    // and waits for `released`.
     let released = setup.signal(1);
     let mut host = vec![0u8; SIZE];
     let back = setup.lock(host.as_mut_ptr().addr(), SIZE).expect("host memory");

@@ -12,7 +12,8 @@ fn set_faults(setup: &Setup, plan: &str) {
     setup.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
-/// Starts a simulation, and maps two pages of GPU 0's memory without access. Returns their address.
+/// Starts a simulation, and maps two pages of GPU 0's memory without access. Returns the simulation and the address of
+/// the pages.
 fn start_with_two_pages() -> (Setup, usize) {
     let setup = start("permissions=enforced");
     let (base, _) = setup.mapped(2 * PAGE, &[]);
@@ -128,7 +129,7 @@ fn export_faults_substitute_or_leak() {
 }
 
 #[test]
-fn leak_fault_keeps_memory() {
+fn leak_fault_keeps_memory_or_addresses() {
     let setup = start("");
     let used = || setup.simulation.usage().vram_used[0];
     for (function, leaked) in [("handle_release", 2), ("unmap", 2), ("address_free", 0)] {

@@ -134,7 +134,7 @@ fn generations_c_and_d_import_lazily() {
 }
 
 #[test]
-fn generation_c_requires_the_owner_last_in_the_list() {
+fn generation_c_requires_access_of_the_owner_last() {
     let setup = start("era=c");
     let (base, handle) = setup.mapped(SIZE, &[]);
     assert_eq!(setup.export(handle), setup.export(handle));

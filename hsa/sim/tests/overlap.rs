@@ -1,5 +1,5 @@
-//! Tests that the simulation aborts the process when calls overlap that use the same tables of the runtime, if one of
-//! the calls does not take the runtime's lock. In ROCm 10 and later releases, every call takes the lock.
+//! Tests that the simulation aborts the process when two calls on the same tables of the runtime overlap, if at least
+//! one of the calls does not take the runtime's lock. In ROCm 10 and later releases, every call takes the lock.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod setup;

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 const PAGE: usize = 4 * KIB;
 
-/// Permissions of an entry.
+/// Permissions of an entry: the sum of 1 (readable) and 2 (writable).
 const READ: u32 = 1;
 const READ_WRITE: u32 = 3;
 

@@ -11,8 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGE: usize = 4 * KIB;
 
-/// The two newest generations. If the two generations differ, the test runs on both.
+/// The newest generation of ROCr. If it differs from generation E, a test runs on both.
 const D: &str = "era=d";
+/// The generation that this file tests.
 const E: &str = "era=e";
 
 /// Reserves pages with the alignment of a page, because generation E rejects the alignment 0.
@@ -20,7 +21,7 @@ fn reserve(setup: &Setup, pages: usize) -> usize {
     setup.try_reserve(pages * PAGE, 0, PAGE, 0).expect("a reservation")
 }
 
-/// Maps memory of `pages` pages at the start of a reservation.
+/// Maps new memory of `pages` pages at a new reservation. Returns the address and the handle.
 fn mapped(setup: &Setup, pages: usize) -> (usize, u64) {
     let (base, handle) = (reserve(setup, pages), setup.create(pages * PAGE));
     assert_eq!(setup.map(base, pages * PAGE, handle), OK);

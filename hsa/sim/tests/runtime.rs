@@ -307,7 +307,7 @@ fn init_and_shut_down_are_counted() {
 }
 
 #[test]
-fn planned_failure_has_no_effect() {
+fn call_with_planned_failure_changes_nothing() {
     let setup = Setup::new(Config::default().with_faults(FaultPlan::none().fail(
         "hsa_amd_vmem_map",
         2,

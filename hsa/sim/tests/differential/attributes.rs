@@ -1,5 +1,5 @@
-//! Compares the attributes of agents, instruction sets and the system with those of AMD's runtimes
-//! on the emulated driver. Compares which attributes exist, and their values.
+//! Compares the simulation's attributes of agents, instruction sets and the system with those of AMD's runtimes on the
+//! emulated driver: which attributes exist, and their values.
 // The unsafe blocks call functions of a runtime's table. A query passes an array with room for the attribute. A
 // callback gets the pointer that was passed to `iterate`.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -78,15 +78,16 @@ fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> AttributeResult {
     Ok(one.1[..last.map_or(0, |last| last + 1)].to_vec())
 }
 
-/// Describes a difference between AMD's value and the simulation's, if any.
+/// Describes a difference between the results of AMD's runtime and of the simulation, if any. If `compares_values` is
+/// false, the values of two successful calls may differ.
 fn difference(
     amd: &AttributeResult,
     simulated: &AttributeResult,
-    same_value: bool,
+    compares_values: bool,
 ) -> Option<String> {
     match (amd, simulated) {
         (Err(expected), Err(found)) if expected == found => None,
-        (Ok(_), Ok(_)) if !same_value => None,
+        (Ok(_), Ok(_)) if !compares_values => None,
         // AMD's runtime does not write the final NUL of some strings, nor the last zeros of arrays of limits.
         (Ok(expected), Ok(found))
             if found.starts_with(expected)

@@ -210,7 +210,7 @@ impl Comparison {
         let reason = if stale {
             Some("a stale handle that refers to new memory in one runtime only")
         } else if self.lingered && is_large {
-            Some("a large allocation while memory lingers that only the simulation counts")
+            Some("a large allocation while only the simulation counts lingering memory")
         } else {
             exclusions::reason(self.release, &self.amd, objects, call)
         };

@@ -211,7 +211,7 @@ const TABLE: &[Crash] = &[
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
         act: |table| {
-            let _side = TestedRuntime::start(&table, AREA_START);
+            let _runtime = TestedRuntime::start(&table, AREA_START);
             let lock = table.core.hsa_amd_memory_lock.expect("in the table");
             let unlock = table.core.hsa_amd_memory_unlock.expect("in the table");
             let (mut words, mut agent_address) = (vec![0u64; 512], null_mut());

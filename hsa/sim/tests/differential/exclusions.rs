@@ -17,7 +17,7 @@ struct Scenario<'a> {
     release: Release,
     runtime: &'a TestedRuntime,
     objects: &'a Objects,
-    /// The mappings in AMD's area.
+    /// The mappings in the area of AMD's runtime.
     ranges: Vec<MappedRange>,
 }
 
@@ -41,7 +41,7 @@ const TABLE: &[Exclusion] = &[
     Exclusion {
         // The runtime rounds the address with a mask computed from the alignment. The sum of size
         // and alignment can wrap around.
-        reason: "NO_REGISTER with an alignment that is not a power of two, or a sum of size and alignment that wraps",
+        reason: "NO_REGISTER with an invalid alignment, or with a size and an alignment whose sum wraps around",
         applies: |scenario, call| {
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let valid = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
@@ -52,8 +52,8 @@ const TABLE: &[Exclusion] = &[
     },
     Exclusion {
         // Up to 6.4, revoking the CPU's access leaves a hole. An address in a hole can belong to
-        // two reservations. AMD's runtime then finds an arbitrary reservation of the two.
-        reason: "a reservation in the hole of another",
+        // two reservations. AMD's runtime then finds an arbitrary one of the two reservations.
+        reason: "a reservation in a hole of another reservation",
         applies: |scenario, call| {
             let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
             let end = start.saturating_add(size);
@@ -137,7 +137,7 @@ fn names_cpu(requests: &[AccessRequest]) -> bool {
 }
 
 /// Returns why a call must not be made, or `None` if the call is allowed. All names in the call
-/// must be valid.
+/// must have values.
 pub fn reason(
     release: Release,
     runtime: &TestedRuntime,

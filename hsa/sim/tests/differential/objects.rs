@@ -21,7 +21,7 @@ pub struct Mapping {
 pub struct Objects {
     /// Each reservation's start, as an offset in the area, and its size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
-    /// The start of each reservation, including freed reservations.
+    /// The start of each reservation, including freed reservations, as an offset in the area.
     starts: BTreeMap<Name, u64>,
     /// The number of references of each handle. The map does not contain handles without
     /// references.

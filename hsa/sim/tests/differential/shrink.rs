@@ -3,7 +3,7 @@
 use crate::calls::Call;
 
 /// Removes calls that are not necessary for a difference. `differs` returns whether a shorter
-/// sequence still shows it. First removes many adjacent calls at once, and then fewer.
+/// sequence still shows the difference. First removes many adjacent calls at once, and then fewer.
 pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
     let mut length = calls.len() / 2;
     while length > 0 {

@@ -23,18 +23,18 @@ const DISTANCE: u64 = 0x0800_0000_0000;
 /// The number of memory ranges that the runtime may keep for reuse.
 const MAX_KEPT: usize = 16;
 
-/// The flag of machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`).
+/// The flag of host memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`).
 const GTT: u32 = 1 << 1;
 
 /// The resources of a process, according to the kernel.
 #[derive(Debug)]
 struct ProcessResources {
-    /// The targets of all descriptors except the descriptors of machine memory. Includes
+    /// The targets of all descriptors except the descriptors of host memory. Includes
     /// descriptors that the emulated driver hides.
     descriptors: Vec<String>,
-    /// The number of descriptors of machine memory. The runtime keeps this memory and reuses it.
-    machine_memory: usize,
-    /// The number of shared ranges in the address space. The emulated driver's buffers are shared
+    /// The number of descriptors of host memory. The runtime keeps this memory and reuses it.
+    host_memory: usize,
+    /// The number of shared mappings in the address space. The emulated driver's buffers are shared
     /// memory.
     shared: usize,
     available_memory: Vec<u64>,
@@ -88,7 +88,7 @@ pub fn check_for_leaks(fixture: &Fixture) {
     assert_eq!(before.available_memory, after.available_memory, "memory of the GPUs, seed {seed}");
     // The runtime's signals can take a few more ranges, but not more with every sequence.
     assert!(
-        after.machine_memory <= before.machine_memory + MAX_KEPT,
+        after.host_memory <= before.host_memory + MAX_KEPT,
         "{before:?} {after:?}, seed {seed}"
     );
     assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
@@ -183,19 +183,19 @@ impl<'a> Runner<'a> {
 fn process_resources(runtime: &TestedRuntime) -> ProcessResources {
     let shared = observe::ranges(0, 1 << 47);
     let shared = shared.iter().filter(|range| range.access.ends_with('s')).count();
-    let (machine_memory, descriptors): (Vec<_>, _) =
-        descriptors().into_iter().partition(|target: &String| is_machine_memory(target));
+    let (host_memory, descriptors): (Vec<_>, _) =
+        descriptors().into_iter().partition(|target: &String| is_host_memory(target));
     ProcessResources {
         descriptors,
-        machine_memory: machine_memory.len(),
+        host_memory: host_memory.len(),
         shared,
         available_memory: runtime.available_memory(),
     }
 }
 
-/// Returns whether a descriptor refers to machine memory, which the runtime creates for its signals and queues:
+/// Returns whether a descriptor refers to host memory, which the runtime allocates for its signals and queues:
 /// `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
-fn is_machine_memory(target: &str) -> bool {
+fn is_host_memory(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
     flags
         .and_then(|flags| u32::from_str_radix(flags, 16).ok())

@@ -20,7 +20,7 @@ pub const AREA_SIZE: u64 = 1 << 28;
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
-/// The timeout of one wait, in ticks of the runtime's clock. A tick is at least a nanosecond long, so the wait lasts at
+/// The timeout of one wait, in ticks of the runtime's clock. A tick is at least a nanosecond long, so the timeout is at
 /// least 0.1 seconds.
 const WAIT_TICKS: u64 = 100_000_000;
 /// A descriptor number that no process has.
@@ -38,8 +38,8 @@ pub enum Value {
     Number(u64),
     /// An offset from the start of the area.
     InArea(u64),
-    /// An address outside of the area. The test has freed the reservation at once, and `freed` is
-    /// the status.
+    /// An address outside of the area. The test has freed the reservation at once, and `freed` is the status of that
+    /// call.
     Elsewhere {
         aligned: bool,
         freed: hsa_status_t,

@@ -87,7 +87,7 @@ fn set_access_matches_amd() {
         assert_eq!(maps(base, SIZE), [("---s".to_owned(), SIZE / KIB)]);
         let twice = [(setup.gpus[1], RW), (setup.gpus[1], RO)];
         version.check("GPU1 named twice", setup.set(base, SIZE, &twice), OK);
-        assert_eq!(setup.get(base, setup.gpus[1]), Ok(RO), "the last one counts");
+        assert_eq!(setup.get(base, setup.gpus[1]), Ok(RO), "the last request counts");
         version.check("GPU0 only", setup.set(base + SIZE, SIZE, &version.gpu(0, RW)), OK);
         if version.index > 0 {
             // Extensions before 1.7 revoke the access of agents that are not listed, if the call

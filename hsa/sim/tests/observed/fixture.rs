@@ -42,7 +42,7 @@ impl Version {
         );
     }
 
-    /// Returns read and write access of all agents.
+    /// Returns requests of read and write access for all agents.
     pub fn all(&self) -> [(hsa_agent_t, u32); 3] {
         [(self.setup.gpus[0], RW), (self.setup.gpus[1], RW), (self.setup.cpus[0], RW)]
     }
@@ -56,7 +56,7 @@ impl Version {
     }
 }
 
-/// Runs the calls for each version, each in a separate process.
+/// Runs the calls on each version, in a separate process for each.
 #[track_caller]
 pub fn run_on_versions(calls: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {

@@ -55,7 +55,7 @@ fn export_and_import_match_amd() {
         version.check("map the other import", setup.map(base + SIZE, SIZE, second), OK);
         version.check("set_access", setup.set(base, 2 * SIZE, &version.all()), OK);
         write(base, 9);
-        assert_eq!(read(base + SIZE), 9, "both imports alias");
+        assert_eq!(read(base + SIZE), 9, "both imports refer to the same memory");
         version.check("re-export an import", status(setup.export(first)), OK);
         assert_eq!((setup.unmap(base, SIZE), setup.unmap(base + SIZE, SIZE)), (OK, OK));
         assert_eq!((setup.release(first), setup.release(second)), (OK, OK));

@@ -1,7 +1,6 @@
 /*
- * Reserves, maps, copies, shares and frees virtual memory with two GPUs. Includes only AMD's own
- * headers, like any HSA program. Exits with status 0 on success, with 3
- * if hsa_init fails, and with 1 after any other failure.
+ * Reserves, maps, copies, shares and frees virtual memory with two GPUs. Like any HSA program, includes only AMD's own
+ * headers. Exits with status 0 on success, with 3 if hsa_init fails, and with 1 after any other failure.
  */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
@@ -84,7 +83,7 @@ int main(void) {
   char *alias = (char *)base + SIZE;
   OK(hsa_amd_vmem_map(alias, SIZE, 0, imported, 0));
   OK(hsa_amd_vmem_set_access(alias, SIZE, all, 3));
-  /* The program closes the descriptor only now, because ROCm 7.14 does not use it before access is set. */
+  /* The program closes the descriptor only now, because ROCm 7.14 first uses the descriptor when access is set. */
   TRUE(close(descriptor) == 0);
   TRUE(alias[0] == 0x5a && alias[4095] == 0x5a);
   uint32_t filled[2];

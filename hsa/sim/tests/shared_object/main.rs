@@ -1,5 +1,5 @@
-//! Builds the shared library with its script. Links the library to C programs that include only
-//! AMD's headers, and runs them. Also runs AMD's own programs on the library.
+//! Builds the shared library with its script. Links C programs, which include only AMD's headers, to the library, and
+//! runs the programs. Also runs AMD's own programs on the library.
 
 mod exports;
 mod programs;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The tests of rocrtst that run no kernel. The short tests come first. The simulation passes them.
+/// The tests of rocrtst that run no kernel. The simulation passes all of them. The short tests come first.
 ///
 /// The list does not contain these tests:
 /// - `Reference_Count` passes, but leaves a reference to the runtime for the next test.
