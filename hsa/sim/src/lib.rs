@@ -17,7 +17,7 @@
 //! # Ok::<(), hsa_sim::Error>(())
 //! ```
 //!
-//! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
+//! The path of a call: `abi` (C functions for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
 //! implements the call. `generation` defines how releases differ. `exports` has the rest of AMD's
 //! interface, in the shared object only.

@@ -77,7 +77,7 @@ fn describe(link: Link) -> hsa_amd_memory_pool_link_info_t {
     // hop, 20 for PCIe. Bandwidths in MB/s (amdgpu_amdkfd.c of Linux): 16 lanes of 25 Gbit/s for one link of XGMI
     // (`amdgpu_amdkfd_get_xgmi_bandwidth_mbytes`), 16 lanes of 32 Gbit/s for PCIe 5
     // (`amdgpu_amdkfd_get_pcie_bandwidth_mbytes`). For a link between CPUs, the kernel reports what the firmware
-    // describes.
+    // describes; the simulation always reports the same values.
     let (link_type, numa_distance, max_bandwidth) = match link {
         Link::Xgmi => (HSA_AMD_LINK_INFO_TYPE_XGMI, 15, 50_000),
         Link::Pcie => (HSA_AMD_LINK_INFO_TYPE_PCIE, 20, 64_000),
