@@ -1,4 +1,4 @@
-//! Groups failed cases by cause, so that a report names a cause once.
+//! Groups failed cases by cause, so that a report names each cause once.
 
 use crate::{CaseReport, Report, Status};
 
@@ -39,7 +39,7 @@ impl Report {
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
     if case.output.as_ref().is_some_and(|output| output.contains(GPU_FAULT)) {
-        // AMD's runtime reports a GPU fault during a later call, which is not the cause.
+        // AMD's runtime reports a GPU fault during a later call. This later call is not the cause.
         return "GPU memory access fault".to_owned();
     }
     if let Some(lost) = &case.lost {
@@ -55,7 +55,7 @@ fn describe_cause(case: &CaseReport) -> String {
     }
 }
 
-/// Removes words with digits: addresses, sizes and counts differ from case to case.
+/// Removes punctuation and words with digits: addresses, sizes and counts differ from case to case.
 fn without_numbers(text: &str) -> String {
     let has_digit = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
     // Keep a function's name, such as `hsa_amd_vmem_map`, as one word: the name is part of the cause.

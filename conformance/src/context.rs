@@ -122,7 +122,8 @@ impl Context {
         AllocationProperties::on(self.gpu())
     }
 
-    /// Returns a second GPU. The two GPUs can access each other's memory.
+    /// Returns a second GPU. The first and the second GPU can access each other's memory. Skips the case if there is no
+    /// such GPU.
     pub fn other_gpu(&self) -> TestResult<AgentId> {
         let has_access = |agent: AgentId, owner: AgentId| {
             self.runtime.agent(agent).is_some_and(|agent| agent.can_access(owner))

@@ -28,7 +28,7 @@ pub enum ExpectedOutcome {
     /// `fail`: the case fails. The failure does not count, and the report names the case if it passes.
     #[default]
     Fail,
-    /// `flake(3)`: the case runs again while it fails, at most this number of times in all.
+    /// `flake(3)`: if the case fails, it is run again, up to this number of runs in total.
     Flake(NonZeroU32),
     /// `skip`: the case is not run.
     Skip,

@@ -9,8 +9,8 @@ const LINE_BYTES: usize = 16;
 /// The maximum number of differing lines in a description.
 const MAX_LINES: usize = 3;
 
-/// Describes how the found bytes differ from the expected bytes: the first difference, then lines of the expected
-/// bytes, the found bytes and their XOR. Returns `None` if there is no difference.
+/// Describes how the found bytes differ from the expected bytes: the number of differing words and the first differing
+/// byte, then lines of the expected bytes, the found bytes and their XOR. Returns `None` if there is no difference.
 pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected.len() != found.len() {
         return Some(format!("{} bytes instead of {}", found.len(), expected.len()));

@@ -34,7 +34,7 @@ pub(crate) fn junit(report: &Report) -> String {
     to_text(&document)
 }
 
-/// The suite and the test that report an interruption.
+/// The name of the suite and of the test that report an interruption.
 const PROCESS: &str = "process";
 
 /// Formats a report with one test, whose error is the reason why the runtime did not start.

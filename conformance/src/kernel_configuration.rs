@@ -51,8 +51,8 @@ impl KernelConfiguration {
         self.options.iter().find(|option| option.name == name).map(|option| option.enabled)
     }
 
-    /// Returns warnings if `DMABUF_MOVE_NOTIFY` or `PCI_P2PDMA` is missing: what does not work without the option. A
-    /// missing `HSA_AMD_P2P` gives no warning.
+    /// Returns a warning for each of `DMABUF_MOVE_NOTIFY` and `PCI_P2PDMA` that is missing. The warning says what does
+    /// not work without the option. A missing `HSA_AMD_P2P` gives no warning.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let missing = |name| self.is_enabled(name) == Some(false);

@@ -3,8 +3,8 @@
 //! ```text
 //!   run                                      serve
 //!   ┌─────────────┐        request         ┌────────────────────┐
-//!   │plan, results├───────────────────────►│ runtime, a case at │
-//!   │ time limit  │◄───────────────────────┤ a time             │
+//!   │plan, results├───────────────────────►│ runtime, one case  │
+//!   │ time limit  │◄───────────────────────┤ at a time          │
 //!   └─────────────┘│       result        └────────────────────┘
 //! ```
 //!

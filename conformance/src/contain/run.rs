@@ -55,7 +55,7 @@ pub enum Event<'a> {
     Case(Progress<'a>),
     /// The worker has printed text, while a case ran or while the runtime started or stopped.
     Output {
-        /// The name of the case that ran.
+        /// The name of the case that ran; `None` if the runtime started or stopped.
         case: Option<&'a str>,
         /// Whether the report contains the text, too, as the output of a failed case.
         reported: bool,
@@ -329,8 +329,8 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
     receive_reply(worker, limit)
 }
 
-/// Waits for the result of a case. If the case is in a function that is known to hang when the reduced time limit has
-/// expired, the case counts as hung. Otherwise, the whole time limit applies.
+/// Waits for the result of a case. When the reduced time limit expires, checks in which function the case is. In a
+/// function that is known to hang, the case counts as hung. Otherwise, the whole time limit applies.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);

@@ -17,8 +17,7 @@ pub struct NotOpened {
     pub no_runtime: bool,
 }
 
-/// Opens the runtime and runs cases for the parent process, until the parent asks the worker to stop
-/// or exits.
+/// Opens the runtime and runs cases for the parent process, until the parent exits or asks the worker to stop.
 ///
 /// `open` returns the runtime and a description for display. The worker ignores options that select or order cases: the
 /// parent requests each case by its name.

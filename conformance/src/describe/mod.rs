@@ -282,7 +282,7 @@ impl RuntimeDescription {
             let known = Quirks::KNOWN.iter().find(|quirk| probe.found && quirk.name == probe.name);
             quirks.extend(known.map(QuirkDescription::of));
         }
-        // Restore the order of `KNOWN`, which a description without probes has, too.
+        // Restore the order of `KNOWN`: a description without probes has the same order.
         if let Some(quirks) = &mut self.quirks {
             quirks.sort_by_key(|quirk| Quirks::KNOWN.iter().position(|it| it.name == quirk.name));
         }

@@ -26,8 +26,9 @@ struct AgentFacts {
     parts: Vec<(String, Vec<Fact>)>,
 }
 
-/// Returns the differences of the agents, in the order of report A. Agents that only report B has come last.
-/// With `same_kind` = `false`, does not compare permissions: `info` says which can be enforced, `conform` which are.
+/// Returns the differences of the agents, in the order of report A. Agents that are only in report B come last.
+/// Compares permissions only if `same_kind` is true: a report of `info` says which permissions can be enforced, a
+/// report of `conform` says which are enforced.
 pub(super) fn compare(
     a: &[AgentDescription],
     b: &[AgentDescription],

@@ -42,7 +42,7 @@ pub enum CaseChangeKind {
 pub struct ReportedResult {
     /// The status.
     pub status: Status,
-    /// The reason.
+    /// The reason for the status.
     pub detail: String,
 }
 

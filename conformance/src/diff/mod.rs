@@ -56,9 +56,9 @@ pub struct Change {
 /// The items that are in one report only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OneSided<T> {
-    /// The items in A.
+    /// The items that only A has.
     pub a: Vec<T>,
-    /// The items in B.
+    /// The items that only B has.
     pub b: Vec<T>,
 }
 
@@ -147,7 +147,7 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     if !run.kernel.is_empty() {
         facts.push(Fact::new("kernel", &run.kernel));
     }
-    // Older reports have no provenance, which does not count as a difference.
+    // Older reports have no provenance. Missing provenance does not count as a difference.
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
         facts.extend(provenance.kfd_version_text().map(|it| Fact::new("/dev/kfd version", it)));

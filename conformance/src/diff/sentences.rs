@@ -8,8 +8,7 @@ use crate::describe::QuirkDescription;
 const MAX_NAMES: usize = 6;
 
 impl Diff {
-    /// Returns a sentence for each difference of the runs, the runtimes, their agents and the
-    /// cases.
+    /// Returns sentences that list the differences of the runs, the runtimes, their agents and the cases.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = Vec::new();
@@ -38,7 +37,8 @@ impl Diff {
         if self.cases_compared {
             self.add_cases(&mut sentences);
         } else {
-            let text = "Cases are not compared: a report has no cases, such as a report of `info`.";
+            let text =
+                "Cases are not compared: a report has no cases (reports of `info` have none).";
             sentences.push(text.to_owned());
         }
         sentences
@@ -81,7 +81,8 @@ impl Diff {
     }
 }
 
-/// Returns the name of a case, with the reason if the case is skipped or a known failure.
+/// Returns the name of a case, with the reason if the case is skipped or a known failure. Marks a failing case that only
+/// B has.
 fn case_text(case: &CaseChange) -> String {
     let reason = case.b.as_ref().map(|result| result.detail.as_str()).unwrap_or_default();
     match case.kind {
@@ -134,7 +135,8 @@ fn agents_sentence(changes: &[AgentChange]) -> Option<String> {
 }
 
 impl Timings {
-    /// Returns a sentence for each notable difference in durations.
+    /// Returns a sentence about the median ratio if the ratio is notable, then a sentence for each of the six greatest
+    /// notable differences.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let ratio = self.notable_ratio().map(|ratio| match ratio {

@@ -16,7 +16,7 @@ const MIN_CASES: usize = 20;
 /// The durations of the cases that pass in both reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timings {
-    /// The median ratio of a case's duration in B to that in A; `None` for few cases.
+    /// The median ratio of a case's duration in B to that in A; `None` for fewer than 20 cases.
     pub median_ratio: Option<f64>,
     /// The cases that take at least 3 times as long and 0.1 s longer than in the other report,
     /// greatest difference first.

@@ -3,7 +3,7 @@
 use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
-/// The runtime's functions that a plan lets fail. The library rolls back after each failure. `hsa_signal_destroy` and
+/// The runtime's functions that a plan makes fail. The library rolls back after each failure. `hsa_signal_destroy` and
 /// `hsa_amd_memory_unlock` are not listed, because the test would report their failure as a leak.
 const FUNCTIONS: [&str; 14] = [
     "hsa_amd_vmem_address_reserve",

@@ -63,7 +63,7 @@ const MACHINE_BYTES: usize = 8;
 const FAULT_BYTES: usize = 16;
 
 impl Sequence {
-    /// Generates a sequence from random bytes, for example of a fuzzer. Missing bytes count as 0.
+    /// Generates a sequence from random bytes, for example from a fuzzer. Missing bytes count as 0.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let (head, operations) = bytes.split_at(HEAD_BYTES.min(bytes.len()));

@@ -17,7 +17,7 @@ pub struct Counts {
 }
 
 /// Runs a sequence on a runtime. Before each operation, calls `on_operation` with the index of the operation. Before
-/// the final checks, calls it with the number of operations in the sequence.
+/// the final checks, calls `on_operation` with the number of operations in the sequence.
 ///
 /// Runs the sequence again if the process still holds a resource after the run ([`with_retries`]).
 ///

@@ -43,7 +43,7 @@ pub enum SequenceError {
     Machine {
         /// The configuration.
         machine: String,
-        /// The error of parsing it.
+        /// The error of the parser.
         why: String,
     },
     /// The fault plan is invalid.
@@ -51,7 +51,7 @@ pub enum SequenceError {
     Faults {
         /// The fault plan.
         faults: String,
-        /// The error of parsing it.
+        /// The error of the parser.
         why: String,
     },
     /// The simulation does not start.
@@ -91,7 +91,7 @@ impl Sequence {
     /// Returns the fault plan.
     ///
     /// # Errors
-    /// [`SequenceError::Faults`].
+    /// [`SequenceError::Faults`] if the fault plan is invalid.
     pub fn fault_plan(&self) -> Result<Option<FaultPlan>, SequenceError> {
         let parse = |faults: &String| {
             faults.parse().map_err(|error: FaultPlanError| SequenceError::Faults {

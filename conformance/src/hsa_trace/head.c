@@ -1,4 +1,5 @@
-/* Repeats HSA calls that `hsa-vmm record` has recorded, and compares their status. Needs no headers of ROCm. To build:
+/* Repeats HSA calls that `hsa-vmm record` has recorded, and compares each status with the recorded status. Needs no
+ * headers of ROCm. To build:
  *
  *   cc -g -o again again.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1
  *
@@ -57,7 +58,8 @@ static UNUSED hsa_agent_t agent(agents_t list, int number) {
 
 static UNUSED hsa_agent_t cpu(int number) { return agent(cpus, number); }
 static UNUSED hsa_agent_t gpu(int number) { return agent(gpus, number); }
-/* Replace recorded values that name no agent or pool: AMD's runtime uses each value except null as an address. */
+/* These null handles replace recorded values that name no agent or pool: AMD's runtime uses each value except null as
+ * an address. */
 static UNUSED const hsa_agent_t invalid_agent;
 static UNUSED const hsa_amd_memory_pool_t invalid_pool;
 

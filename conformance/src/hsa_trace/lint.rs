@@ -21,7 +21,7 @@ pub enum Mistake {
     /// No agent ever gets access to a mapping, or none has access when the mapping is copied or filled.
     #[serde(rename = "never-granted")]
     NoAccess,
-    /// A GPU gets access after the GPU that owns the memory.
+    /// The GPU that owns the memory gets access before another GPU.
     OwnerNotLast,
     /// A range begins or ends inside a mapping or a reservation.
     RangeCut,
@@ -198,7 +198,7 @@ fn check_call<'a>(
                 && (start, length) != (address, size)
             {
                 let message = format!(
-                    "the range {} is a part of the reservation {}",
+                    "the range {} is not the whole reservation {}",
                     format_range(address, size),
                     format_range(start, length)
                 );
@@ -222,8 +222,8 @@ fn check_call<'a>(
     }
 }
 
-/// Returns whether a call belongs to the probe of `hsa_vmm` (`hsa_vmm::vmm::Probing`). `hsa_vmm` probes the runtime
-/// when a `Vmm` is opened. The probe deliberately grants access to the owner first.
+/// Returns whether a call is the grant of access in the probe of `hsa_vmm` (`hsa_vmm::vmm::Probing`). `hsa_vmm` probes
+/// the runtime when a `Vmm` is opened. The probe deliberately grants access to the owner first.
 ///
 /// The probe maps the same memory twice, at adjacent addresses that fill a reservation. The probe then queries a GPU's
 /// access to the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.

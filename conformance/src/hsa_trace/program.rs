@@ -96,7 +96,8 @@ fn pool_expression(pool: PoolRef) -> String {
     }
 }
 
-/// Returns the address that receives a result: an element of an array, or the variable for results of failed calls.
+/// Returns the C expression for the address that receives a result: an element of an array, or the variable for results
+/// of failed calls.
 fn result_expression(array: &str, number: Option<usize>) -> String {
     number.map_or(format!("&no_{array}"), |number| format!("&{array}[{number}]"))
 }

@@ -69,7 +69,7 @@ pub struct Pool {
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
-    /// The line of the recording.
+    /// The line number in the recording.
     #[serde(skip)]
     pub line: u64,
     /// Whether the call has not returned: the program crashed in the call, or ended before the call returned.
@@ -368,7 +368,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`TraceError`]: the file cannot be read, or is not a recording. An incomplete last line is ignored, because the
-    /// program may have been killed while it wrote.
+    /// program may have been killed while it wrote the line.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
         Self::read(Reader::open(path)?)
     }

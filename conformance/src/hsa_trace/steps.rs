@@ -25,7 +25,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The line of the recording.
+    /// The line number in the recording.
     pub line: u64,
     /// The name of the function.
     pub name: String,

@@ -51,7 +51,7 @@ impl Model {
         Ok(())
     }
 
-    /// Copies from one range to another with an agent.
+    /// Copies one range to another. The agent `id` makes the copy.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.

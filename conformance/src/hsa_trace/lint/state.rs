@@ -32,7 +32,7 @@ pub(super) struct Mapping<'a> {
     pub(super) created_by: &'a Record,
 }
 
-/// A range that was unmapped, and is not mapped again.
+/// A range that was unmapped and has not been used again.
 #[derive(Clone, Debug)]
 pub(super) struct Unmapped<'a> {
     start: u64,

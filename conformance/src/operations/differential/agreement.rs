@@ -25,7 +25,7 @@ pub(super) fn expect_agreement<T, U: Describe>(
     }
 }
 
-/// Compares `found`, the bytes that the library has read, to the model's contents.
+/// Compares `found`, the bytes that the library has read, with the model's contents.
 pub(super) fn expect_bytes(
     address: usize,
     expected: &Contents,

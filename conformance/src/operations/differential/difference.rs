@@ -62,7 +62,7 @@ pub(super) fn expect_equal<T: PartialEq + Describe>(
 /// The maximum number of retries after a retained resource.
 const RETRIES: usize = 4;
 
-/// Runs a test, and repeats it while it fails with [`Difference::Retained`].
+/// Runs a test. While the test fails with [`Difference::Retained`], repeats it up to four times.
 ///
 /// `difference` returns the [`Difference`] that an error of the test contains.
 ///
