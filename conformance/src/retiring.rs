@@ -1,4 +1,4 @@
-//! A retire queue, which unmaps memory when signals fire, and its signals, for cases.
+//! A retire queue and its signals, for cases. The queue unmaps memory when signals fire.
 
 use crate::{Context, NotPassed, TestResult};
 use hsa_vmm::buffer::PagedBuffer;

@@ -23,7 +23,7 @@ pub struct NotOpened {
 /// parent requests each case by its name.
 ///
 /// # Errors
-/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
+/// [`NotAWorker`] if this process was not started as a worker, or if the connection to the parent fails.
 pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,

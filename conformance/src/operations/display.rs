@@ -81,7 +81,7 @@ impl Display for Amount {
         match self {
             Self::Granules(number) => f.write_str(&plural(*number, "granule")),
             Self::Unaligned(number) => write!(f, "{} and a byte", plural(*number, "granule")),
-            Self::Huge => f.write_str("more than exists"),
+            Self::Huge => f.write_str("more than any machine has"),
         }
     }
 }

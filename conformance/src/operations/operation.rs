@@ -42,7 +42,7 @@ pub enum Operation {
     Read { spot: Spot, size: u8 },
     /// Fills a span. The GPU that owns the memory writes the value.
     Fill { span: Span, value: u32 },
-    /// Copies with an agent, as many bytes as the smaller span has.
+    /// Copies as many bytes as the smaller span has. The agent makes the copy.
     Copy { agent: AgentSelector, to: Span, from: Span },
     /// Drops the library with all of its objects, and opens it again.
     Shutdown,

@@ -57,7 +57,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let size = vmm.reservation_granule();
     let agents = [gpu.id()];
 
-    // Between the last change of access and the last raw copy, no host memory may be locked. Otherwise, the runtime
+    // Between the last change of access and the last raw copy, host memory must not be locked. Otherwise, the runtime
     // would wait for all changes of page tables. The library's copies to and from host memory lock host memory. Make
     // these copies here, before the last change of access.
     let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);

@@ -64,7 +64,7 @@ enum Reply {
     Failed(String),
 }
 
-/// Returns the reply that a GPU of this process has copied wrong data.
+/// Returns a reply which says that a GPU of this process has copied wrong data.
 fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
     Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }
@@ -86,7 +86,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts the program of a command line, with a variable in its environment. The program must call [`serve`].
+    /// Starts the program of a command line, with `variable` added to the environment. The program must call [`serve`].
     /// `time_limit` applies to the start of the program and to each reply.
     pub fn start(
         command_line: &[OsString],
@@ -149,7 +149,7 @@ impl Peer {
         }
     }
 
-    /// Kills the peer, which cannot release its resources then.
+    /// Kills the peer, so that it cannot release its resources.
     pub fn kill(mut self) {
         self.worker.kill();
     }

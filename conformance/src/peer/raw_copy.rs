@@ -10,7 +10,7 @@ use hsa_vmm::{Address, Agent, Runtime};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The time limit of a copy. A copy that faults does not end.
+/// The time limit of a copy. A copy that faults may never end.
 const TIME_LIMIT: Duration = Duration::from_secs(15);
 /// The interval between two reads of a copy's signal.
 const POLL_INTERVAL: Duration = Duration::from_micros(100);

@@ -11,7 +11,7 @@ use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 /// the reason to the parent and returns.
 ///
 /// # Errors
-/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
+/// [`NotAWorker`] if this process was not started as a worker, or if the connection to the parent fails.
 pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
     let (mut requests, replies) = connect_to_parent()?;
     let runtime = match open() {

@@ -10,7 +10,7 @@ use hsa_vmm::{PoolMemory, Runtime};
 /// The size of the memory that each GPU copies.
 const SIZE: usize = 64 << 10;
 
-/// Copies with each GPU, so that the runtime has queues and events, and stops the runtime.
+/// Copies with each GPU, so that the runtime has queues and events. Then stops the runtime.
 pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
     let raw = RawCalls::of_runtime(&runtime).map_err(Reply::Failed)?;
     for gpu in runtime.gpus() {

@@ -7,7 +7,7 @@ use hsa_vmm::vmm::AccessEntry;
 use hsa_vmm::{Access, AgentId};
 
 const HEIGHT: f64 = 30.0;
-/// The height of a lane below a bar.
+/// The height of a lane: a line below a bar that shows one agent's access.
 pub(super) const LANE: f64 = 7.0;
 /// The maximum width of a shortened hole.
 const SHORTENED_WIDTH: f64 = 84.0;

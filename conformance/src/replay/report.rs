@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The result of a replay. `operations` = `agreed` + all of `excused` + `divergent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
-    /// The number of compared operations.
+    /// The number of operations that the replay performed or excused.
     pub operations: u64,
     /// The number of operations with the recorded result.
     pub agreed: u64,

@@ -160,8 +160,8 @@ impl State {
         gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))
     }
 
-    /// Returns the rule by which the replay skips an operation. The recorded driver rejected the operation,
-    /// but this runtime would accept it.
+    /// Returns the rule for which the replay skips an operation; `None` if the replay performs the operation. The
+    /// recorded driver rejected a skipped operation, but this runtime would accept it.
     fn skip_rule(&self, call: &Call, expected: &str) -> Option<Rule> {
         // Multiples of this runtime's granule, but not of the recorded granule.
         let is_off_recorded_granule = |numbers: &[usize]| {

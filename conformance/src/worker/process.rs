@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_returns_answers_and_exit() {
+    fn receive_returns_messages_and_exit() {
         let mut worker = shell("read x; echo words >&2; echo 1 >&0; echo $x >&0; echo no; exit 7");
         assert_eq!(worker.receive::<u32>(Duration::ZERO), Received::Timeout);
         worker.send(&5);

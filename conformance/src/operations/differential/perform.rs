@@ -1,4 +1,4 @@
-//! Performs operations: resolves the selectors of objects, and makes the call on library and model.
+//! Performs operations: resolves the selectors of objects, and makes the calls on library and model.
 
 use super::calls::{CallResult, ImportedDescriptor};
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
