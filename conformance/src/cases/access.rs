@@ -77,7 +77,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.none",
         "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCr leaves the memory mapped",
-        "a GPU whose access was revoked cannot copy or fill; the contents stay",
+        "a GPU whose access was set to none cannot copy or fill; the contents stay",
         gpu_without_access_cannot_copy,
     ),
 ];

@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_agent.each_permission",
         "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
-        "each GPU and the CPU get each permission on memory that they can access, and get returns the permission",
+        "each permission can be set for each GPU and the CPU on memory that they can access, and get returns the permission",
         get_returns_each_permission,
     ),
     Case::new(
@@ -231,7 +231,8 @@ fn grants_one_range_to_all_gpus(context: &Context) -> TestResult {
     let can_access = |gpu: AgentId, owner: AgentId| {
         context.runtime().agent(gpu).is_some_and(|agent| agent.can_access(owner))
     };
-    // Not every GPU can access every other GPU. The first GPU and `other_gpu` can access each other.
+    // Not every GPU can access every other GPU. The list contains at least two GPUs: the first GPU, and the GPU that
+    // `other_gpu` returns.
     let mut gpus_with_access: Vec<AgentId> = Vec::new();
     for &gpu in context.gpus() {
         if gpus_with_access.iter().all(|&it| can_access(gpu, it) && can_access(it, gpu)) {

@@ -28,8 +28,8 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.cpu.comes_and_goes",
         "reference 6.2 #63: ROCr leaves a hole",
-        "access of the CPU can be revoked and granted many times",
-        cpu_access_is_revoked_and_granted,
+        "access of the CPU can be set to none and granted again many times",
+        cpu_access_is_removed_and_granted,
     ),
     Case::new(
         "access.cpu.beyond_the_mapping",
@@ -146,7 +146,7 @@ fn cpu_without_access_cannot_read(context: &Context) -> TestResult {
     context.check_contents(at, 1, 0x4343_4343)
 }
 
-fn cpu_access_is_revoked_and_granted(context: &Context) -> TestResult {
+fn cpu_access_is_removed_and_granted(context: &Context) -> TestResult {
     context.require_cpu_access()?;
     let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {

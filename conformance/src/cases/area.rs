@@ -75,7 +75,7 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// Returns an area of the first GPU that handles can be created on.
+/// Creates an area of the first GPU on which handles can be created.
 pub(super) fn create_area(context: &Context, flags: AreaFlags) -> TestResult<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }

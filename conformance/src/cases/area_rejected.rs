@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.existing_memory_missing",
         "AML: \"ptr\" must not be NULL, AML_EINVAL",
-        "`ALLOC_MAPPED` without `ALLOC_HOST` and `ALLOC_UNIFIED` requires existing memory of the full size; all other flags reject it",
+        "`ALLOC_MAPPED` without `ALLOC_HOST` and `ALLOC_UNIFIED` requires existing memory of the full size; with other flags, existing memory is rejected",
         rejects_missing_memory,
     ),
     Case::new(

@@ -76,7 +76,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Creates an empty buffer that grows by granules, for the first GPU and the CPU.
+/// Creates an empty buffer that can grow to `granules` granules, one at a time. The first GPU, and the CPU if possible,
+/// get access.
 fn create_growable(context: &Context, granules: usize) -> TestResult<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.runs",
         "documentation: PagedBuffer::map: all of them or none",
-        "a range of pages is mapped and unmapped completely or not at all",
+        "one call maps or unmaps all pages of a range, or none",
         maps_all_pages_or_none,
     ),
     Case::new(

@@ -109,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.kind.uncached",
         "HIP: hipMemAllocationTypeUncached",
-        "uncached memory is created with version 1.18 or newer of AMD's extension (not of the file), and is not supported by older versions",
+        "uncached memory is created if the version of AMD's extension (not of the library file) is 1.18 or newer, and is not supported by older versions",
         creates_uncached_memory,
     ),
 ];

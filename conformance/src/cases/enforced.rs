@@ -199,7 +199,7 @@ fn maps_every_offset(context: &Context) -> TestResult {
         let mut read = vec![0; expected.len()];
         for &agent in &agents {
             vmm.copy_to_host(agent, &mut read, base)?;
-            ensure_bytes!(read, expected, "as {agent} reads the parts {parts:?}");
+            ensure_bytes!(read, expected, "the parts {parts:?} that {agent} reads");
         }
         Ok(())
     };

@@ -57,12 +57,12 @@ fn all_agents_share_memory(context: &Context) -> TestResult {
     let mut read = vec![0; granule];
     for &gpu in context.gpus() {
         vmm.copy_to_host(gpu, &mut read, at)?;
-        ensure_bytes!(read, written, "as {gpu} reads the memory");
+        ensure_bytes!(read, written, "the memory that {gpu} reads");
     }
     let written: Vec<u8> = written.into_iter().rev().collect();
     vmm.copy_from_host(context.gpu(), at, &written)?;
     vmm.read(at, &mut read)?;
-    ensure_bytes!(read, written, "as the CPU reads what a GPU wrote");
+    ensure_bytes!(read, written, "the bytes that a GPU wrote and the CPU reads");
     Ok(())
 }
 

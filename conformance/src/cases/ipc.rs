@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.interior",
         "reference 6.2 #71",
-        "an address inside an allocation returns a handle with its offset and the full size",
+        "the handle of an address inside an allocation has the address's offset and the full size of the allocation",
         interior_address_has_offset,
     ),
     Case::new(
@@ -304,7 +304,8 @@ fn rejects_missing_process(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
-        // In a handle from HIP, the bytes from 52 on are zeros. In one from this library, they identify the export.
+        // In a handle from HIP, the bytes from 52 on are zeros. In a handle from this library, these bytes identify the
+        // export.
         for clears_rest in [false, true] {
             let handle = changed_handle(&ipc, &memory, |bytes| {
                 bytes[48..52].copy_from_slice(&process.to_le_bytes());

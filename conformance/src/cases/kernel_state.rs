@@ -114,7 +114,7 @@ fn memory_is_freed(context: &Context) -> TestResult {
         let allocated = count * context.granule();
         ensure!(
             lost < allocated * ROUNDS / 2,
-            "{gpu} has lost {lost} bytes: {ROUNDS} times {allocated} were created, mapped and released"
+            "{gpu} has lost {lost} bytes: {ROUNDS} times {allocated} bytes were created, mapped and released"
         );
     }
     Ok(())

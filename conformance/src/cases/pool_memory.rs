@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU can copy from another GPU after peer access was enabled, and the copy is rejected before",
+        "a copy from another GPU is rejected until peer access is enabled, and then succeeds",
         copies_between_gpus,
     ),
     Case::new(

@@ -17,7 +17,7 @@ pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> TestResult<Hand
     Ok(context.release_at_end(context.vmm().import_from_shareable_handle(descriptor, FD)?))
 }
 
-/// Maps a handle of `granules` granules, and grants the default agents access.
+/// Maps a handle of `granules` granules in a new reservation, and grants the default agents access.
 pub(super) fn map_for_default_agents(
     context: &Context,
     handle: Handle,
