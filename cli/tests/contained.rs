@@ -318,7 +318,7 @@ fn worker_options_need_a_parent() {
             let output = command(subcommand).env("HSA_VMM_WORKS_FOR", parent).output().unwrap();
             assert_eq!(output.status.code(), Some(1), "{subcommand:?}: {}", stderr(&output));
             assert!(
-                stderr(&output).contains("can be started by hsa-vmm only"),
+                stderr(&output).contains("only hsa-vmm can start worker processes"),
                 "{}",
                 stderr(&output)
             );

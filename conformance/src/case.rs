@@ -11,7 +11,8 @@ use std::fmt;
 pub struct Case {
     /// The unique name, such as `map.flags.refused`: area, subject and expected behaviour.
     pub name: &'static str,
-    /// The source of the expectation: HIP's documentation, a test of hip-tests, a recording.
+    /// The source of the expectation: HIP's documentation, a test of hip-tests, or a recording. `cases/mod.rs` lists
+    /// the forms of sources.
     pub source: &'static str,
     /// The expectation in a sentence.
     pub about: &'static str,

@@ -7,7 +7,7 @@ use std::fmt;
 /// How a result was produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The command line, including the `emulate`, `vm` or `rocr run` that started the command.
+    /// The command line, including a preceding `hsa-vmm emulate`, `hsa-vmm vm` or `hsa-vmm rocr run`.
     pub command: String,
     /// The beginning of a command that repeats a part of the run. Options that select the part are
     /// appended.

@@ -169,7 +169,7 @@ fn invalid_arguments_are_rejected() {
     // The hidden option `--run-level` works only in a worker process.
     let output = run(&["bringup", "--runtime", "sim", "--run-level", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_contains(&stderr(&output), &["can be started by hsa-vmm only"]);
+    assert_contains(&stderr(&output), &["only hsa-vmm can start worker processes"]);
 }
 
 #[test]

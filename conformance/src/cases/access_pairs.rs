@@ -30,13 +30,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_pair.reads",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU with read access copies from memory of each GPU it can access",
+        "each GPU with read access copies from memory of each GPU that it can access",
         peer_reads,
     ),
     Case::new(
         "access.every_pair.writes",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU copies to memory of each GPU it can access; the owner and the CPU see the copy",
+        "each GPU copies to memory of each GPU that it can access; the owner and the CPU see the copy",
         peer_writes,
     ),
     Case::new(

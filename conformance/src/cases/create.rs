@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.gpus.all",
         "HIP: hipMemCreate",
-        "every GPU creates memory, and is its owner",
+        "memory can be created on every GPU, and this GPU is the owner",
         every_gpu_creates_memory,
     ),
     Case::new(

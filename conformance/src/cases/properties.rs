@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.imported.told",
         "recorded: cuda_h200_edges props_imported; reference 6.2 #61",
-        "imported memory is pinned, and has the full size and the handle type that the import call named",
+        "imported memory is pinned, and has the full size; its handle type is the type that the import call named",
         returns_import_properties,
     ),
     Case::new(

@@ -57,7 +57,7 @@ mod tests {
     fn function_is_known_after_three_hangs() {
         let mut hangs = Hangs::default();
         let hung = |call| lost(Ended::TimeLimit(1000), call);
-        for below_threshold in [
+        for unreported in [
             lost(Ended::Signal("SIGSEGV".to_owned()), "in map"),
             hung("after map (HSA_STATUS_SUCCESS)"),
             Lost { how: Ended::TimeLimit(1), last_call: None },
@@ -66,7 +66,7 @@ mod tests {
             hung("in unmap"),
             hung("in map"),
         ] {
-            assert_eq!(hangs.count(&below_threshold), None);
+            assert_eq!(hangs.count(&unreported), None);
         }
         assert!(!hangs.has_known_function() && !hangs.is_known_to_hang(Some("in map")));
         assert_eq!(hangs.count(&hung("in map")), Some("map"));

@@ -377,8 +377,9 @@ fn failed_start_result(attempts: usize, error: &NotRun) -> CaseResult {
         NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
         other => unexpected_result(other),
     };
-    result.detail =
-        format!("after a crash or hang, {attempts} starts in a row failed; the last: {error}");
+    result.detail = format!(
+        "after a crash or hang, {attempts} starts in a row failed; the last error: {error}"
+    );
     result
 }
 

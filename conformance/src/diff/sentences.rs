@@ -81,8 +81,8 @@ impl Diff {
     }
 }
 
-/// Returns the name of a case, with the reason if the case is skipped or a known failure. Marks a failing case that only
-/// B has.
+/// Returns the name of a case, with the reason if the case is skipped or a known failure. Marks a failing case that
+/// only B has.
 fn case_text(case: &CaseChange) -> String {
     let reason = case.b.as_ref().map(|result| result.detail.as_str()).unwrap_or_default();
     match case.kind {

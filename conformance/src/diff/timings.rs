@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The minimum factor of a notable difference.
 const MIN_FACTOR: f64 = 3.0;
 /// The minimum notable difference in microseconds. A busy machine can delay a case of 1 ms by 50 ms. Therefore, a
-/// notable case must be both 3 times as slow and 0.1 s slower.
+/// notable case must be at least 3 times as slow, and also at least 0.1 s slower.
 const MIN_DIFFERENCE: u64 = 100_000;
 /// The minimum duration in microseconds of a case that counts for the median. Shorter durations are too inaccurate.
 const MIN_DURATION: u64 = 100;

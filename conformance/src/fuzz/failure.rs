@@ -21,7 +21,7 @@ pub struct Failure {
 pub enum FailureKind {
     /// The library did not behave as documented.
     Difference,
-    /// The process ended.
+    /// The process ended before the sequence did.
     Crash,
     /// An operation did not end.
     Hang,

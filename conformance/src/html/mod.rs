@@ -1,4 +1,4 @@
-//! Formats a report as one HTML page that loads nothing from the network or other files.
+//! Formats a report as one HTML page that loads nothing from the network or from other files.
 //!
 //! The layout is `templates/report.html`, which escapes all inserted text. This module computes the
 //! values that the template uses besides the report itself.
@@ -23,7 +23,7 @@ impl Area<'_> {
         self.cases.iter().filter(|case| case.status == *status).count()
     }
 
-    /// Returns whether the page shows the area unfolded at first: yes, if a case of the area failed.
+    /// Returns whether the page initially shows the area unfolded: true if a case of the area failed.
     fn is_open(&self) -> bool {
         self.count(&Status::Fail) > 0
     }

@@ -108,8 +108,8 @@ impl Model {
             .collect()
     }
 
-    /// Returns whether an agent can be granted access to a mapping. If the owner of the memory is unknown, returns `true`
-    /// for a CPU only if the CPU can access the memory of all GPUs.
+    /// Returns whether an agent can be granted access to a mapping. If the owner of the memory is unknown, returns
+    /// `true` for a CPU only if the CPU can access the memory of all GPUs.
     fn can_be_granted(&self, agent: usize, mapping: &Mapping) -> bool {
         let can_access = &self.machine.agents[agent].can_access;
         let state = self.handles.iter().find(|state| state.handle == mapping.handle);

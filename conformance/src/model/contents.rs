@@ -7,8 +7,8 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// [`KNOWN`] or [`UNKNOWN`] for each byte. A list of bits would be smaller, but unoptimised tests fill bytes
-    /// faster.
+    /// [`KNOWN`] or [`UNKNOWN`] for each byte. A list of bits would be smaller, but tests without compiler optimisation
+    /// fill bytes faster.
     known: Vec<u8>,
 }
 

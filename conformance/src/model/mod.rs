@@ -58,8 +58,8 @@ pub struct Mapping {
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
     /// For each agent, whether the runtime has granted access since the memory was mapped, and since the agent's last
-    /// [`revoke`](Model::revoke). Setting the access to [`Access::None`] does not change this value: where permissions are
-    /// not enforced, the GPU's page table still maps the memory.
+    /// [`revoke`](Model::revoke). Setting the access to [`Access::None`] does not change this value: where permissions
+    /// are not enforced, the GPU's page table still maps the memory.
     pub granted: Vec<bool>,
 }
 

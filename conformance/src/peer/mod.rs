@@ -159,8 +159,8 @@ impl Peer {
         self.receive()
     }
 
-    /// Waits for a reply or for the peer's exit. Logs the peer's last call during the wait: if the peer hangs, the parent
-    /// of this process reads the name of this call.
+    /// Waits for a reply or for the peer's exit. Logs the peer's last call during the wait: if the peer hangs, the
+    /// parent of this process reads the name of that call.
     fn wait(&mut self) -> Received<Reply> {
         let begun = Instant::now();
         loop {

@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-/// The error of a process that was not started as a worker, or whose parent has exited.
+/// The error of a process that was not started as a worker, or whose connection to the parent failed.
 #[derive(Debug, thiserror::Error)]
-#[error("worker processes can be started by hsa-vmm only")]
+#[error("only hsa-vmm can start worker processes")]
 pub struct NotAWorker(#[from] io::Error);
 
 /// Receives requests from the parent.

@@ -34,7 +34,7 @@ pub(super) fn shared_bytes() -> usize {
     shared.map(|line| line.range.len()).sum()
 }
 
-/// Returns whether a range contains inaccessible private mappings, as reservations do.
+/// Returns whether a range overlaps an inaccessible private mapping, such as the mapping of a reservation.
 pub(super) fn is_reserved(range: &Range<usize>) -> bool {
     lines().iter().any(|line| overlaps(&line.range, range) && &line.permissions == b"---p")
 }

@@ -34,7 +34,7 @@ use window::Window;
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every mapping, the process's
 /// address space and GPUs' page tables. On the simulation, the comparison also covers the runtime's usage. The
-/// comparison includes the number of open file descriptors, so no other thread may open or close descriptors.
+/// comparison includes the number of open file descriptors, so other threads must not open or close descriptors.
 ///
 /// With [`Comparisons::EachOperation`], the test makes a complete comparison after each operation. With
 /// [`Comparisons::Every`], the test makes a complete comparison after several operations and at the end, and compares
@@ -160,7 +160,7 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. With planned faults, a rejected operation may leave descriptors of
+    /// Counts the open descriptors of this process. With planned faults, a rejected operation can leave descriptors of
     /// the simulation open. The same happens if a mapping at an offset fails after the library has exported the memory.
     /// Therefore, if faults are planned or mappings can have an offset, the count excludes the simulation's
     /// descriptors.
@@ -212,7 +212,7 @@ impl DifferentialTest {
 
     /// Drops the library with all of its objects, and opens it again.
     fn reopen(&mut self) -> Result<(), Difference> {
-        // Dropping the library cannot report a failure, so no runtime call may fail from here on.
+        // Dropping the library cannot report a failure, so end the planned faults first.
         self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
