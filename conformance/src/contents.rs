@@ -48,11 +48,11 @@ impl Context {
         value: u32,
     ) -> NotPassed {
         let NotPassed::Failed(why) = not_passed else { return not_passed };
-        let reads_right = |gpu: &&AgentId| {
+        let reads_expected_value = |gpu: &&AgentId| {
             self.vmm().get_access(**gpu, at).is_ok_and(|access| access != Access::None)
                 && self.check_ends(**gpu, at, granules, value).is_ok()
         };
-        let Some(gpu) = self.gpus().iter().find(reads_right) else {
+        let Some(gpu) = self.gpus().iter().find(reads_expected_value) else {
             return NotPassed::Failed(why);
         };
         NotPassed::Failed(match self.differing_exports(at) {

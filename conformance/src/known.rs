@@ -259,19 +259,19 @@ mod tests {
 
     #[test]
     fn known_failure_matches_case_runtime_version_agent() {
-        let of = |minor, case: &str, lines: &str| {
+        let has_entry = |minor, case: &str, lines: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
             known(lines).unwrap().expectation(&runtime, case).0.is_some()
         };
-        let is_known = |lines: &str| of(15, "map.flags.refused", lines);
-        assert!(is_known("") && !of(15, "map.handle.zero", ""));
+        let is_known = |lines: &str| has_entry(15, "map.flags.refused", lines);
+        assert!(is_known("") && !has_entry(15, "map.handle.zero", ""));
         let range = "first = \"1.7\"\nlast = \"1.15\"";
         for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {
-            assert_eq!(of(minor, "map.flags.refused", range), expected, "1.{minor}");
+            assert_eq!(has_entry(minor, "map.flags.refused", range), expected, "1.{minor}");
         }
         for (minor, expected) in [(15, false), (16, true), (22, true)] {
-            let found = of(minor, "map.flags.refused", "quirk = \"import_is_lazy\"");
+            let found = has_entry(minor, "map.flags.refused", "quirk = \"import_is_lazy\"");
             assert_eq!(found, expected, "1.{minor}");
         }
         assert!(is_known("runtime = \"simul\"") && !is_known("runtime = \"libhsa*\""));

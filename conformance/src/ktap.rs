@@ -57,9 +57,9 @@ struct Subtest {
     /// The number of results so far.
     number: usize,
     /// Whether a test failed.
-    failed: bool,
+    has_failed: bool,
     /// Whether all tests so far were skipped.
-    skipped: bool,
+    all_skipped: bool,
 }
 
 impl<W: Write> Ktap<W> {
@@ -90,7 +90,7 @@ impl<W: Write> Ktap<W> {
     pub fn begin_subtest(&mut self, name: &str, tests: usize) -> io::Result<()> {
         let name = one_line(name);
         writeln!(self.out, "  KTAP version 1\n  # Subtest: {name}\n  1..{tests}")?;
-        self.subtest = Some(Subtest { name, number: 0, failed: false, skipped: true });
+        self.subtest = Some(Subtest { name, number: 0, has_failed: false, all_skipped: true });
         self.out.flush()
     }
 
@@ -108,8 +108,8 @@ impl<W: Write> Ktap<W> {
         let (number, indent) = match &mut self.subtest {
             Some(subtest) => {
                 subtest.number += 1;
-                subtest.failed |= test.status == Status::Fail;
-                subtest.skipped &= test.status == Status::Skip;
+                subtest.has_failed |= test.status == Status::Fail;
+                subtest.all_skipped &= test.status == Status::Skip;
                 (subtest.number, "  ")
             }
             None => {
@@ -155,10 +155,10 @@ impl<W: Write> Ktap<W> {
     /// # Errors
     /// Returns the error of writing.
     pub fn end_subtest(&mut self) -> io::Result<()> {
-        let Some(Subtest { name, failed, skipped, number }) = self.subtest.take() else {
+        let Some(Subtest { name, has_failed, all_skipped, number }) = self.subtest.take() else {
             return Ok(());
         };
-        let status = match (failed, skipped && number > 0) {
+        let status = match (has_failed, all_skipped && number > 0) {
             (true, _) => Status::Fail,
             (false, true) => Status::Skip,
             (false, false) => Status::Pass,

@@ -36,13 +36,13 @@ impl CaseResults {
     fn add(&mut self, result: CaseResult) {
         self.ran += 1;
         self.duration_us = self.duration_us.saturating_add(result.duration_us);
-        let first_failure = result.status == Status::Fail && self.failed == 0;
+        let is_first_failure = result.status == Status::Fail && self.failed == 0;
         match result.status {
             Status::Fail => self.failed += 1,
             Status::Skip => self.skipped += 1,
             Status::Pass | Status::Known => {}
         }
-        if first_failure || self.failed == 0 {
+        if is_first_failure || self.failed == 0 {
             self.shown = Some(result);
         }
     }
@@ -55,7 +55,7 @@ impl CaseResults {
                 ..CaseReport::new(case.name, case.source, Status::Skip)
             };
         };
-        let repeated = self.ran > 1;
+        let is_repeated = self.ran > 1;
         let (status, detail) = match (self.failed, known) {
             (0, Some(known)) if self.skipped < self.ran => {
                 (Status::Pass, format!("known, but passed: {} ({})", known.reason, known.source))
@@ -63,7 +63,7 @@ impl CaseResults {
             (0, _) if self.skipped < self.ran => (Status::Pass, shown.detail.clone()),
             (0, _) => (Status::Skip, shown.detail.clone()),
             (failed, known) => {
-                let prefix = match repeated {
+                let prefix = match is_repeated {
                     true => format!("failed {failed} of {}: ", self.ran),
                     false => String::new(),
                 };
@@ -81,7 +81,7 @@ impl CaseResults {
             address_space: shown.address_space.clone(),
             output: (self.failed > 0 && !shown.output.is_empty()).then(|| shown.output.clone()),
             lost: shown.lost.clone(),
-            repetitions: repeated.then_some(Repetitions { ran: self.ran, failed: self.failed }),
+            repetitions: is_repeated.then_some(Repetitions { ran: self.ran, failed: self.failed }),
             known_passed: known.is_some() && status == Status::Pass,
             expected_errors: shown.expected_errors.clone(),
             ..CaseReport::new(case.name, case.source, status)

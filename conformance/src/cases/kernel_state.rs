@@ -220,7 +220,7 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
         expect_no_entry(entry, offset, "map")?;
     }
     let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
-    let enforced = gpu_permissions == Some(GpuPermissions::Enforced)
+    let is_enforced = gpu_permissions == Some(GpuPermissions::Enforced)
         || context.vmm().enforcement(gpu) == Some(Enforcement::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
         context.set_access(at, 3, &[gpu], access)?;
@@ -243,7 +243,7 @@ fn page_table_matches_granted_access(context: &Context) -> TestResult {
                 "{access:?} was granted, but the page is not writable"
             );
             ensure!(
-                !entry.writable || must_be_writable || !enforced,
+                !entry.writable || must_be_writable || !is_enforced,
                 "{access:?} was granted, but the page is writable"
             );
         }

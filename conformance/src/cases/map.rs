@@ -143,9 +143,9 @@ fn maps_part_of_reservation(context: &Context) -> TestResult {
 
 /// Maps one handle `count` times, in one reservation or in separate reservations. Checks that data written through any
 /// mapping is read through every mapping.
-fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> TestResult {
+fn maps_aliases(context: &Context, count: usize, in_one_reservation: bool) -> TestResult {
     let handle = context.create(1)?;
-    let base = if one_reservation { Some(context.reserve(count)?) } else { None };
+    let base = if in_one_reservation { Some(context.reserve(count)?) } else { None };
     let mut aliases = Vec::new();
     for index in 0..count {
         let alias = match base {

@@ -353,8 +353,8 @@ fn driver(info: &RuntimeInfo) -> Option<Driver> {
         return Some(Driver::Emulated);
     }
     let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-    let in_kernel = devices.lines().any(|line| line.split_whitespace().nth(1) == Some("kfd"));
-    in_kernel.then_some(Driver::Amdkfd)
+    let is_in_kernel = devices.lines().any(|line| line.split_whitespace().nth(1) == Some("kfd"));
+    is_in_kernel.then_some(Driver::Amdkfd)
 }
 
 fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {

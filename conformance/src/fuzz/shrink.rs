@@ -38,11 +38,11 @@ impl Search<'_> {
     /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether the candidate was
     /// accepted.
     fn try_candidate(&mut self, candidate: Sequence) -> bool {
-        let accepted = !self.is_deadline_reached() && (self.still_fails)(&candidate);
-        if accepted {
+        let is_accepted = !self.is_deadline_reached() && (self.still_fails)(&candidate);
+        if is_accepted {
             self.smallest = candidate;
         }
-        accepted
+        is_accepted
     }
 
     /// Tries to remove halves of the operations, then quarters, and so on down to single operations.
@@ -87,12 +87,12 @@ impl Search<'_> {
         let mut at = 0;
         while at < self.smallest.operations.len() && !self.is_deadline_reached() {
             let forms = simpler_forms(&self.smallest.operations[at]);
-            let accepted = forms.into_iter().any(|operation| {
+            let is_accepted = forms.into_iter().any(|operation| {
                 let mut candidate = self.smallest.clone();
                 candidate.operations[at] = operation;
                 self.try_candidate(candidate)
             });
-            at += usize::from(!accepted);
+            at += usize::from(!is_accepted);
         }
     }
 }

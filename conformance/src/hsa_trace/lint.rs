@@ -231,9 +231,9 @@ fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
     let Some(first) = address.checked_sub(size) else { return false };
-    let of_thread = |it: &&Record| it.tid == record.tid;
-    let before = calls[..index].iter().rev().find(of_thread).map(|it| &it.call);
-    let after = calls[index + 1..].iter().find(of_thread).map(|it| &it.call);
+    let is_same_thread = |it: &&Record| it.tid == record.tid;
+    let before = calls[..index].iter().rev().find(is_same_thread).map(|it| &it.call);
+    let after = calls[index + 1..].iter().find(is_same_thread).map(|it| &it.call);
     let handle = |start: u64| match state.mappings.get(&start)?.created_by.call {
         Call::Map { handle, size: mapped, .. } if mapped == size => Some(handle),
         _ => None,

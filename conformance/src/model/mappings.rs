@@ -22,7 +22,7 @@ impl Model {
         let granule = self.machine.granule;
         let state = self.valid_handle(handle).ok();
         let target = range(address, size);
-        let reserved = target.as_ref().is_some_and(|target| self.is_in_one_reservation(target));
+        let is_reserved = target.as_ref().is_some_and(|target| self.is_in_one_reservation(target));
         let is_mapped =
             |target| self.mappings.iter().any(|it| intersection(&it.range(), target).is_some());
         Rules::default()
@@ -34,7 +34,7 @@ impl Model {
             .reject_if(SIZE, size == 0 || !size.is_multiple_of(granule))
             .reject_if(OFFSET, state.is_some_and(|state| offset > state.memory.size))
             .reject_if(SIZE, state.is_some_and(|it| size > it.memory.size.saturating_sub(offset)))
-            .reject_if(RANGE, !reserved)
+            .reject_if(RANGE, !is_reserved)
             .reject_if(RANGE, target.as_ref().is_some_and(is_mapped))
             .verdict()?;
         let agents = self.machine.agents.len();

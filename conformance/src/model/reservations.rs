@@ -57,14 +57,14 @@ impl Model {
     pub fn free(&mut self, address: usize, size: usize) -> Verdict {
         let found = self.reservations.iter().position(|it| it.base == address);
         let reservation = found.map(|index| self.reservations[index]);
-        let in_use = |it: Reservation| {
+        let is_in_use = |it: Reservation| {
             self.mappings.iter().any(|mapping| is_inside(&mapping.range(), &it.range()))
         };
         Rules::default()
             .reject_if(ADDRESS, reservation.is_none())
             .reject_if(SIZE, size == 0 || reservation.is_some_and(|it| it.size != size))
             .reject_if(RANGE, address.checked_add(size).is_none())
-            .reject_if(ADDRESS, reservation.is_some_and(in_use))
+            .reject_if(ADDRESS, reservation.is_some_and(is_in_use))
             .verdict()?;
         self.reservations.retain(|it| it.base != address);
         Ok(())

@@ -28,8 +28,8 @@ impl Model {
             return Ok(Contents::unknown(0));
         }
         let parts = self.parts(RANGE, address, size)?;
-        let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::Read;
-        Rules::default().reject_if(ADDRESS, parts.iter().any(forbidden)).verdict()?;
+        let is_forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::Read;
+        Rules::default().reject_if(ADDRESS, parts.iter().any(is_forbidden)).verdict()?;
         Ok(contents(&parts))
     }
 
@@ -42,8 +42,8 @@ impl Model {
             return Ok(());
         }
         let parts = self.parts(RANGE, address, bytes.len())?;
-        let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
-        Rules::default().reject_if(ADDRESS, parts.iter().any(forbidden)).verdict()?;
+        let is_forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
+        Rules::default().reject_if(ADDRESS, parts.iter().any(is_forbidden)).verdict()?;
         store_parts(&parts, |memory, part, source_range| {
             memory.write(part.start, &bytes[source_range])
         });

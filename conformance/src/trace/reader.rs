@@ -61,9 +61,9 @@ impl<'a> Reader<'a> {
             .take(GZIP.len() as u64)
             .read_to_end(&mut start)
             .map_err(|error| TraceError::Read { line: 1, error })?;
-        let compressed = start == GZIP;
+        let is_compressed = start == GZIP;
         let source = BufReader::new(io::Cursor::new(start).chain(source));
-        let lines: Box<dyn BufRead + 'a> = if compressed {
+        let lines: Box<dyn BufRead + 'a> = if is_compressed {
             Box::new(BufReader::new(MultiGzDecoder::new(source)))
         } else {
             Box::new(source)

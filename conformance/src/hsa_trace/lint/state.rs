@@ -174,8 +174,8 @@ impl<'a> State<'a> {
                 self.mappings.insert(address, mapping);
             }
             Call::Export { handle, .. } => {
-                let of_handle = |mapping: &&mut Mapping<'_>| matches!(mapping.created_by.call, Call::Map { handle: it, .. } if it == handle);
-                for mapping in self.mappings.values_mut().filter(of_handle) {
+                let maps_handle = |mapping: &&mut Mapping<'_>| matches!(mapping.created_by.call, Call::Map { handle: it, .. } if it == handle);
+                for mapping in self.mappings.values_mut().filter(maps_handle) {
                     mapping.was_granted = true;
                 }
             }

@@ -58,8 +58,8 @@ impl DifferentialTest {
     fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
         // Addresses have 47 bits. The kernel may reject low addresses (`vm.mmap_min_addr`).
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
-        let aligned = hint.is_multiple_of(alignment.max(self.granule()));
-        aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
+        let is_aligned = hint.is_multiple_of(alignment.max(self.granule()));
+        is_aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
     }
 
     pub(super) fn free(&mut self, address: usize, size: usize) -> CallResult<bool> {
