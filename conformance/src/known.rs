@@ -102,8 +102,8 @@ pub(crate) fn kernel_release() -> String {
 /// [[expect]]
 /// case = "access.gpus.peer_before_the_owner"
 /// runtime = "libhsa*"     # the name in the output of `hsa-vmm info --format json`; default: all
-/// first = "1.7"           # versions of AMD's extension, both ends included; default: all
-/// last = "1.14"
+/// first = "1.16"          # versions of AMD's extension, both ends included; default: all
+/// last = "1.20"
 /// quirk = "import_is_lazy" # a quirk in the output of `hsa-vmm info`; default: any
 /// agent = "gfx90a"        # one of the agents has this name, product or ISA; default: any
 /// driver = "amdkfd"       # or "emulated", "simulated"; default: any

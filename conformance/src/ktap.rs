@@ -149,8 +149,8 @@ impl<W: Write> Ktap<W> {
         self.out.flush()
     }
 
-    /// Ends the group that has begun, if any, and writes the result of the group: failed if a test of the group has
-    /// failed, skipped if each test was skipped, and passed otherwise.
+    /// Ends the group that has begun, if any, and writes the result of the group. The group has failed if one of its
+    /// tests has failed. The group was skipped if each test was skipped. Otherwise, the group has passed.
     ///
     /// # Errors
     /// Returns the error of writing.

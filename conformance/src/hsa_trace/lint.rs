@@ -82,7 +82,7 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     let mut findings = Findings::default();
     let mut state = State::new(&recording.header);
     for (index, record) in recording.calls.iter().enumerate() {
-        if is_library_probe(&state, &recording.calls, index) {
+        if is_grant_of_probe(&state, &recording.calls, index) {
             // Count the mapping as granted even if the runtime rejects the grant.
             if let Call::SetAccess { address, .. } = record.call
                 && let Some(mapping) = state.mappings.get_mut(&address)
@@ -226,8 +226,9 @@ fn check_call<'a>(
 /// the runtime when a `Vmm` is opened. The probe deliberately grants access to the owner first.
 ///
 /// The probe maps the same memory twice, at adjacent addresses that fill a reservation. The probe then queries a GPU's
-/// access to the first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
-fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
+/// access to the first mapping, and grants the owner and this GPU access to the second mapping. Last, the probe unmaps
+/// both mappings.
+fn is_grant_of_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
     let Some(first) = address.checked_sub(size) else { return false };

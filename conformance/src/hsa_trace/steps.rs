@@ -1,7 +1,8 @@
 //! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
 //!
 //! Each address, handle or descriptor that a call returns gets a number. If several calls have returned the same value,
-//! a later argument with this value stands for the newest of these results: a runtime reuses values.
+//! a later argument with this value stands for the newest of these results. A runtime can return the same value again
+//! after the object was freed.
 
 use super::{AgentKind, Call, Header, Record, Recording};
 use std::collections::{BTreeMap, HashMap, HashSet};

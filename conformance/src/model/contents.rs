@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// Bytes of memory. A byte is unknown if it was not written yet, or if the result of the last write is undefined: the
-/// write failed half-way, wrote the byte several times, or was a copy whose source and destination overlap.
+/// Bytes of memory. A byte is unknown if it was not written yet, or if the result of the last write is undefined. The
+/// result is undefined if the write failed half-way, if it wrote the byte several times, or if it was a copy whose
+/// source and destination overlap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,

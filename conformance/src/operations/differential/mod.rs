@@ -37,8 +37,8 @@ use window::Window;
 /// comparison includes the number of open file descriptors, so other threads must not open or close descriptors.
 ///
 /// With [`Comparisons::EachOperation`], the test makes a complete comparison after each operation. With
-/// [`Comparisons::Every`], the test makes a complete comparison after several operations and at the end, and compares
-/// only verdicts and counts after the other operations.
+/// [`Comparisons::Every`], the test makes a complete comparison after several operations and at the end. After the
+/// other operations, the test compares only verdicts and counts.
 #[derive(Debug)]
 pub struct DifferentialTest {
     runtime: Runtime,
