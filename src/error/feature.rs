@@ -88,7 +88,16 @@ impl Feature {
             Self::RetireFromZeroPageBuffer => {
                 "; unmap the pages when no kernel uses them any more, or build the buffer without a zero page"
             }
-            _ => " here (`hsa-vmm info` lists what is supported)",
+            Self::VirtualMemory
+            | Self::HandleType
+            | Self::CpuAccess
+            | Self::PeerAccess { .. }
+            | Self::Fabric
+            | Self::Pool(_)
+            | Self::Function(_) => {
+                " here (`hsa-vmm info` shows what the runtime and the agents support)"
+            }
+            _ => " here",
         }
     }
 }

@@ -55,7 +55,7 @@ pub enum ErrorKind {
     #[error("out of file descriptors; raise the limit (`ulimit -n`) or close some")]
     OutOfDescriptors,
     /// A table of this library is full.
-    #[error("{limit} {table} exist already, which is the maximum; {advice}")]
+    #[error("the maximum is {limit} {table}; {advice}")]
     LimitReached {
         /// The name of the table.
         table: &'static str,

@@ -183,6 +183,7 @@ impl Native {
             // failed. HSA allows a wait to return before the condition holds, so only the value
             // shows that the copy has ended. Until then the memory must stay allocated.
             let call = "hsa_amd_memory_async_copy";
+            crate::log::event!(TRACE, signal = %hex(signal.handle), "waits for the end of a copy");
             let (less_than, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
             loop {
                 // SAFETY: the signal is alive until it is destroyed below.

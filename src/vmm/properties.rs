@@ -46,7 +46,8 @@ pub enum Location {
     /// In memory of the host (`hipMemLocationTypeHost`).
     Host,
     /// In memory of the host, in the NUMA node with this number
-    /// ([`Agent::numa_node`](crate::Agent::numa_node); `hipMemLocationTypeHostNuma`).
+    /// ([`Agent::numa_node`](crate::Agent::numa_node); `hipMemLocationTypeHostNuma`). If the host has several nodes,
+    /// only ROCm 10 supports this.
     HostNuma(u32),
     /// Unknown: imported memory whose owner the runtime does not report.
     Unknown,

@@ -194,7 +194,8 @@ defects! {
         "an error: out of memory";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(ABORT), Crash(ABORT), Crash(ABORT)],
         "set_access for a GPU without a free descriptor aborts the process",
-        "runtime.cpp, MappedHandleAllowedAgent: asserts that the export succeeds",
+        "runtime.cpp, MappedHandleAllowedAgent: asserts that the export and the import succeed, so it also aborts if \
+         the driver rejects one of them",
         "the library checks before the call, but another thread can then use the last descriptor: quirk \
          `grant_without_descriptor_aborts`";
     MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],

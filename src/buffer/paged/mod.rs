@@ -318,7 +318,7 @@ impl PagedBuffer {
     /// Counts pages of this and other buffers, mappings by address, and retiring pages, which a kernel may still read.
     /// While another thread moves or shares the page, that call counts as one more mapping.
     ///
-    /// Does not count mappings by other processes and other `Vmm`s that have imported the memory
+    /// Does not count mappings of an import of the memory, in this `Vmm`, another `Vmm` or another process
     /// ([`Vmm::export_to_shareable_handle`]). The caller must copy an exported page before it writes, even if the count
     /// is 1.
     ///

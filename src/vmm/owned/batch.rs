@@ -89,8 +89,8 @@ impl Mapping {
     /// Unmaps many mappings, all or nothing (`hipMemUnmap`). The mappings may be in any order, in several reservations.
     ///
     /// # Errors
-    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped. Without a quarantine,
-    /// these are all mappings. After a quarantine, they are the mappings in reservations that are not quarantined.
+    /// As for [`unmap`](Self::unmap). The error contains all mappings that were passed. After a quarantine, it
+    /// contains only those in reservations that are not quarantined.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }
