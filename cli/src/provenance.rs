@@ -21,21 +21,21 @@ use std::sync::LazyLock;
 /// The text that replaces a removed value.
 const REDACTED: &str = "(redacted)";
 
-/// The environment variables that a report contains, in addition to [`RUNTIME_VARIABLES`].
-const OTHER_VARIABLES: &[&str] = &[
+/// The environment variables that select the runtime and its driver or change their behaviour, in addition to
+/// [`RUNTIME_VARIABLES`].
+const SELECTING_VARIABLES: &[&str] = &[
     "HSA_KFD",
     "HSA_KFD_FAULTS",
     "HSA_SIM",
     "HSA_VMM_KFD",
-    "HSA_VMM_LOG",
     "HSA_VMM_PROFILE",
     "HSA_VMM_RUNTIME",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LANG",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
 ];
+
+/// The other environment variables that a report contains.
+const OTHER_VARIABLES: &[&str] = &["HSA_VMM_LOG", "LC_ALL", "LC_CTYPE", "LANG"];
 
 /// The option `--redact`.
 #[derive(Args, Clone, Debug, Default)]
@@ -58,11 +58,7 @@ pub fn describe_run(
     let machine = driver
         .map(test_environment)
         .or(is_driver_emulated().then_some(TestEnvironment::EmulatedDriver));
-    let names = RUNTIME_VARIABLES.iter().chain(OTHER_VARIABLES);
-    let variable = |name: &&str| {
-        let value = env::var_os(name)?.to_string_lossy().into_owned();
-        (!value.is_empty()).then(|| ((*name).to_owned(), value))
-    };
+    let other_variables = OTHER_VARIABLES.iter().filter_map(variable);
     let kfd_version = (machine != Some(TestEnvironment::Simulation)).then(kfd_version);
     let (kfd_version, kfd_version_unknown) = match kfd_version {
         Some(Err(reason)) => (None, Some(reason)),
@@ -71,7 +67,7 @@ pub fn describe_run(
     Provenance {
         command: program::command_line(),
         reproduce,
-        environment: names.filter_map(variable).collect(),
+        environment: runtime_variables().chain(other_variables).collect(),
         planned_faults: planned_faults::planned(simulation),
         kfd_version,
         kfd_version_unknown,
@@ -79,6 +75,18 @@ pub fn describe_run(
         machine,
         redacted: false,
     }
+}
+
+/// Returns the environment variables that select the runtime and its driver or change their behaviour, with their
+/// values.
+pub fn runtime_variables() -> impl Iterator<Item = (String, String)> {
+    RUNTIME_VARIABLES.iter().chain(SELECTING_VARIABLES).filter_map(variable)
+}
+
+/// Returns an environment variable that is set and not empty.
+fn variable(name: &&str) -> Option<(String, String)> {
+    let value = env::var_os(name)?.to_string_lossy().into_owned();
+    (!value.is_empty()).then(|| ((*name).to_owned(), value))
 }
 
 /// Reduces two paths to file names: this program's path, and the path of the emulated driver that `emulate` has

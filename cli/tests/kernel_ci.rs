@@ -7,7 +7,7 @@ mod run_command;
 
 use ktap::{Results, Test};
 use run_command::{command, json, run, stderr, stdout};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -198,7 +198,7 @@ fn run_resumes_twice_after_an_incomplete_line() {
 }
 
 #[test]
-fn resume_rejects_other_options() {
+fn resume_rejects_other_settings() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out.json");
     let options = ["--format", "json", "--output", file.to_str().unwrap()];
@@ -212,9 +212,41 @@ fn resume_rejects_other_options() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let output = conform(&[&options[..], &["--resume", "--gpus", "3"]].concat());
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("other options"), "{}", stderr(&output));
+    let arguments = [&CONFORM_ON_SIMULATION, &options[..], &["--resume"]].concat();
+    for (option, variable, expected) in [
+        (&["--gpus", "3"][..], "", "that run had no other setting, this one has `--gpus` `3`"),
+        (&[], "gpus=1", "that run had no other setting, this one has `HSA_KFD=gpus=1`"),
+    ] {
+        let mut resumed = command(&[&arguments[..], option].concat());
+        let output = resumed.env("HSA_KFD", variable).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn interrupted_hang_ends_early_and_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.json");
+    let case = ["--gpus", "2", "--filter", "pool.memory.copied_between_gpus"];
+    let fault = ["--sim", "faults=hsa_amd_memory_async_copy=hang", "--time-limit", "10min"];
+    let output = ["--format", "json", "--resume", "--output", file.to_str().unwrap()];
+    let arguments = [&["conform", "--runtime", "sim"], &case[..], &fault, &output].concat();
+    for times in 1..=3 {
+        let mut child = command(&arguments).stderr(Stdio::null()).spawn().unwrap();
+        let partial = folder.path().join("out.json.partial");
+        // The selection, the settings, and each start and interruption of the case.
+        while line_count(&partial) < 2 * times + 1 {
+            assert_eq!(child.try_wait().unwrap(), None);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let signalled = Instant::now();
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert!(signalled.elapsed() < Duration::from_secs(60));
+        let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert_eq!(report["cases"][0]["status"], "skip", "{report:#}");
+    }
 }
 
 /// Runs the command, and sends it SIGINT as soon as its standard output or its standard error contains `text`.
@@ -237,7 +269,7 @@ fn signal_at(arguments: &[&str], text: &str, signals: &[Signal]) -> std::process
         assert!(began.elapsed() < Duration::from_secs(120), "{arguments:?}: no `{text}`");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = rustix::process::Pid::from_child(&child);
+    let pid = Pid::from_child(&child);
     for signal in signals {
         rustix::process::kill_process(pid, *signal).unwrap();
         std::thread::sleep(Duration::from_millis(3));

@@ -26,7 +26,8 @@ pub struct Containment<'a> {
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when set to true. The report does not contain the result of the case that is running at that time.
+    /// Ends the run when set to true. A case that then does not end within two seconds is aborted. The report does not
+    /// contain the result of the case that is running at that time.
     pub stop: &'a AtomicBool,
 }
 
@@ -111,6 +112,12 @@ const MAX_FAILED_STARTS: usize = 3;
 /// count.
 const MAX_CONSECUTIVE_HANGS: usize = 8;
 
+/// After [`Containment::stop`] is set, the time that the running case has to end by itself.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// The interval in which a waiting run reads [`Containment::stop`].
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The maximum number of lines of a case's output in a report. The last lines are kept.
 const OUTPUT_LINES: usize = 200;
 
@@ -140,7 +147,7 @@ pub fn run(
     logs();
     on_event(Event::Started { note: &note, driver: runtime.runtime.driver });
     let (worker, hangs) = (Some(worker), Hangs::default());
-    let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
+    let mut supervisor = Supervisor { command, time_limit, logs, on_event, stop, worker, hangs };
     let mut untried_reason = STOPPED_AFTER_FAILURES;
     let total = plan.steps.len();
     let mut consecutive_hangs = 0;
@@ -213,6 +220,7 @@ struct Supervisor<'a> {
     time_limit: Duration,
     logs: &'a mut dyn FnMut() -> Vec<String>,
     on_event: &'a mut dyn FnMut(Event<'_>),
+    stop: &'a AtomicBool,
     worker: Option<Worker>,
     hangs: Hangs,
 }
@@ -227,7 +235,7 @@ impl Supervisor<'_> {
         };
         let began = Instant::now();
         worker.send(&Request::Run(case.name.to_owned()));
-        let mut result = match receive_result(&self.hangs, worker, time_limit) {
+        let mut result = match receive_result(&self.hangs, worker, time_limit, self.stop) {
             Ok(Reply::Ended(result)) => result,
             Ok(reply) => unexpected_result(&reply),
             Err(lost) => lost_result(lost, began),
@@ -331,16 +339,45 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 
 /// Waits for the result of a case. When the reduced time limit expires, checks in which function the case is. In a
 /// function that is known to hang, the case counts as hung. Otherwise, the whole time limit applies.
-fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
+fn receive_result(
+    hangs: &Hangs,
+    worker: &mut Worker,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Reply, Lost> {
     if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
-        return receive_reply(worker, limit);
+        let received = receive_unless_stopped(worker, limit, stop);
+        return reply_or_lost(worker, received, limit);
     }
-    match worker.receive(REDUCED_LIMIT) {
+    match receive_unless_stopped(worker, REDUCED_LIMIT, stop) {
         Received::Timeout if !hangs.is_known_to_hang(worker.last_call().as_deref()) => {
-            let received = worker.receive(limit.saturating_sub(REDUCED_LIMIT));
+            let remaining = limit.saturating_sub(REDUCED_LIMIT);
+            let received = receive_unless_stopped(worker, remaining, stop);
             reply_or_lost(worker, received, limit)
         }
         received => reply_or_lost(worker, received, REDUCED_LIMIT),
+    }
+}
+
+/// Waits up to `limit` for a reply. After `stop` is set, waits for [`STOP_LIMIT`] at most.
+fn receive_unless_stopped(
+    worker: &mut Worker,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Received<Reply> {
+    let begun = Instant::now();
+    let mut deadline = begun + limit;
+    let mut is_stopped = false;
+    loop {
+        if !is_stopped && stop.load(Ordering::Relaxed) {
+            is_stopped = true;
+            deadline = deadline.min(Instant::now() + STOP_LIMIT);
+        }
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        match worker.receive(remaining.min(STOP_INTERVAL)) {
+            Received::Timeout if !remaining.is_zero() => {}
+            received => return received,
+        }
     }
 }
 

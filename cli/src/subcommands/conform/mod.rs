@@ -57,7 +57,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
-        PartialFile::open(&args.output, args.resume, &selected, args.typed_arguments())?
+        PartialFile::open(&args.output, args.resume, &selected, settings(args))?
     {
         if args.resume {
             note_dimmed(&format!("{} of {} cases have a result", finished.len(), selected.len()));
@@ -89,6 +89,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     };
     background.remove_frequent_in_failures(&report);
     let interruption = report.interruption();
+    if interruption.is_some() {
+        writer.interrupt();
+    }
     let is_complete = interruption.is_none() && writer.hangs.is_none();
     add_provenance(args, &mut report)?;
     let is_resumable = args.output.has_path();
@@ -128,6 +131,13 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
+}
+
+/// Returns the settings that the runs of `--resume` must share: options, and variables that select or change the
+/// runtime.
+fn settings(args: &Conform) -> Vec<String> {
+    let variables = provenance::runtime_variables().map(|(name, value)| format!("{name}={value}"));
+    args.typed_arguments().into_iter().chain(variables).collect()
 }
 
 /// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
@@ -227,7 +237,13 @@ struct ResultWriter {
 impl ResultWriter {
     /// Records that a case is about to run.
     fn begin(&mut self, case: &str) {
-        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.begin(case));
+        let written = self.partial.as_mut().map_or(Ok(()), |partial| partial.begin(case));
+        self.error = self.error.take().or(written.err());
+    }
+
+    /// Records that the user has ended the run.
+    fn interrupt(&mut self) {
+        let written = self.partial.as_mut().map_or(Ok(()), PartialFile::interrupt);
         self.error = self.error.take().or(written.err());
     }
 
@@ -251,7 +267,7 @@ impl ResultWriter {
 
     /// Writes a result to the partial file and to KTAP output.
     fn add(&mut self, case: &CaseReport) {
-        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
+        let written = self.partial.as_mut().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
         self.add_to_stream(case);
     }

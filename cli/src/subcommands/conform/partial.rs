@@ -22,18 +22,23 @@ const ATTEMPTS: usize = 2;
 enum Line {
     /// The first line: the cases of the run.
     Selected(Vec<String>),
-    /// The second line: the options of the runtime and of the cases.
-    Options(Vec<String>),
+    /// The second line: the options of the runtime and of the cases, and the environment variables that select or
+    /// change the runtime.
+    Settings(Vec<String>),
     /// A case is about to run.
     Begin(String),
     /// A case has ended.
     Ended(Box<CaseReport>),
+    /// The user has ended the run while this case ran.
+    Interrupted(String),
 }
 
 /// The file with the results of an unfinished run.
 pub struct PartialFile {
     path: PathBuf,
     file: File,
+    /// The case that runs.
+    running: Option<String>,
 }
 
 impl PartialFile {
@@ -43,7 +48,7 @@ impl PartialFile {
         output: &Output,
         resume: bool,
         cases: &[&'static Case],
-        options: Vec<String>,
+        settings: Vec<String>,
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
         let Some(path) = output.partial_path() else { return Ok(None) };
         let failed = |cause| output::record_failure(path.display(), &cause);
@@ -52,29 +57,37 @@ impl PartialFile {
         let is_resumed = existing.is_some();
         let (file, finished) = match existing {
             Some(file) => {
-                let (finished, length) = read_results(&path, &file, cases, &options)?;
+                let (finished, length) = read_results(&path, &file, cases, &settings)?;
                 // Remove an incomplete last line.
                 file.set_len(length).map_err(failed)?;
                 (file, finished)
             }
             None => (replace(&path).map_err(failed)?, Vec::new()),
         };
-        let partial = Self { path, file };
+        let partial = Self { path, file, running: None };
         if !is_resumed {
             let names = cases.iter().map(|case| case.name.to_owned()).collect();
             partial.append(&Line::Selected(names))?;
-            partial.append(&Line::Options(options))?;
+            partial.append(&Line::Settings(settings))?;
         }
         Ok(Some((partial, finished)))
     }
 
     /// Records that a case is about to run.
-    pub fn begin(&self, case: &str) -> anyhow::Result<()> {
+    pub fn begin(&mut self, case: &str) -> anyhow::Result<()> {
+        self.running = Some(case.to_owned());
         self.append(&Line::Begin(case.to_owned()))
     }
 
+    /// Records that the user has ended the run. The case that was running then does not count as one that ended the
+    /// run.
+    pub fn interrupt(&mut self) -> anyhow::Result<()> {
+        self.running.take().map_or(Ok(()), |case| self.append(&Line::Interrupted(case)))
+    }
+
     /// Writes the result of a case to the disk.
-    pub fn end(&self, case: &CaseReport) -> anyhow::Result<()> {
+    pub fn end(&mut self, case: &CaseReport) -> anyhow::Result<()> {
+        self.running = None;
         self.append(&Line::Ended(Box::new(case.clone())))
     }
 
@@ -115,7 +128,7 @@ fn read_results(
     path: &Path,
     mut file: &File,
     cases: &[&'static Case],
-    options: &[String],
+    settings: &[String],
 ) -> anyhow::Result<(Vec<CaseReport>, u64)> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
@@ -139,12 +152,10 @@ fn read_results(
     for line in lines {
         match line {
             Line::Selected(_) => {}
-            Line::Options(run_options) if run_options == options => {}
-            Line::Options(run_options) => bail!(BadUsage(format!(
-                "{} has the results of a run with other options: `{}`; give the same options",
-                path.display(),
-                run_options.join(" ")
-            ))),
+            Line::Settings(earlier) => check_settings(path, &earlier, settings)?,
+            Line::Interrupted(name) => {
+                begun.entry(name).and_modify(|times| *times = times.saturating_sub(1));
+            }
             Line::Begin(name) => *begun.entry(name).or_default() += 1,
             Line::Ended(report) => {
                 begun.remove(&report.name);
@@ -160,4 +171,24 @@ fn read_results(
         CaseReport { detail, ..CaseReport::new(case.name, case.source, Status::Fail) }
     }));
     Ok((finished, length))
+}
+
+/// Fails if a run had other settings than this run. The error contains the settings that only one of the runs has.
+fn check_settings(path: &Path, earlier: &[String], now: &[String]) -> anyhow::Result<()> {
+    if earlier == now {
+        return Ok(());
+    }
+    let only_in = |these: &[String], others: &[String]| {
+        let only: Vec<_> = these.iter().filter(|it| !others.contains(it)).collect();
+        only.iter().map(|setting| format!(" `{setting}`")).collect::<String>()
+    };
+    let describe =
+        |only: String| if only.is_empty() { " no other setting".to_owned() } else { only };
+    bail!(BadUsage(format!(
+        "{} has the results of a run with other settings: that run had{}, this one has{}; give the same options and \
+         variables, or run without --resume",
+        path.display(),
+        describe(only_in(earlier, now)),
+        describe(only_in(now, earlier)),
+    )))
 }
