@@ -39,7 +39,7 @@ const FAULTS: [(&str, &str, &str); 24] = [
 const ONLY_FREED: &str =
     "the kernel fills only freed memory, and no document promises that new memory contains zeros";
 const USED_LATER: &str =
-    "the levels write to reused memory only later than 5 ms after it was freed";
+    "the levels write to reused memory more than 5 ms after the memory was freed";
 const ONLY_A_DELAY: &str = "a late interrupt only delays a wait";
 /// The last level that `bringup` runs if the SDMA engine writes page tables. The next level fails even without a
 /// planned fault (docs/backends.md, "Findings").

@@ -9,7 +9,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "conform",
         &["GEM_CREATE", "PRIME_HANDLE_TO_FD"],
         &["EIO", "lost"],
-        "memory of the host is not supported then, and its cases are skipped",
+        "with this fault, memory of the host is not supported, and its cases are skipped",
     ),
     (
         "conform",
@@ -45,7 +45,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "conform",
         &["DESTROY_QUEUE"],
         &["lost"],
-        "the runtime frees the memory of the queue, which still exists, and the GPU reads the freed memory; that ends the \
+        "the runtime frees the memory of the queue, which still exists, and the GPU reads the freed memory; this read ends the \
          second process of `runtime.process.stops_after_copies` in about one run of four",
     ),
     ("*", &["DESTROY_EVENT"], &["lost"], "an event that is not destroyed has no effect on memory"),
@@ -95,7 +95,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "bringup",
         &["FREE_MEMORY_OF_GPU", "GEM_CLOSE"],
         &["late:5ms"],
-        "a driver may free memory later; bringup waits two seconds for it",
+        "a driver may free memory later, so bringup waits two seconds",
     ),
     (
         "*",
@@ -122,7 +122,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
             "hsa_amd_vmem_retain_alloc_handle",
         ],
         &["*"],
-        "neither the library nor bringup calls it",
+        "neither the library nor bringup makes this call",
     ),
     (
         "*",
@@ -147,7 +147,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "conform",
         &["hsa_amd_vmem_get_alloc_properties_from_handle"],
         &["ERROR", "lost"],
-        "it only returns the owner of imported memory, and \"unknown\" is a valid result of the library",
+        "this call only returns the owner of imported memory, and \"unknown\" is a valid result of the library",
     ),
     (
         "bringup",
@@ -163,7 +163,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
             "hsa_amd_vmem_get_alloc_properties_from_handle",
         ],
         &["*"],
-        "bringup does not call it: the levels need no IPC, pinned memory, queries or alignment",
+        "bringup does not make this call: the levels need no IPC, pinned memory, queries or alignment",
     ),
     (
         "bringup",
@@ -175,7 +175,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "bringup",
         &["hsa_amd_vmem_handle_release", "hsa_amd_vmem_unmap", "hsa_amd_memory_pool_free"],
         &["late:5ms"],
-        "a driver may free memory later; bringup waits two seconds for it",
+        "a driver may free memory later, so bringup waits two seconds",
     ),
     (
         "bringup",
@@ -194,7 +194,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["hsa_amd_vmem_set_access"],
         &["wide"],
         "the simulation grants GPUs read and write access, as AMD's runtime does; with `permissions=enforced`, \
-         `conform` detects it",
+         `conform` detects the fault",
     ),
     (
         "bringup",
@@ -208,8 +208,8 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["lost"],
         "an instruction set without a name is only shown by `info`",
     ),
-    ("*", &["hsa_memory_copy"], &["*"], "neither the library nor bringup calls it"),
-    ("bringup", &["hsa_shut_down"], &["lost"], "it is the last call, and the process ends next"),
+    ("*", &["hsa_memory_copy"], &["*"], "neither the library nor bringup makes this call"),
+    ("bringup", &["hsa_shut_down"], &["lost"], "this is the last call, and the process ends next"),
     (
         "*",
         &["hsa_signal_destroy"],
@@ -220,7 +220,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &["hsa_status_string"],
         &["*"],
-        "it only returns texts of errors that the library does not know",
+        "this call only returns texts of errors that the library does not know",
     ),
 ];
 
