@@ -14,7 +14,7 @@ use std::path::PathBuf;
 const HEAD: &str = "\
 # HIP's calls in this library and on HSA, and their errors
 
-This page is generated from the documentation of the library's modules, its table of errors
+This page is generated from the documentation of the library's modules, the library's table of errors
 ([`src/error/hip.rs`](../src/error/hip.rs)) and a run of the conformance cases. A test checks that it is
 up to date. C programs use the names of the first column ([`capi`](../capi/README.md)).
 
