@@ -1,5 +1,5 @@
-//! Passes handles, agents and IPC handles with arbitrary bits. Checks that the library rejects unknown values,
-//! and that its state does not change.
+//! Passes handles, agents and IPC handles with arbitrary bits to the library. Checks that the library rejects unknown
+//! values, and that the state of the library does not change.
 #![no_main]
 
 use hsa_vmm::ipc::IpcHandle;
@@ -79,14 +79,14 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
     });
 });
 
-/// Checks that opening an IPC handle with these bytes fails. If there are less than 64 bytes, a handle of this
-/// process provides the others.
+/// Checks that opening an IPC handle with these bytes fails. If there are fewer than 64 bytes, the remaining bytes are
+/// from a valid handle of this process.
 fn check_ipc_handle_is_rejected(fixture: &Fixture, bytes: &[u8]) {
     let mut handle_bytes = fixture.ipc_handle.to_bytes();
     let length = bytes.len().min(handle_bytes.len());
     handle_bytes[..length].copy_from_slice(&bytes[..length]);
-    // Opening a handle must not contact another process. Therefore replace the process ID by the ID of this
-    // process, or by an unused ID.
+    // Opening a handle must not contact another process. Therefore, unless the process ID is negative, replace the
+    // process ID by the ID of this process, or by an unused ID.
     let process = i32::from_le_bytes(handle_bytes[48..52].try_into().expect("four bytes"));
     let process = match process {
         0x1000_0000.. => process | 0x4000_0000,

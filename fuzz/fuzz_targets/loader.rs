@@ -1,4 +1,4 @@
-//! Loads the runtime with arbitrary environment variables, and with an arbitrary file in place of
+//! Loads the runtime with arbitrary values of environment variables, and with an arbitrary file in place of
 //! libhsa-runtime64.so.1. Checks that the error of a failed load names the path.
 #![no_main]
 
@@ -31,11 +31,11 @@ enum FileKind<'a> {
     LinkToItself,
 }
 
-const FILE: &str = "libhsa-runtime64.so.1";
+const LIBRARY_NAME: &str = "libhsa-runtime64.so.1";
 
 fuzz_target!(|input: Input| {
     let folder = create_folder();
-    let library = folder.join("lib").join(FILE);
+    let library = folder.join("lib").join(LIBRARY_NAME);
     create_file(&library, &input.file);
     let runtime = input.runtime.map(|text| path_from_bytes(&folder, text));
     let rocm = input.rocm.map(|text| path_from_bytes(&folder, text));
@@ -59,10 +59,12 @@ fuzz_target!(|input: Input| {
             assert_eq!(error.rejected[0].path, path);
             assert!(!error.rejected[0].reason.is_empty());
         }
-        (result, Some(path)) => panic!("{}, which is not a runtime, was loaded: {result:?}", path.display()),
+        (result, Some(path)) => {
+            panic!("{}, which is not a runtime, was loaded: {result:?}", path.display())
+        }
         // AMD's runtime may be installed on this machine.
         (Ok(_), None) => {}
-        (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),
+        (Err(error), None) => assert!(error.to_string().contains(LIBRARY_NAME), "{error}"),
     }
     remove(&library);
 });
@@ -74,13 +76,13 @@ fn create_folder() -> PathBuf {
     folder
 }
 
-/// Makes a path from arbitrary bytes. Bytes that begin with `!` become the runtime's path, and bytes that begin with
-/// `~` become the folder itself. A path with a slash is placed inside the folder, but a path with a slash and `..`
-/// becomes the folder itself. Other names stay unchanged, except that zeros are replaced.
+/// Makes a path from arbitrary bytes. Zero bytes become the digit `0`. Bytes that begin with `!` become the path of the
+/// runtime's library, and bytes that begin with `~` become the folder itself. A path with a slash is placed inside the
+/// folder, but a path with a slash and `..` becomes the folder itself. Other paths stay unchanged.
 fn path_from_bytes(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
-        return folder.join("lib").join(FILE);
+        return folder.join("lib").join(LIBRARY_NAME);
     }
     if text.starts_with(b"~") {
         return folder.to_owned();
@@ -108,7 +110,7 @@ fn create_file(library: &Path, file: &FileKind) {
         FileKind::File(bytes) => fs::write(library, bytes),
         FileKind::Folder => fs::create_dir(library),
         FileKind::BrokenLink => symlink("missing", library),
-        FileKind::LinkToItself => symlink(FILE, library),
+        FileKind::LinkToItself => symlink(LIBRARY_NAME, library),
     };
     created.expect("the file can be created");
 }
@@ -123,8 +125,8 @@ fn remove(library: &Path) {
 }
 
 fn set_variable(variable: &str, value: Option<&OsStr>) {
-    // SAFETY: the fuzzer calls its target on one thread, and the simulations of earlier calls have
-    // ended with their threads.
+    // SAFETY: the fuzzer calls its target on one thread, and the simulations of earlier calls and their threads
+    // have ended.
     unsafe {
         match value {
             Some(value) => env::set_var(variable, value),

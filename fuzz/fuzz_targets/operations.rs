@@ -1,4 +1,4 @@
-//! Runs arbitrary sequences of operations on arbitrary simulations, with and without failing calls.
+//! Runs arbitrary sequences of operations on arbitrary simulations, with and without failing calls of the runtime.
 //! Checks that the library behaves like the reference model and leaks nothing.
 #![no_main]
 

@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
         let written = match &recorded {
             Ok(Recorded::Trace(trace)) => serde_json::to_string(trace),
             Ok(Recorded::Sequence(sequence)) => {
-                // Must not panic.
+                // `fault_plan` must not panic.
                 drop(sequence.fault_plan());
                 serde_json::to_string(sequence)
             }

@@ -22,8 +22,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     if let Ok(description) = Description::decode(bytes) {
         assert_eq!(description.encode().as_deref(), Ok(bytes));
     }
-    // A message needs at least one byte. Inputs with 6 or 7 as `choice % 8` test only the decoding above, because
-    // sockets are slow.
+    // A message needs at least one byte. If `choice % 8` is 6 or 7, test only the decoding above, because sockets are
+    // slow.
     if bytes.is_empty() || choice % 8 > 5 {
         return;
     }
@@ -46,7 +46,7 @@ fuzz_target!(|input: (u8, &[u8])| {
             // Later bytes belong to the next message.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The sender has disconnected, so that no call waits.
+        // The sender has disconnected, so no call waits until the timeout.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });
