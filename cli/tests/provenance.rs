@@ -235,7 +235,7 @@ fn redact_removes_logs_and_folders() {
 #[test]
 fn ktap_reports_a_runtime_that_does_not_start() {
     let is_fetched = test::fetch_releases("ktap_reports_a_runtime_that_does_not_start").is_some();
-    let check = |output: &Output, fault: Option<&str>| {
+    let assert_bails_out = |output: &Output, fault: Option<&str>| {
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let text = stdout(output);
         let last = text.lines().last().unwrap();
@@ -246,10 +246,11 @@ fn ktap_reports_a_runtime_that_does_not_start() {
     };
     for subcommand in ["conform", "fuzz", "stress"] {
         let arguments = [subcommand, "--format", "ktap"];
-        check(&run(&[&arguments[..], &["--runtime", "/nonexistent"]].concat()), None);
+        let missing_runtime = [&arguments[..], &["--runtime", "/nonexistent"]].concat();
+        assert_bails_out(&run(&missing_runtime), None);
         if is_fetched {
             let fault = "# planned fault: ACQUIRE_VM=EIO";
-            check(&run_emulated("ACQUIRE_VM=EIO", &arguments), Some(fault));
+            assert_bails_out(&run_emulated("ACQUIRE_VM=EIO", &arguments), Some(fault));
         }
     }
 }

@@ -58,7 +58,7 @@ fn simulation_passes_every_scenario() {
 }
 
 #[test]
-fn generations_and_gpus_pass_mixed() {
+fn configurations_pass_scenario_mixed() {
     for sim in
         ["era=a", "era=b", "era=c", "era=d", "era=e", "consumer", "apu", "dmabuf-cpu-mapping=off"]
     {
@@ -73,7 +73,7 @@ fn generations_and_gpus_pass_mixed() {
 
 #[test]
 fn deliberate_leaks_are_found() {
-    let check = |leak, counter: &str| {
+    let assert_leak_is_found = |leak, counter: &str| {
         let arguments = ["--time", "500ms", "--scene", "mixed", "--processes", "1", "--leak", leak];
         let report = report(&run_simulated(&arguments), 1);
         assert!(leaks(&report).iter().any(|what| what == counter), "{leak}: {report:#}");
@@ -87,7 +87,7 @@ fn deliberate_leaks_are_found() {
     // The runs are parallel, because `stress` mostly waits for the leak to disappear.
     std::thread::scope(|scope| {
         for (leak, counter) in leak_kinds {
-            scope.spawn(move || check(leak, counter));
+            scope.spawn(move || assert_leak_is_found(leak, counter));
         }
     });
     if !test::runs_long_test("deliberate_leaks_are_found: the table") {
@@ -219,7 +219,7 @@ fn children_of(parent: u32) -> Vec<u32> {
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(30), "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -29,9 +29,9 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Calls `act` with the folder in which these tests build. Runs one call at a time, because one build can replace the
-/// programs of another build. The tests do not build in cargo's own target folder, because it contains programs that
-/// cargo built for other tests, with other features and flags.
+/// Calls `act` with the folder in which these tests build. Only one thread at a time calls `act`, because one build can
+/// replace the programs of another build. The tests do not build in cargo's own target folder, because that folder
+/// contains programs that cargo built for other tests, with other features and flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ fn assert_conforms(output: &str) {
     assert!(summary.is_some_and(|summary| !summary.starts_with("0 passed")), "{output}");
 }
 
-/// Reports that a test is skipped, or fails if `HSA_VMM_REQUIRE` names what is missing.
+/// Reports that a test is skipped. Panics if `HSA_VMM_REQUIRE` contains `missing`.
 #[track_caller]
 fn skip(name: &str, missing: &str, reason: &str) {
     assert!(!test::is_required(missing), "HSA_VMM_REQUIRE requires {missing}: {reason}");
@@ -101,6 +101,7 @@ fn collect_objects() -> tempfile::TempDir {
     folder
 }
 
+/// Returns the only file in a folder.
 #[track_caller]
 fn only_file(folder: &Path) -> PathBuf {
     let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -14,7 +14,7 @@ pub fn published(workspace: &Path) -> Vec<Value> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap().iter();
-    // `publish` is null if the package is published. The list of an unpublished package is empty.
+    // `publish` is null for a published package, and an empty list for an unpublished package.
     packages.filter(|package| package["publish"].is_null()).cloned().collect()
 }
 
@@ -30,9 +30,9 @@ impl Binstall {
     /// Fills in the variables of a package's templates.
     pub fn of(package: &Value, target: &str, repository: &str) -> Self {
         let metadata = &package["metadata"]["binstall"];
-        let own = &metadata["overrides"][target];
+        let overrides = &metadata["overrides"][target];
         let template = |key: &str| {
-            let value = own[key].as_str().or(metadata[key].as_str());
+            let value = overrides[key].as_str().or(metadata[key].as_str());
             value.unwrap_or_else(|| panic!("no {key} for {target}"))
         };
         assert_eq!(template("pkg-fmt"), "tgz");

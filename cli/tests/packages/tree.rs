@@ -32,7 +32,7 @@ impl Tree {
         Self(folder)
     }
 
-    /// Creates a tree with a minimal Debian, and with other packages of Debian and their dependencies.
+    /// Creates a tree with a minimal Debian, the named packages of Debian, and their dependencies.
     pub fn debian(packages: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let base = base_system(&packages.join(","));
@@ -40,7 +40,7 @@ impl Tree {
         Self(folder)
     }
 
-    /// Returns the path by which this test reaches a file in the tree.
+    /// Returns the path of a file in the tree, as seen from outside the tree.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name.trim_start_matches('/'))
     }
@@ -88,8 +88,7 @@ impl Tree {
     }
 }
 
-/// Returns a folder with a minimal Debian and the named packages. The first call with the same packages creates the
-/// folder.
+/// Returns a folder with a minimal Debian and the named packages. If the folder does not exist, creates it.
 fn base_system(packages: &str) -> PathBuf {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -30,7 +30,7 @@ impl CallFault {
 
 /// Runs a subcommand with an invalid plan. Returns the names that follow `prefix` in the error message.
 fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
-    let RunResult { stdout, stderr, .. } = run(target, plan, &["info"]).expect("an end");
+    let RunResult { stdout, stderr, .. } = run(target, plan, &["info"]).expect("`info` ends");
     let output = format!("{stdout}{stderr}");
     let list = output.split(prefix).nth(1).unwrap_or_else(|| panic!("{plan}: {output}"));
     let list = list.lines().next().unwrap_or_default();

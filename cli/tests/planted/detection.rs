@@ -101,8 +101,8 @@ fn compare_with_page(
     if is_late_release || row.call_fault.plan() == "WAIT_EVENTS=lost" {
         bringup = row.bringup.clone();
     }
-    // This fault is detected only in runs in which the GPU reads the queue's freed memory. Therefore, both tools may
-    // detect or miss it.
+    // This fault is detected only in runs in which the GPU reads the queue's freed memory. Therefore, each tool may
+    // detect or miss the fault.
     if row.call_fault.plan() == "DESTROY_QUEUE=lost" {
         (conform, bringup) = (row.conform.clone(), row.bringup.clone());
     }
@@ -316,7 +316,7 @@ fn with_reasons(row: &Row) -> Row {
     Row { call_fault, conform, bringup }
 }
 
-/// Runs the tools with the faults that `HSA_VMM_PLANTED` selects or that have no row, and writes the page.
+/// Runs the tools with each fault that `HSA_VMM_PLANTED` selects, and with each fault that has no row. Writes the page.
 fn write_page() {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let is_selected = |call_fault: &CallFault| {

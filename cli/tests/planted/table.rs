@@ -16,7 +16,7 @@ pub enum Target {
 pub enum Finder {
     /// `conform`: the case that must fail, and a part of its detail.
     Conform(&'static str, &'static str),
-    /// `conform --fail-fast`, for faults with which each case would take its time limit.
+    /// `conform --fail-fast`, for faults that would make each case run until its time limit.
     ConformFailFast(&'static str, &'static str),
     /// `fuzz`: a part of the failure's message.
     Fuzz(&'static str),

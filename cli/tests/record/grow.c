@@ -1,5 +1,6 @@
-/* A HIP program whose memory grows and shrinks in one reservation. The program exports the memory once and imports it
- * again. The argument is the path of HIP's library. The program prints the result of each call of HIP. */
+/* A HIP program whose memory grows and shrinks in one reservation. The program exports its first allocation, and
+ * imports the exported descriptor. The argument is the path of HIP's library. The program prints the result of each
+ * call of HIP. */
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>
 #include <stdio.h>

@@ -97,8 +97,8 @@ fn lint_finds_each_mistake_and_no_other() {
         let file = fixture.record_mistake(&[], "none");
         assert_eq!(findings(&file), [] as [Value; 0], "{}", fs::read_to_string(&file).unwrap());
         for mistake in MISTAKES {
-            // With `--stacks`, `record` also records calls that do not return. ROCm 7.2.4 crashes in such a call, in
-            // `vmem-in-ipc`.
+            // With `--stacks`, `record` also records calls that do not return. ROCm 7.2.4 crashes in the call that is
+            // the mistake `vmem-in-ipc`.
             let program = fixture.path("mistakes");
             let (file, output) = fixture.record(&["--stacks"], &[&program, mistake]);
             assert!(output.status.success() || mistake == "vmem-in-ipc", "{mistake}: {output:?}");
@@ -210,7 +210,7 @@ fn record_keeps_exit_status() {
         let program = fixture.path("mistakes");
         let (file, output) = fixture.record(&[], &[&program, "exit"]);
         assert_eq!(output.status.code(), Some(7), "{output:?}");
-        // If a program exits without stopping the runtime, its recording is complete.
+        // The program exits without stopping the runtime. Nevertheless, the recording is complete.
         assert_eq!(findings(&file), [] as [Value; 0]);
         let (file, output) = fixture.record(&[], &[&program, "crash"]);
         assert_eq!(output.status.code(), Some(128 + libc::SIGABRT), "{output:?}");
@@ -351,7 +351,7 @@ fn hip_program_is_recorded_and_replayed() {
     }
 }
 
-/// Reports how much longer a call takes with recording than without.
+/// Reports how much longer a call takes with recording than without recording. Fails above 100 microseconds.
 #[test]
 fn recording_costs_microseconds() {
     run_on_releases("recording_costs_microseconds", |fixture| {

@@ -1,6 +1,6 @@
 /* The first argument names the mistake that the program makes. With `none`, `threads`, `measure`, `exit`, `crash` and
- * `fork`, it makes no mistake. The second argument (default: 1) says how many times the program makes the mistake.
- * With `measure`, it is the number of calls in a batch. */
+ * `fork`, the program makes no mistake. The second argument (default: 1) says how many times the program makes the
+ * mistake. With `measure`, the second argument is the number of calls in a batch. */
 #include <hsa_abi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static hsa_status_t grant(void *at, size_t bytes, int first, int second) {
   return hsa_amd_vmem_set_access(at, bytes, list, second >= 0 ? 2 : 1);
 }
 
-/* A function of its own, because a test searches for its name in the call stack. */
+/* Not part of `run_once`, because a test searches the call stack for the name of this function. */
 __attribute__((noinline)) void leak(void) {
   hsa_amd_vmem_alloc_handle_t memory;
   CHECK(hsa_amd_vmem_handle_create(pool, size, MEMORY_TYPE_NONE, 0, &memory));

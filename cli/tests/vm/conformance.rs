@@ -6,7 +6,7 @@ use hsa_rocr::{FetchedRelease, Release, test};
 use std::collections::BTreeSet;
 
 /// The cases that are skipped on every release. These cases are for runtimes with fewer features, or need control of
-/// page tables. `memory_stays_in_vram` needs a kernel with options that Debian's kernel does not have.
+/// page tables. `access.gpus.memory_stays_in_vram` needs a kernel with options that Debian's kernel does not have.
 const SKIPPED: [&str; 15] = [
     "access.enforced.after_free",
     "access.enforced.after_revoke",
@@ -123,8 +123,8 @@ fn info_warns_of_missing_kernel_options() {
     assert!(stderr(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", stderr(&output));
 }
 
-/// With the default parameters, the CPU writes page tables. In the second mode, the SDMA engine writes page tables, 50
-/// milliseconds late.
+/// The options of the virtual machine for each way to write page tables. By default, the CPU writes page tables. In the
+/// second mode, the SDMA engine writes page tables, 50 milliseconds late.
 const MODES: [&[&str]; 2] =
     [&[], &["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"]];
 

@@ -11,8 +11,8 @@ use std::path::Path;
 /// The programs that `vm fetch` needs, besides those of apt. In these tests, the command fails before it runs them.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
 
-/// A script with the output of `apt-cache search` and `apt-cache madison`. The file `packages` beside the script has a
-/// line for each package: name and version.
+/// A script that imitates `apt-cache search` and `apt-cache madison`. The file `packages` beside the script has a line
+/// for each package: name and version.
 const APT_CACHE: &str = r#"#!/bin/sh
 packages="${0%/*}/packages"
 case $1 in

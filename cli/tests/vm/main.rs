@@ -2,9 +2,9 @@
 //!
 //! The tests that start a virtual machine run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and
 //! `hsa-vmm vm fetch` has fetched a kernel. Otherwise, each of these tests prints that it is skipped. If
-//! `HSA_VMM_REQUIRE` contains `vm`, each runs, and fails if QEMU or the kernel is missing. By default, the conformance
-//! tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also use the other releases and other numbers
-//! of GPUs, and further tests run.
+//! `HSA_VMM_REQUIRE` contains `vm`, each of these tests runs, and fails if QEMU or the kernel is missing. By default,
+//! the conformance tests use one release and two GPUs. With `HSA_VMM_VM_TESTS=all`, they also use the other releases
+//! and other numbers of GPUs, and further tests run.
 
 mod conformance;
 mod detection;

@@ -98,7 +98,7 @@ fn expired_time_limit_exits_with_125() {
     let Some(_lock) = lock_machine(name) else { return };
     let output = run_in_machine(&["--gpus", "1", "--time-limit", "2s"], &["sleep", "600"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
-    // The limit ends before the machine has booted.
+    // The limit expires before the machine has booted.
     let text = stderr(&output);
     assert!(
         text.contains("had not started the program after 2s") && !text.contains("CR0="),
@@ -143,7 +143,7 @@ fn unread_output_does_not_delay_the_time_limit() {
         }
         if begun.elapsed() > Duration::from_secs(100) {
             child.kill().unwrap();
-            panic!("waits for a reader of its output after {:?}", begun.elapsed());
+            panic!("`hsa-vmm vm` still runs after {:?}", begun.elapsed());
         }
         std::thread::sleep(Duration::from_millis(100));
     };

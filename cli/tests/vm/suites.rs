@@ -1,4 +1,4 @@
-//! Other tests of this project, in the virtual machine: their programs run on AMD's kernel driver instead of the
+//! Other tests of this project, in the virtual machine: the test programs run on AMD's kernel driver instead of the
 //! emulated driver.
 
 use crate::run_command::{stderr, stdout};
@@ -8,9 +8,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// The tests of the test program `amd` that plan faults of the emulated driver. They are skipped, because programs in
-/// the virtual machine do not use the emulated driver.
-const PLANS_DRIVER_FAULTS: [&str; 7] = [
+/// The tests of the test program `amd` that plan faults of the emulated driver. These tests are skipped, because
+/// programs in the virtual machine do not use the emulated driver.
+const DRIVER_FAULT_TESTS: [&str; 7] = [
     "permissions::missing_control_is_reported",
     "permissions::failed_first_grant_leaves_no_access",
     "permissions::full_access_is_limited_to_first_grants",
@@ -76,12 +76,12 @@ fn tests_of_memory_and_page_tables_pass() {
 }
 
 /// Runs tests of the test program `amd` on one release, while the CPU writes page tables. With `HSA_VMM_VM_TESTS=all`,
-/// runs the tests on all releases. Then also runs the tests while the SDMA engine writes page tables.
+/// runs the tests on all releases, first while the CPU and then while the SDMA engine writes page tables.
 fn run_library_tests(name: &str, tests: &[&str]) {
     let Some(_lock) = lock_machine(name) else { return };
     let runs_all = runs_all_variants(&format!("{name}, other releases and page tables by SDMA"));
     let program = build("", "amd");
-    let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
+    let skipped = DRIVER_FAULT_TESTS.map(|test| ["--skip", test]).concat();
     let arguments = [tests, &skipped].concat();
     let environment: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
     run_tests(&[], environment, &program, &arguments);
@@ -110,7 +110,8 @@ fn barrier_is_needed_in_each_mode() {
     }
 }
 
-/// Runs more than 2,000 random operations on each release, while the CPU and then the SDMA engine writes page tables.
+/// Runs more than 2,000 random operations on each release, first while the CPU writes page tables, and then while the
+/// SDMA engine writes page tables.
 #[test]
 fn library_matches_model() {
     let name = "library_matches_model";
@@ -126,7 +127,7 @@ fn library_matches_model() {
     }
 }
 
-/// rocrtst is AMD's own test program. Runs its two tests of virtual memory that run no GPU kernel.
+/// Runs rocrtst, AMD's own test program: the two tests of virtual memory that run no GPU kernel.
 #[test]
 fn rocrtst_passes() {
     let name = "rocrtst_passes";
