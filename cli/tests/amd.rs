@@ -1,4 +1,4 @@
-//! The command on three releases of AMD's own, unmodified runtime, with the emulated driver.
+//! Tests the command on three releases of AMD's own, unmodified runtime, with the emulated driver.
 
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
@@ -44,7 +44,7 @@ fn conform_passes_on_every_release() {
                 matching.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             };
             assert!(names("fail").is_empty(), "{release}: {:?}", names("fail"));
-            // The skipped cases are for runtimes with fewer features, or need control of page tables or a driver
+            // The skipped cases are for runtimes with fewer features, need control of page tables, or need a driver
             // that reports where memory is.
             let mut skipped = names("skip");
             skipped.sort();
@@ -191,7 +191,7 @@ fn emulate_logs_failing_driver_calls() {
     }
 }
 
-/// The failure comes first. The failure's context and the source of the case have titles.
+/// `conform` prints the failure first. Titles precede the context of the failure, and the source of the case.
 #[test]
 fn context_of_a_failed_case_has_a_title() {
     for fetched in test::fetch_selected_releases("context_of_a_failed_case_has_a_title") {

@@ -100,7 +100,7 @@ fn bench_measures_opening_separately() {
     }
 }
 
-/// The order of the levels does not matter.
+/// The order in which `--level` names the levels does not matter.
 #[test]
 fn bench_compares_with_raw_calls_in_any_order() {
     for level in [&["--level", "vmm", "--level", "raw"][..], &["--level", "raw,vmm,raw"]] {

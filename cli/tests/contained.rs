@@ -259,7 +259,7 @@ fn crash_at_stop_is_a_failed_case() {
     }
 }
 
-/// The case runs its calls in a second process.
+/// The case `runtime.process.stops_after_copies` makes its calls in a second process.
 #[test]
 fn call_of_the_second_process_is_named() {
     for (fault, limit, expected) in [
@@ -305,7 +305,7 @@ fn killing_conform_kills_its_worker() {
 fn wait_for(what: &str, is_done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_done() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "timeout: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

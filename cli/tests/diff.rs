@@ -138,7 +138,7 @@ const GENERATIONS: [Comparison<char>; 4] = [
     },
 ];
 
-// In these sentences, N stands for the number of cases that no other sentence names.
+// In these sentences, N stands for the number of cases that no other sentence names. The tests require more than 250.
 const ALL_SAME: &str = "All N cases have the same result.";
 const OTHERS_SAME: &str = "The other N cases have the same result.";
 const IPC_PASSES: &str = "2 cases pass in B and not in A: ipc.open.same_memory, ipc.open.twice.";
@@ -253,7 +253,7 @@ fn diff_of_generations_is_complete() {
     assert_eq!(differences["differs"], false, "{differences}");
 }
 
-/// Writes a report of a correct and a report of a broken runtime. Both contain only the cases `share.export`.
+/// Writes a report of a correct and a report of a broken runtime. Both reports contain only the cases `share.export`.
 fn write_correct_and_broken(folder: &Path) -> [PathBuf; 2] {
     let files = ["correct.json", "broken.json"].map(|name| folder.join(name));
     let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
@@ -352,7 +352,7 @@ fn output_is_written_completely_or_not_at_all() {
         );
         assert!(fs::read_to_string(&file).unwrap().contains("pool.size.told"), "{format}");
     }
-    // A full disk, and paths that cannot be created.
+    // The output is a full disk, or a path that cannot be created.
     let nowhere = folder.path().join("none/report");
     for (path, message) in [
         (Path::new("/dev/full"), "No space left"),

@@ -13,6 +13,7 @@ use std::process::Output;
 /// A text with escape sequences and control characters: they set the terminal's title, clear the screen, set a colour
 /// and a style (with CSI, U+009B), overwrite the line, reverse the direction of text, and delete (U+007F).
 const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
+/// [`HOSTILE`], as the command prints it.
 const ESCAPED: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
 
@@ -34,7 +35,7 @@ fn assert_harmless(text: &str, what: &str) {
     assert!(!rest.contains(is_harmful), "{what}: {text:?}");
 }
 
-/// Returns a report with hostile text in its fields.
+/// Returns a report with hostile text in some of its fields.
 fn hostile_report() -> Value {
     let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
     fn replace_text(value: &mut Value, key: &str) {

@@ -133,7 +133,7 @@ fn full_device_exits_with_2() {
     }
 }
 
-/// Runs the command with a limit of the size of files, in blocks of 512 bytes. A full disk has the same effect.
+/// Runs the command with a limit on the size of files, in blocks of 512 bytes. A full disk has the same effect.
 fn run_with_file_limit(blocks: u8, arguments: &[&str]) -> std::process::Output {
     let command = run_command::command(arguments);
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
@@ -191,7 +191,7 @@ fn closed_output_exits_with_2() {
         let output = run_with_closed_output(&[arguments, &["-o", "/dev/null"]].concat());
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
-    // `record` starts the program with its own standard output, which is closed.
+    // The program that `record` starts inherits the closed standard output of `record`.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("calls.jsonl");
     let script = "test ! -e /proc/self/fd/1";

@@ -394,6 +394,10 @@ fn shards_together_contain_all_cases() {
         parts.extend(part);
     }
     assert_eq!(parts, all);
+}
+
+#[test]
+fn conform_explains_invalid_ci_options() {
     for (arguments, expected) in [
         (&["--shard", "4/3"][..], "the second of five"),
         (&["--shard", "1000/1000"], "no case"),
@@ -437,18 +441,23 @@ fn run_stops_after_too_many_failures() {
 #[test]
 fn table_ends_with_the_summary() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
-    let summary =
+    let ends_with_summary =
         |text: &str| text.lines().last().unwrap_or_default().contains(" passed, 1 failed, ");
     let table = conform(&faults);
-    assert!(summary(&stdout(&table)), "{}", stdout(&table));
+    assert!(ends_with_summary(&stdout(&table)), "{}", stdout(&table));
     assert!(!stderr(&table).contains(" passed, "), "{}", stderr(&table));
     assert!(stderr(&table).starts_with("runtime: simulation"), "{}", stderr(&table));
     let json = conform(&[&faults[..], &["--format", "json"]].concat());
-    assert!(summary(&stderr(&json)) && !stdout(&json).contains(" passed, "), "{}", stderr(&json));
+    assert!(
+        ends_with_summary(&stderr(&json)) && !stdout(&json).contains(" passed, "),
+        "{}",
+        stderr(&json)
+    );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("table");
     let to_file = conform(&[&faults[..], &["-o", file.to_str().unwrap()]].concat());
-    assert!(summary(&stderr(&to_file)) && summary(&fs::read_to_string(&file).unwrap()));
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(ends_with_summary(&stderr(&to_file)) && ends_with_summary(&written));
 }
 
 #[test]

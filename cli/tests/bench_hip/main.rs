@@ -1,5 +1,5 @@
 //! `hsa-vmm bench --hip` with a substitute for HIP that checks arguments, and with libraries that are not HIP. If HIP
-//! was fetched, also with HIP itself on the emulated kernel driver.
+//! was fetched, one test measures HIP itself on the emulated kernel driver.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ fn bench_measures_hip_before_and_since_7_1() {
 /// The substitute rejects a descriptor that is passed in the form of another HIP version.
 /// `bench_measures_hip_before_and_since_7_1` relies on this check.
 #[test]
-fn hip_rejects_calls_of_another_version() {
+fn substitute_rejects_calls_of_another_version() {
     let folder = tempfile::tempdir().unwrap();
     // The library takes a descriptor by value, but reports a version that takes a pointer.
     let library = compile_hip(folder.path(), "libamdhip64.so.6", &["-DVERSION=60443484"]);

@@ -40,8 +40,8 @@ const LEVELS: [&str; 24] = [
     "killed",
 ];
 
-/// Returns the level that failed. Checks that all earlier levels were reached or skipped, and that all later levels
-/// were not tried.
+/// Returns the level that failed, if any. Checks that all earlier levels were reached or skipped, and that no later
+/// level was tried.
 #[track_caller]
 fn failed_level(report: &Value) -> Option<&str> {
     let levels = report["levels"].as_array().unwrap();

@@ -20,8 +20,8 @@ pub fn run_emulated(fetched: &FetchedRelease, options: &[&str], arguments: &[&st
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
     for fetched in test::fetch_selected_releases(name) {
-        // `killed` is skipped because it counts memory of another process. This works only if all processes share one
-        // emulated machine, and here each process has its own.
+        // The level `killed` counts memory of another process, so it needs one emulated machine for all processes.
+        // Here, each process has its own machine, and the level is skipped.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = run_emulated(fetched, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
@@ -32,8 +32,9 @@ fn amds_runtime_reaches_every_level() {
             let root = std::fs::canonicalize(fetched.root()).unwrap();
             assert!(Path::new(path).starts_with(root), "{release}: {path}");
             for level in report["levels"].as_array().unwrap() {
-                let skips = level["level"].as_str().is_some_and(|level| skipped.contains(&level));
-                let expected = if skips { "skipped" } else { "reached" };
+                let is_skipped =
+                    level["level"].as_str().is_some_and(|level| skipped.contains(&level));
+                let expected = if is_skipped { "skipped" } else { "reached" };
                 assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
                 let unlisted = level["asked_besides"].as_array().unwrap();
                 assert!(

@@ -106,17 +106,17 @@ fn killing_bringup_kills_its_worker() {
     let wait_until = |what: &str, done: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !done() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+            assert!(began.elapsed() < Duration::from_secs(20), "timed out waiting until {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     };
     let written_pid = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
     wait_until("the level has begun", &|| written_pid().is_some());
-    let status = format!("/proc/{}/stat", written_pid().unwrap().trim());
-    assert!(Path::new(&status).exists());
+    let stat_file = format!("/proc/{}/stat", written_pid().unwrap().trim());
+    assert!(Path::new(&stat_file).exists());
     parent.kill().unwrap();
     parent.wait().unwrap();
     // A zombie process (state Z) has ended, but still has an entry in /proc.
-    let is_dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
+    let is_dead = || std::fs::read_to_string(&stat_file).map_or(true, |text| text.contains(") Z "));
     wait_until("the level has ended", &is_dead);
 }

@@ -219,7 +219,7 @@ fn request_that_is_the_cause_is_suspected_first() {
     }
 }
 
-/// The exit status is 3 only if the runtime does not start, not if it does not stop.
+/// The exit status is 3 if the runtime does not start, and 1 if it does not stop.
 #[test]
 fn failure_after_the_start_has_exit_status_1() {
     let name = "reports_on_amd::failure_after_the_start_has_exit_status_1";

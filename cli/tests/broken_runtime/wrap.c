@@ -1,5 +1,6 @@
-/* Wraps the runtime that it is linked with. Calls fail according to the environment variable BREAK. BREAK contains
- * rules `FUNCTION:N:EFFECT:WHEN`, separated by `;`. N counts the calls of the function in a process, from 1.
+/* Wraps the runtime that this library is linked with. Calls fail according to the environment variable BREAK. BREAK
+ * contains rules `FUNCTION:N:EFFECT:WHEN`, separated by `;`. A rule applies to the N-th call of the function in a
+ * process.
  * EFFECT: `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard output and
  * continues) or `child` (starts a child process and crashes).
  * WHEN: `always`, `once` or `after`. The variable MARK names a file. `once` applies only if the file does not exist,

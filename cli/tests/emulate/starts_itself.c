@@ -15,7 +15,7 @@ hsa_status_t hsa_init(void);
 hsa_status_t hsa_iterate_agents(hsa_status_t (*)(hsa_agent_t, void *), void *);
 hsa_status_t hsa_agent_get_info(hsa_agent_t, hsa_agent_info_t, void *);
 
-static hsa_status_t count(hsa_agent_t agent, void *gpus) {
+static hsa_status_t count_gpu(hsa_agent_t agent, void *gpus) {
   unsigned type = 0;
   if (hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type) != 0) exit(3);
   *(int *)gpus += type == HSA_DEVICE_TYPE_GPU;
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     return system(line) == 0 ? 0 : 8;
   }
   if (hsa_init() != HSA_STATUS_SUCCESS) return 9;
-  if (hsa_iterate_agents(count, &gpus) != HSA_STATUS_SUCCESS) return 10;
+  if (hsa_iterate_agents(count_gpu, &gpus) != HSA_STATUS_SUCCESS) return 10;
   if (readlink(self, file, sizeof file - 1) < 0) return 11;
   printf("%d %s\n", gpus, file);
   return 0;

@@ -116,7 +116,7 @@ fn junit_follows_the_schema() {
         return skip(name, "xmllint", "xmllint is not installed (libxml2-utils)");
     }
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/junit.xsd");
-    // The output must also follow the schema that `HSA_VMM_JUNIT_XSD` names.
+    // If `HSA_VMM_JUNIT_XSD` names a schema, the output must follow this schema, too.
     let schemas = env::var_os("HSA_VMM_JUNIT_XSD").into_iter().chain([schema.into()]);
     let junit = ["--format", "junit"];
     let missing = ["conform", "--runtime", "/nonexistent/libhsa-runtime64.so.1"];
@@ -140,8 +140,8 @@ fn junit_follows_the_schema() {
     }
 }
 
-/// A Python script that checks a document of KCIDB's version 4.0. The script then converts the document to the newest
-/// version, and checks the result.
+/// A Python script that checks a document against version 4.0 of KCIDB's schema. The script then converts the document
+/// to the newest version, and checks the result.
 const KCIDB: &str = "
 import json, sys, kcidb_io
 document = json.load(open(sys.argv[1]))

@@ -1,7 +1,7 @@
-//! Checks the guides: the Markdown pages in `docs/`, and README, CONTRIBUTING and SECURITY. The commands of some guides
-//! run, and must print the documented output. A guide or a test must use every option. The links in all Markdown pages
-//! of the project must lead to existing files and headings. The pages must name every environment variable that users
-//! can set.
+//! Checks the guides: the Markdown pages in `docs/`, and README, CONTRIBUTING and SECURITY. The tests run the commands
+//! of some guides, and these commands must print the documented output. Every option must occur in a guide or a test.
+//! The links in all Markdown pages of the project must lead to existing files and headings. The pages must name every
+//! environment variable that users can set.
 
 mod call_path;
 mod help;
@@ -114,8 +114,8 @@ fn exists(subcommand: &str, option: &str) -> bool {
 fn guides_use_existing_options() {
     let mut checked = 0;
     for (path, page) in pages() {
-        for line in commands(&page) {
-            let line = &line.line;
+        for command in commands(&page) {
+            let line = &command.line;
             for (subcommand, options) in invocations(line) {
                 for option in [String::new()].into_iter().chain(options) {
                     let is_planned = PLANNED.iter().any(|(planned, listed)| {

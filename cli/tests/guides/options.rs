@@ -1,4 +1,4 @@
-//! A guide or a test uses every option of every subcommand.
+//! Every option of every subcommand occurs in a guide or a test.
 
 use crate::help::subcommands;
 use crate::run_command::{command, stdout};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// Options whose short form the guides use.
 const SHORT_FORMS: &[(&str, &str)] = &[("--output", "-o")];
 
-/// Returns all subcommands, and the subcommands of these: `rocr`, `rocr fetch`.
+/// Returns all subcommands, such as `rocr`, and their own subcommands, such as `rocr fetch`.
 pub fn all_subcommands() -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for subcommand in subcommands(&[]) {
@@ -73,7 +73,8 @@ fn literals(source: &str) -> Vec<Vec<String>> {
         *item += line;
         item.push('\n');
     }
-    // A literal is the text between two quotation marks. An escaped quotation mark only splits a literal.
+    // A literal is the text between two quotation marks. If an item has an even number of escaped quotation marks, only
+    // the text between two of these marks is omitted.
     let words = |item: &String| {
         let texts = item.split('"').skip(1).step_by(2);
         let words = texts.flat_map(|text| text.split(['=', ' ', '\n', '\\']));

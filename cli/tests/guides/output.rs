@@ -34,7 +34,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("HSA_VMM_RUNTIME=sim ./cycle", "capi/tests runs it"),
     ("HSA_VMM_RUNTIME=sim cargo run", "tests/examples.rs has the program"),
     ("hsa-vmm conform --runtime /opt/rocm", "ROCm may not be installed"),
-    ("hsa-vmm rocr fetch", "the tests have already fetched it"),
+    ("hsa-vmm rocr fetch", "the tests have already fetched the releases"),
     ("hsa-vmm rocr check 7.14.0", "cli/tests/amd.rs checks a stored release"),
     ("hsa-vmm vm ", "cli/tests/vm runs it"),
     ("cargo run --release -- vm ", "cli/tests/vm runs it"),

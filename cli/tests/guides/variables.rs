@@ -22,6 +22,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("HSA_VMM_WORKS_FOR", "the process that started a worker"),
 ];
 
+/// Returns the words of a text that are names of the project's environment variables.
 fn variables(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_uppercase() || letter == '_';
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     pub ok: bool,
@@ -77,8 +78,8 @@ fn parse_block(lines: &[&str], position: &mut usize, level: usize) -> Result<Res
             return Err(format!("the number is not consecutive: {line}"));
         }
         test.nested = std::mem::take(&mut nested);
-        let has_failed = test.nested.values().any(|it| !it.ok && it.directive.is_empty());
-        if has_failed && test.ok {
+        let has_nested_failure = test.nested.values().any(|it| !it.ok && it.directive.is_empty());
+        if has_nested_failure && test.ok {
             return Err(format!("passed, although a nested test has failed: {line}"));
         }
         if results.insert(name, test).is_some() {

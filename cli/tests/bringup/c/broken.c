@@ -1,4 +1,5 @@
-/* A runtime with all required functions. `hsa_init` executes the statement BROKEN. The other functions return 0. */
+/* A runtime with all required functions. `hsa_init` executes the statement BROKEN. The other functions return 0.
+ * WITHOUT_VMEM omits the functions of virtual memory management. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
