@@ -77,7 +77,7 @@ fn invalid_reply_fails_the_case() {
         // The worker closes the socket but does not exit.
         ("exec <&-; sleep 1000", Ended::TimeLimit(3000)),
     ];
-    let check = |zero: &str, expected: Ended| {
+    let assert_cases_fail = |zero: &str, expected: Ended| {
         let report = run_worker(STARTS, zero, STOPS).unwrap();
         let failed: Vec<_> =
             report.cases.iter().filter(|case| case.status == Status::Fail).collect();
@@ -96,7 +96,7 @@ fn invalid_reply_fails_the_case() {
     // Run the checks at the same time, because most checks wait for a time limit.
     std::thread::scope(|scope| {
         for (zero, expected) in replies {
-            scope.spawn(move || check(zero, expected));
+            scope.spawn(move || assert_cases_fail(zero, expected));
         }
     });
 }

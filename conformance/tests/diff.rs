@@ -249,10 +249,10 @@ fn diff_reports_cases_only_in_one_report() {
 
 #[test]
 fn diff_without_cases_compares_runtimes() {
-    let cases = report();
+    let complete = report();
     let mut info = report();
     info.cases.clear();
-    for diff in [Diff::of(&cases, &info), Diff::of(&info, &cases), Diff::of(&info, &info)] {
+    for diff in [Diff::of(&complete, &info), Diff::of(&info, &complete), Diff::of(&info, &info)] {
         assert!(!diff.differs());
         assert!(
             diff.sentences()[1].starts_with("Cases are not compared"),

@@ -20,7 +20,7 @@ use std::path::Path;
 
 const PROFILES: [HipProfile; 2] = [HipProfile::Hip6, HipProfile::Hip7];
 
-/// Returns the rows that a source cites: the list `#N, #M` after `reference 6.2`, which ends at a `;` or `:`.
+/// Returns the rows that a source cites: the list `#N, #M` between `reference 6.2` and the next `;` or `:`.
 fn cited_rows(source: &str) -> BTreeSet<u32> {
     let Some((_, rows)) = source.split_once("reference 6.2 ") else { return BTreeSet::new() };
     let rows = rows.split([';', ':']).next().unwrap_or_default().split(", ");
@@ -96,8 +96,8 @@ fn named_tests_exist() {
 }
 
 /// Runs all cases. Checks that no case of any row fails, and that each case returns the error in its row.
-/// Returns the rows with at least one passed case. On AMD's runtime, no other test runs in this process, and
-/// `own_process` must be true.
+/// Returns the rows with at least one passed case. `own_process` must be true on AMD's runtime, where no other test runs
+/// in this process.
 fn check_rows(
     runtime: &Runtime,
     profile: HipProfile,
@@ -155,7 +155,8 @@ fn simulation_matches_the_table() {
         for generation in Generation::ALL {
             let mut rows = check_on(Config::mi300x(2).with_generation(generation));
             // Three rows need another setup: a GPU without peer access, a driver without virtual memory, and a process
-            // in which no other thread opens descriptors (row 62, conformance/tests/descriptors.rs).
+            // in which no other thread opens descriptors. The third setup (row 62) is in
+            // conformance/tests/descriptors.rs.
             let mut without_peer_access = without_peer_access.clone().with_generation(generation);
             rows.append(&mut check_on(without_peer_access.clone()));
             without_peer_access.vmem = false;
@@ -181,7 +182,7 @@ fn amds_runtime_matches_the_table() {
             let rows = check_rows(&runtime, profile, true, &setting);
             let rows_without_pass: Vec<_> = rows_with_cases().difference(&rows).copied().collect();
             // The emulated machine has peer access (row 45) and virtual memory management (row 66).
-            // Row 72 is a known failure on ROCm 6.1, which leaks a socket each time memory is opened.
+            // Row 72 is a known failure on ROCm 6.1, which leaks a socket each time an IPC handle is opened.
             let known_failure = (setup.release() == Release::R6_1_2).then_some(72);
             let expected: Vec<_> = [45, 66].into_iter().chain(known_failure).collect();
             assert_eq!(rows_without_pass, expected, "{setting}: rows without a passed case");

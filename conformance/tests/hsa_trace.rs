@@ -12,8 +12,8 @@ const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agent
 {"agent":"0xa0","kind":"gpu","name":"a","pools":[{"pool":"0xa1"},{"pool":"0xa2"}]},
 {"agent":"0xb0","kind":"gpu","name":"b","pools":[{"pool":"0xb1"}]}]}"#;
 
-/// Reads a recording of these calls. Each call is a line of JSON without its beginning, `{"call":"hsa_amd_`, and its
-/// end.
+/// Reads a recording of these calls. Each call is a line of JSON without the beginning `{"call":"hsa_amd_`, the closing
+/// brace, and the status if the status is 0.
 fn recording(calls: &[&str]) -> Recording {
     let mut text = HEADER.replace('\n', "") + "\n";
     for call in calls {
@@ -150,10 +150,9 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(plan.steps[9].line, 11);
 }
 
-/// A range is skipped while memory of another process is mapped there. After the unmap, calls on the range are steps
-/// again.
+/// Calls on a range are skipped only while memory of another process is mapped there.
 #[test]
-fn range_of_foreign_memory_ends_with_its_unmapping() {
+fn calls_on_an_imported_range_are_skipped() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
     let map_import = MAP.replace("0x5", "0x6");
     let failed = format!("{map_import},\"status\":4096");

@@ -55,8 +55,8 @@ fn html_title_shows_outcome() {
     let passed = report(FaultPlan::none());
     assert_eq!(title(&passed), "Nothing failed: simulation, extension 1.15");
     let failing = failing_report();
-    let run = failing.summary.failed + failing.summary.passed;
-    let expected = format!("{} of {run} cases failed: ", failing.summary.failed);
+    let cases_run = failing.summary.failed + failing.summary.passed;
+    let expected = format!("{} of {cases_run} cases failed: ", failing.summary.failed);
     assert!(title(&failing).starts_with(&expected), "{}", title(&failing));
 }
 
@@ -75,7 +75,7 @@ fn html_loads_nothing_external() {
     }
 }
 
-/// Replaces texts of a report by [`HOSTILE`]: of the run, the runtime, the agents and the cases.
+/// Replaces texts of the run, the runtime, the agents and the cases in a report by [`HOSTILE`].
 fn with_hostile_text(mut report: Report) -> Report {
     let hostile = || HOSTILE.to_owned();
     let run = report.run.as_mut().unwrap();

@@ -168,7 +168,7 @@ fn backticked(text: &str) -> impl Iterator<Item = &str> {
         .flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Returns the declarations of HIP's functions.
+/// Returns the text of the headers that declare HIP's functions.
 fn hip_headers() -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/include/hip/hsavmm");
     let parts = std::fs::read_dir(folder).unwrap();

@@ -183,7 +183,7 @@ fn empty_report_has_a_text() {
 
 #[test]
 fn quarantined_reservation_is_marked() {
-    // Revoking access unmaps the memory. The planned faults then make the runtime's next calls of map fail.
+    // Revoking access unmaps the memory. The planned faults then make the next calls of `hsa_amd_vmem_map` fail.
     let mut config = Config::mi300x(2);
     config.faults = machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);

@@ -123,6 +123,8 @@ fn unmapped_memory_stays_mapped_without_workaround() {
 const RUNTIME: &str = "QUIRK_RUNTIME";
 const WORKED_AROUND: &str = "QUIRK_WORKED_AROUND";
 
+/// Grants access while no file descriptor is free. With the workaround, the library reports this error. Without the
+/// workaround, the runtime aborts the process.
 fn grant_without_descriptor(path: &OsStr) {
     // SAFETY: the library is AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(path) }.unwrap();

@@ -188,7 +188,7 @@ fn junit_is_well_formed() {
     assert!(failures > 0);
 }
 
-/// A report of an old version, which did not record runs, features and quirks.
+/// A report of an old version of the command. The report does not describe the run, the features and the quirks.
 const OLD_REPORT: &str = r#"{
     "runtime": {"name": "simulation", "path": null, "version": "1.1", "extension": "1.7"},
     "agents": [],
@@ -293,8 +293,8 @@ fn report_names_quirks() {
     );
 }
 
-/// An element of Jenkins's schema for JUnit's XML, junit-10.xsd: the children, the required attributes, and the other
-/// attributes.
+/// An element of Jenkins's schema for JUnit's XML, junit-10.xsd: the children, the required attributes, and the
+/// optional attributes.
 type Element = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 fn element(name: &str) -> Option<Element> {

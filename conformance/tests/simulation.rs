@@ -22,8 +22,8 @@ fn enforcement_cases_pass_with_every_kind_of_update() {
         let config = format!("mi300x,gpus=2,page-tables={updates}");
         let runtime = Runtime::simulated(config.parse().unwrap()).unwrap();
         let variable = format!("{}={config}", peer::CONFIG);
-        let this = std::env::current_exe().unwrap();
-        let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
+        let test_binary = std::env::current_exe().unwrap();
+        let mut peer = vec!["env".into(), variable.into(), test_binary.into_os_string()];
         // The first word of the peer command is /proc/self/exe, which would be `env` in the process of `env`. Replace
         // this word by the path of the test binary.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));

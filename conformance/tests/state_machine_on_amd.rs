@@ -43,8 +43,9 @@ impl Setup for Amd {
 /// The number of sequences for each release. These sequences take a few seconds.
 const CASES: u32 = 24;
 
-/// Compares library and model, with settings of the emulated driver.
-fn compare_on_each_release(test: &str, driver: &str, settings: Option<&str>) {
+/// Compares library and model, with settings of the emulated driver. The name of the file of saved sequences ends with
+/// `suffix`.
+fn compare_on_each_release(test: &str, suffix: &str, settings: Option<&str>) {
     let emulation = Emulation::with_gpus(2);
     let needs_barrier = settings.is_some();
     let emulation = match settings {
@@ -56,7 +57,7 @@ fn compare_on_each_release(test: &str, driver: &str, settings: Option<&str>) {
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);
         NEEDS_BARRIER.get_or_init(|| needs_barrier);
-        sequences::run::<Amd>(&format!("amd_{}{driver}", setup.release()), CASES);
+        sequences::run::<Amd>(&format!("amd_{}{suffix}", setup.release()), CASES);
     });
 }
 

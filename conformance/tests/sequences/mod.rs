@@ -1,4 +1,4 @@
-//! Property tests: random sequences of operations run on library and model. A failing sequence is shrunk.
+//! Property tests: run random sequences of operations on the library and on the model. Shrink a failing sequence.
 
 mod regressions;
 
@@ -59,8 +59,7 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
     }
 }
 
-/// A test locks this mutex while it runs. Tests count the descriptors of the process, so only one test may run at a
-/// time.
+/// A test locks this mutex while it runs. Tests count the descriptors of the process, so they must run one at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs `cases` sequences, or as many as `PROPTEST_CASES` says, with the seed `PROPTEST_RNG_SEED` or a random seed.
