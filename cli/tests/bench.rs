@@ -116,7 +116,8 @@ fn bench_compares_with_raw_calls_in_any_order() {
     }
 }
 
-/// The second list measures `open` first. `bench` then opens the runtime again, and must disable its workarounds again.
+/// With the second list of operations, `bench` measures `open` first, and then opens the runtime again. Therefore,
+/// `bench` must disable the workarounds again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {
