@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// A text with escape sequences and control characters: they set the terminal's title, clear the screen, set a colour
+/// A text with escape sequences and control characters. They set the terminal's title, clear the screen, set a colour
 /// and a style (with CSI, U+009B), overwrite the line, reverse the direction of text, and delete (U+007F).
 const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
 /// [`HOSTILE`], as the command prints it.

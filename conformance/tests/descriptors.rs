@@ -1,6 +1,6 @@
-//! Runs all cases with the usual limit of file descriptors, and checks that no descriptor is left open. Also checks the
-//! error of a runtime that has no free descriptor. This file has only one test, so that no other thread of the process
-//! opens descriptors.
+//! Runs all cases with the usual limit of file descriptors, and checks that no descriptor is left open. Also checks
+//! which generations keep a descriptor for each handle. This file has only one test, so that no other thread of the
+//! process opens descriptors.
 
 use hsa_sim::{Config, Generation};
 use hsa_vmm::{AllocationProperties, Error, Runtime, Vmm};

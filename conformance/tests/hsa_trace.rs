@@ -165,8 +165,8 @@ fn calls_on_an_imported_range_are_skipped() {
     assert_eq!(skipped, [false, false, true, true, false, false, true, true, true, false]);
 }
 
-/// A failed import may have passed another file: a program can close the exported descriptor and open a file that gets
-/// the same number. The library does this when it tests the runtime.
+/// The descriptor of a failed import may refer to another file: a program can close the exported descriptor, and then
+/// open a file that gets the same number. The library does this when it tests the runtime.
 #[test]
 fn failed_imports_are_skipped() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;

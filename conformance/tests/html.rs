@@ -113,7 +113,8 @@ fn html_escapes_all_texts_of_a_report() {
     let plain = report.html().unwrap();
     let hostile = with_hostile_text(report).html().unwrap();
     for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
-        // The hostile report has one area instead of two, and therefore fewer bars.
+        // All cases of the hostile report have the same name, so the page shows one group of cases instead of two, and
+        // fewer bars.
         let (plain, hostile) = (plain.matches(tag).count(), hostile.matches(tag).count());
         assert!(hostile <= plain, "{tag}: {hostile} instead of {plain}");
     }

@@ -80,7 +80,7 @@ fn call_rows(file: &str) -> Vec<String> {
     rows
 }
 
-/// Removes links such as `[`Vmm::map`]` and `[`write`](PoolMemory::write)`, which only work in
+/// Removes links such as `[`Vmm::map`]` and `[`write`](PoolMemory::write)`, which work only in
 /// rustdoc.
 fn without_links(row: &str) -> String {
     let mut plain = String::new();

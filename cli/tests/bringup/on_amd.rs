@@ -50,7 +50,7 @@ fn amds_runtime_reaches_every_level() {
 }
 
 /// Some levels replace page-table entries. These levels pass whether new entries take effect at once or later.
-/// They fail if the driver does not write the new entries, or writes entries that allow too much access.
+/// The levels fail if the driver does not write the new entries, or writes entries that allow too much access.
 #[test]
 fn replaced_entries_are_checked_in_every_mode() {
     let name = "on_amd::replaced_entries_are_checked_in_every_mode";

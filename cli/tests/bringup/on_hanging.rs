@@ -28,8 +28,8 @@ fn hanging_driver_call_is_reported() {
     }
 }
 
-/// The emulated driver logs a call that does not return. `bringup` and `conform` name the call, even if it hangs while
-/// the runtime starts.
+/// The emulated driver logs a call that does not return. `bringup` and `conform` name the call, even if the call hangs
+/// while the runtime starts.
 #[test]
 fn call_that_does_not_return_is_named() {
     let name = "on_hanging::call_that_does_not_return_is_named";

@@ -156,7 +156,7 @@ fn environment_is_kept() {
         let release = fixture.fetched.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
-        // `env` puts a variable that it sets at the end of the environment, so `LD_LIBRARY_PATH` is the last variable.
+        // In the second command, `env` makes `LD_LIBRARY_PATH` the last variable of the environment.
         for first in
             [&["sh"][..], &["env", "-u", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH=/nowhere", "sh"]]
         {

@@ -148,7 +148,7 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder().unwrap()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (stdout, stderr) = (stdout(&output), stderr(&output));
-    // A command may fail if the page shows its output.
+    // If the page shows the output of a command, the command may fail.
     if command.output.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{stdout}{stderr}", output.status));
     }

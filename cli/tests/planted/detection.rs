@@ -184,8 +184,8 @@ fn detection_page_is_up_to_date() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `fuzz` and `stress` with a fault. If a tool misses the fault, its cell contains its reason from `reasons`, or
-/// `NOT DETECTED` if this reason is empty.
+/// Runs `fuzz` and `stress` with a fault. If a tool misses the fault, the tool's cell contains the tool's entry of
+/// `reasons`, or `NOT DETECTED` if this entry is empty.
 fn measure_fuzz_and_stress(
     target: Target,
     call_fault: &CallFault,

@@ -28,7 +28,7 @@ use table::{FAULTS, Fault, Finder, Target};
 const LIMIT: Duration = Duration::from_secs(120);
 /// The seed if `HSA_VMM_PLANTED` is not set. This seed is fixed, so that every run tests the same faults.
 const DEFAULT_SEED: u64 = 1;
-/// The number of faults that a seed chooses. With `HSA_VMM_LONG=1`, it chooses three times as many.
+/// The number of faults that a seed chooses. With `HSA_VMM_LONG=1`, a seed chooses three times as many faults.
 const SAMPLE_SIZE: usize = 2;
 
 struct RunResult {
@@ -121,7 +121,8 @@ fn check_failed_case(report: &str, case: &str, words: &str) -> Result<(), String
     }
 }
 
-/// Finds the fault by a case of `conform`. Runs only this case, if `all_cases` is false and the plan counts no calls.
+/// Checks that a case of `conform` finds the fault. Returns the duration of the run. Runs only this case, if `all_cases`
+/// is false and the plan counts no calls.
 fn find_by_conform(
     fault: &Fault,
     (case, words): (&str, &str),
@@ -143,7 +144,8 @@ fn find_by_conform(
     }
 }
 
-/// Finds the fault by `fuzz`. `replay` of the saved file must fail with the fault, and pass without the fault.
+/// Checks that `fuzz` finds the fault. Returns the duration of the run. `replay` of the saved file must fail with the
+/// fault, and pass without the fault.
 fn find_by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");

@@ -1,4 +1,4 @@
-//! docs/detection.md: which tool detects which fault, and its message.
+//! Reads and writes docs/detection.md: which tool detects which fault, and the message of the tool.
 
 use crate::call_faults::{CallFault, TARGETS};
 use crate::reasons;

@@ -13,7 +13,7 @@ pub struct Row {
 /// How a row is covered.
 #[derive(Clone, Copy, Debug)]
 pub enum Coverage {
-    /// By conformance cases; their names are separated by spaces.
+    /// By conformance cases: the expected result, and the names of the cases, separated by spaces.
     Cases(Expected, &'static str),
     /// By a test, because a case cannot cover the row.
     Test { reason: &'static str, file: &'static str, name: &'static str },
