@@ -130,7 +130,8 @@ fn detection_page_lists_faults_of_software_gpus() {
 /// Returns whether the GPUs have a TLB when `bringup` runs with this fault.
 ///
 /// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`. With a TLB, the level "unmapped" then
-/// always fails. If the SDMA engine writes page tables, new entries are late, and the level "used at once" always fails.
+/// always fails. If the SDMA engine writes page tables, new entries are late, and the level "used at once" always
+/// fails.
 fn bringup_has_tlb(plan: &str) -> bool {
     !["KERNEL", "INTERRUPT"].iter().any(|operation| plan.starts_with(operation))
 }
