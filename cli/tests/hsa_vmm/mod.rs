@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses only some of the items")]
 
 use hsa_rocr::folder;
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
 /// The path of the command.
@@ -50,4 +51,11 @@ pub fn stderr(output: &Output) -> String {
 /// Parses the JSON that a run wrote to standard output.
 pub fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Returns the statuses of a JSON report, by case.
+pub fn statuses(report: &serde_json::Value) -> BTreeMap<String, String> {
+    let cases = report["cases"].as_array().unwrap().iter();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    cases.map(|case| (text(&case["name"]), text(&case["status"]))).collect()
 }

@@ -1,6 +1,8 @@
 //! A parser of KTAP, version 1, written from the kernel's Documentation/dev-tools/ktap.rst. The parser requires what
 //! the specification only recommends ("should").
 
+#![allow(dead_code, reason = "each test program uses only some of the items")]
+
 use std::collections::BTreeMap;
 
 /// The result of a test.
@@ -31,6 +33,14 @@ pub fn parse(text: &str) -> Result<Results, String> {
         None => Ok(results),
         Some(line) => Err(format!("a line after the last result: {line}")),
     }
+}
+
+/// Parses a document with at most one level of subtests. Returns the results of the top level and of the
+/// subtests.
+pub fn parse_subtests(text: &str) -> (Results, Results) {
+    let top = parse(text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+    let inner = top.values().flat_map(|test| test.nested.clone()).collect();
+    (top, inner)
 }
 
 /// Parses a version line, a plan, and as many results as the plan announces. The indentation of these lines is two
