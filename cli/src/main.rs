@@ -30,6 +30,7 @@ use screen::{Screen, note};
 use std::env;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use tracing_subscriber::prelude::*;
 
@@ -46,11 +47,23 @@ pub enum Exit {
     Program(u8),
 }
 
-/// Invalid usage: arguments that cannot be used together, that select nothing, or that name a file that cannot be
-/// written. Also a closed standard output, and a limit of open file descriptors that is too low.
+/// Invalid usage: arguments that cannot be used together, that select nothing, or that name a file that cannot be read
+/// or written. Also a closed standard output, and a limit of open file descriptors that is too low.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUsage(pub String);
+
+impl BadUsage {
+    /// Returns the error for an input file that cannot be read, or that has other contents.
+    pub fn cannot_read(file: &Path, cause: impl Into<anyhow::Error>) -> Self {
+        Self::with_context(format!("cannot read {}", file.display()), cause)
+    }
+
+    /// Returns an error with its cause.
+    pub fn with_context(context: String, cause: impl Into<anyhow::Error>) -> Self {
+        Self(error_message(&cause.into().context(context)))
+    }
+}
 
 /// The exit status after a failure.
 const FAILED: u8 = 1;

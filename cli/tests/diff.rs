@@ -323,7 +323,7 @@ fn diff_accepts_info_and_rejects_other_files() {
     for file in [&page, &trace, &half] {
         for (a, b) in [(correct, file), (file, correct)] {
             let output = run_diff(a, b, &[]);
-            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
             assert!(
                 stdout(&output).is_empty() && stderr(&output).contains("is not a report"),
                 "{output:?}"
@@ -332,7 +332,7 @@ fn diff_accepts_info_and_rejects_other_files() {
         }
     }
     let output = run_diff(correct, Path::new("/nowhere/report.json"), &[]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("cannot read /nowhere/report.json"), "{}", stderr(&output));
 }
 

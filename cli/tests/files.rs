@@ -219,7 +219,39 @@ fn replay_reports_invalid_line_once() {
     for (bytes, reason) in [(&b"{"[..], "EOF"), (b"\xff\xfe\n", "not UTF-8")] {
         fs::write(&file, bytes).unwrap();
         let output = run(&["replay", "--runtime", "sim", file.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert_eq!(stderr(&output).matches(reason).count(), 1, "{}", stderr(&output));
     }
+}
+
+#[test]
+fn unusable_input_file_exits_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let [empty, missing] = ["empty", "missing"].map(|name| folder.path().join(name));
+    fs::write(&empty, "").unwrap();
+    for file in [&empty, &missing] {
+        let file = file.to_str().unwrap();
+        for arguments in [
+            &["lint", file][..],
+            &["replay", "--runtime", "sim", file],
+            &["map", "--runtime", "sim", file],
+            &["diff", file, file],
+        ] {
+            let output = run(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+            assert!(stderr(&output).contains(file), "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn unsaved_fuzz_finding_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("found.jsonl");
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
+    let arguments = ["fuzz", "--sim", faults, "--processes", "1", "--shrink", "1s", "--save"];
+    let arguments = [&arguments[..], &[file.to_str().unwrap()]].concat();
+    let output = run_with_file_limit(0, &arguments);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!file.exists() && !stderr(&output).contains("saved as"), "{}", stderr(&output));
 }

@@ -246,6 +246,9 @@ fn fuzz_prints_sequence_that_cannot_be_saved() {
         let status = if file.starts_with("/dev") { 1 } else { 2 };
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(stderr(&output).contains(file), "{}", stderr(&output));
+        for wrong in ["saved as", "reproduce:"] {
+            assert!(!stderr(&output).contains(wrong), "{}", stderr(&output));
+        }
         stderr(&output).contains("\"operations\"")
     };
     assert!(prints_sequence("/dev/full"), "a full disk");

@@ -1,10 +1,10 @@
 //! `hsa-vmm diff`: compares two reports.
 
-use crate::Exit;
 use crate::arguments::Format;
 use crate::output::Output;
 use crate::screen::Screen;
 use crate::table::{Cell, table};
+use crate::{BadUsage, Exit};
 use anstyle::Style;
 use clap::Args;
 use hsa_vmm_conformance::Report;
@@ -22,7 +22,7 @@ Examples:
 A time that is 3 times as long as the other and 0.1 s longer is reported, but
 does not count as a difference.
 Exit status: 1 if a case fails in B and not in A (with --exit-code: if anything
-differs), or if a file cannot be read.";
+differs), 2 if a file cannot be read.";
 
 #[derive(Args, Debug)]
 pub struct Arguments {
@@ -43,7 +43,10 @@ pub struct Arguments {
 }
 
 pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
-    let (a, b) = (Report::read(&args.a)?, Report::read(&args.b)?);
+    let read = |file: &PathBuf| {
+        Report::read(file).map_err(|cause| BadUsage(crate::error_message(&cause.into())))
+    };
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
     let diff = Diff::of(&a, &b);
     let new_failures = diff.new_failures().count();
     args.output.write(|out| match args.format {

@@ -136,6 +136,17 @@ fn print_call_counts(file: &Path) -> anyhow::Result<()> {
         let count = recording.calls.len();
         let calls = if count == 1 { "call" } else { "calls" };
         note!("recorded {count} {calls} of {}: {}", recording.header.program, file.display());
+        if !recording.complete {
+            note!(
+                "this recording ends early, because the program crashed or was killed, or because the disk was full"
+            );
+        }
+    }
+    if files.is_empty() && file.exists() {
+        // The recorder creates the file when the runtime starts, and then writes the first line.
+        let cause =
+            io::Error::other("the recorder could not write its first line; is the disk full?");
+        return Err(RecordError::Output { path: file.display().to_string(), cause }.into());
     }
     if files.is_empty() {
         note!("nothing was recorded: the program has not started AMD's runtime");

@@ -9,7 +9,7 @@ use hsa_vmm_conformance::fuzz::{
     Failure, FailureKind, FailurePoint, Generator, Sequence, SequenceRuntime, shrink,
 };
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -25,6 +25,7 @@ pub struct Finding {
     original_length: usize,
     repetitions: Repetitions,
     file: PathBuf,
+    is_saved: bool,
     command: String,
 }
 
@@ -81,7 +82,15 @@ impl Finding {
             None => create_new(&format!("fuzz-{}-{number}", generator.seed)),
         };
         let command = replay_command(args, generator, &file);
-        let mut finding = Self { failure, sequences, original_length, repetitions, file, command };
+        let mut finding = Self {
+            failure,
+            sequences,
+            original_length,
+            repetitions,
+            file,
+            is_saved: false,
+            command,
+        };
         finding.save(opened)?;
         Ok(finding)
     }
@@ -95,7 +104,13 @@ impl Finding {
             serde_json::to_writer(&mut text, sequence)?;
             text.push(b'\n');
         }
+        let is_opened = file.is_ok();
         let written = file.and_then(|mut file| file.write_all(&text));
+        self.is_saved = written.is_ok();
+        if !self.is_saved && is_opened && self.file.is_file() {
+            // Remove the incomplete file. The error of writing is reported, so ignore further errors.
+            let _ = fs::remove_file(&self.file);
+        }
         written.with_context(|| {
             // Print the sequence if it cannot be saved.
             let text = String::from_utf8_lossy(&text);
@@ -281,7 +296,9 @@ impl fmt::Display for Finding {
         if now > SHOWN_OPERATIONS {
             writeln!(f, "  and {} more", now - SHOWN_OPERATIONS)?;
         }
-        writeln!(f, "saved as {}", self.file.display())?;
+        if self.is_saved {
+            writeln!(f, "saved as {}", self.file.display())?;
+        }
         match self.repetitions {
             Repetitions { tries: 0, .. } => {
                 writeln!(f, "The sequence was not repeated: the run was interrupted.")?;
@@ -295,6 +312,13 @@ impl fmt::Display for Finding {
             )?,
             _ => {}
         }
-        write!(f, "reproduce: {}", self.command)
+        if self.is_saved {
+            write!(f, "reproduce: {}", self.command)
+        } else {
+            write!(
+                f,
+                "The sequence could not be saved. To repeat it, save these lines for `hsa-vmm replay FILE`:"
+            )
+        }
     }
 }

@@ -2,11 +2,10 @@
 
 mod source_lines;
 
-use crate::Exit;
 use crate::arguments::Format;
 use crate::output::Output;
 use crate::screen::note;
-use anyhow::Context;
+use crate::{BadUsage, Exit};
 use clap::Args;
 use hsa_vmm_conformance::hsa_trace::Recording;
 use hsa_vmm_conformance::hsa_trace::lint::{Finding, lint};
@@ -26,7 +25,8 @@ Mistakes:
   leak             a handle, mapping or reservation is never released
   vmem-in-ipc      virtual memory in hsa_amd_ipc_memory_create
 
-Exit status: 0 no mistakes, 1 mistakes, 2 invalid usage.";
+Exit status: 0 no mistakes, 1 mistakes, 2 invalid usage or a file that is no
+recording.";
 
 #[derive(Args, Debug)]
 pub struct Lint {
@@ -44,8 +44,8 @@ pub struct Lint {
 
 pub fn run(args: &Lint) -> anyhow::Result<Exit> {
     args.output.check_writable()?;
-    let recording = Recording::open(&args.file)
-        .with_context(|| format!("cannot read {}", args.file.display()))?;
+    let recording =
+        Recording::open(&args.file).map_err(|cause| BadUsage::cannot_read(&args.file, cause))?;
     let mut findings = lint(&recording);
     source_lines::add_source_lines(&mut findings);
     args.output.write(|out| {
@@ -61,7 +61,8 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
     })?;
     if !recording.complete {
         note!(
-            "the recording ends early, because the program crashed or was killed: leaks are not shown"
+            "the recording ends early, because the program crashed or was killed, or because the disk was full: \
+             leaks are not shown"
         );
     }
     let calls = recording.calls.len();

@@ -1,10 +1,10 @@
 //! `hsa-vmm map`: shows the address space at the end of a trace.
 
-use crate::Exit;
 use crate::arguments::CommonOptions;
 use crate::output::Output;
 use crate::screen::{Screen, note};
-use anyhow::{Context, anyhow, bail};
+use crate::{BadUsage, Exit};
+use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::fuzz::run_prefix;
 use hsa_vmm_conformance::hsa_trace::Recording;
@@ -120,19 +120,25 @@ fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
     // A pipe can be read only once.
     let is_recording = |path: &&PathBuf| path.is_file() && Recording::is_recording(path);
     if let Some(path) = args.file.as_ref().filter(is_recording) {
-        bail!(
+        bail!(BadUsage(format!(
             "{} is a recording of `hsa-vmm record`, which `map` does not read; use `lint` or `replay`",
             path.display()
-        );
+        )));
     }
     let (name, lines) = match &args.file {
         Some(path) => (path.display().to_string(), Reader::open(path)),
         None => ("the example".to_owned(), Reader::new(EXAMPLE)),
     };
-    let lines = lines.with_context(|| format!("cannot read {name}"))?;
+    let lines =
+        lines.map_err(|cause| BadUsage::with_context(format!("cannot read {name}"), cause))?;
     match lines.with_sequences().nth(args.trace) {
-        Some(recorded) => recorded.with_context(|| format!("in {name}")),
-        None => bail!("{name} has no trace {}; traces are counted from 0", args.trace),
+        Some(recorded) => {
+            Ok(recorded.map_err(|cause| BadUsage::with_context(format!("in {name}"), cause))?)
+        }
+        None => {
+            let message = format!("{name} has no trace {}; traces are counted from 0", args.trace);
+            bail!(BadUsage(message))
+        }
     }
 }
 

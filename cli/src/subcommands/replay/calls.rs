@@ -2,9 +2,10 @@
 
 use super::Replay;
 use crate::arguments::Format;
+use crate::screen::note;
 use crate::table::table;
 use crate::{BadUsage, Exit, output};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use hsa_sys as sys;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::hsa_trace::steps::{
@@ -36,8 +37,13 @@ struct Counts {
 }
 
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
-    let recording = Recording::open(&args.file)
-        .with_context(|| format!("cannot read {}", args.file.display()))?;
+    let recording =
+        Recording::open(&args.file).map_err(|cause| BadUsage::cannot_read(&args.file, cause))?;
+    if !recording.complete {
+        note!(
+            "the recording ends early, because the program crashed or was killed, or because the disk was full"
+        );
+    }
     let plan = plan(&recording);
     if let Some(file) = &args.program {
         output::save(file, program::source(&recording, &plan).as_bytes())?;

@@ -7,7 +7,7 @@ use crate::arguments::{CommonOptions, Format};
 use crate::output::{self, Output};
 use crate::table::table;
 use crate::{BadUsage, Exit, progress};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use hsa_vmm_conformance::hsa_trace;
 use hsa_vmm_conformance::replay::replay;
@@ -57,8 +57,12 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         let message = "--program needs a recording of `hsa-vmm record`".to_owned();
         return Err(BadUsage(message).into());
     }
-    let recorded = Reader::open(&args.file).with_context(|| format!("cannot read {}", file()))?;
+    let recorded =
+        Reader::open(&args.file).map_err(|cause| BadUsage::cannot_read(&args.file, cause))?;
     let mut recorded = recorded.with_sequences().peekable();
+    if recorded.peek().is_none() {
+        bail!(BadUsage(format!("{} is empty: it contains no trace and no sequence", file())));
+    }
     if let Some(Ok(Recorded::Sequence(_))) = recorded.peek() {
         let sequences = recorded.enumerate().map(|(number, item)| match item? {
             _ if number >= MAX_SEQUENCES => bail!(
@@ -69,7 +73,9 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             Recorded::Trace(_) => bail!("the file contains sequences and a trace; split the file"),
         });
         let sequences: anyhow::Result<Vec<_>> = sequences.collect();
-        return sequences::run(args, sequences.with_context(|| format!("in {}", file()))?);
+        let sequences =
+            sequences.map_err(|cause| BadUsage::with_context(format!("in {}", file()), cause))?;
+        return sequences::run(args, sequences);
     }
     let mut sequence_count = 0;
     let traces = recorded.filter_map(|item| match item {
@@ -84,7 +90,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     let bar = progress::bar(0, "traces");
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();
-    let report = report.with_context(|| format!("in {}", file()))?;
+    let report = report.map_err(|cause| BadUsage::with_context(format!("in {}", file()), cause))?;
     if sequence_count > 0 {
         bail!(
             "in {}: the file contains traces and {sequence_count} sequences; split the file",
