@@ -1,5 +1,5 @@
-//! Creates memory of the host and maps it. The GPU reads what the CPU has written, and the CPU reads what the GPU has
-//! written. In between, the program imports the memory by a file descriptor, and maps it a second time.
+//! Creates memory of the host and maps it. The GPU reads what the CPU has written. Then the program imports the memory
+//! by a file descriptor, and maps it a second time. The CPU reads through this mapping what the GPU has written.
 //!
 //! ```sh
 //! cargo run --example host                                        # on the simulation

@@ -1,5 +1,5 @@
-//! Pauses the buffer of a model, which releases its memory. Uses another model's buffer. Then resumes the
-//! first buffer, at the same address and with the same contents.
+//! Pauses a model's buffer, to release the buffer's memory, and uses another model's buffer. Then resumes the first
+//! buffer with the same contents, at the same address if this address is still free.
 //!
 //! ```sh
 //! cargo run --example pause                                       # on the simulation

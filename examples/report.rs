@@ -12,7 +12,7 @@ use hsa_vmm::{
 
 const MIB: usize = 1 << 20;
 
-/// Prints the report.
+/// Reserves, maps and allocates memory, and prints the report.
 pub fn main() -> anyhow::Result<()> {
     // Without HSA_VMM_RUNTIME, this example starts the simulation. The library never does so by itself.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {

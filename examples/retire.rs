@@ -33,7 +33,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let (source, destination) = (map(0)?, map(SIZE)?);
     source.write(0, b"read by the GPU")?;
 
-    // Starts the program's own work on a GPU. It is a copy, which decrements a signal when it ends.
+    // Starts the program's own work on a GPU: a copy that decrements a signal when the copy ends.
     let hsa = &runtime.table().core;
     let mut copy_signal = hsa_signal_t { handle: 0 };
     let create = hsa.hsa_signal_create.context("no signals")?;

@@ -172,7 +172,7 @@ typedef struct hsavmm_area *hsavmm_area_t;
 #define HSAVMM_AREA_MAPPED 0x4  /* existing memory, which each hsavmm_area_mmap() call names; ignored with HOST */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
-/* Creates an area of a device. A negative `device` stands for the current device. */
+/* Creates an area of a device. A negative `device` means the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
 /* Maps memory with the properties of an area. `host` is the start of the existing memory if the area maps existing
  * memory, else null. The caller must not free existing memory until it is unmapped. */
@@ -293,9 +293,9 @@ hipError_t hsavmm_pausable_create(hsavmm_pausable_t *buffer, int device, size_t 
 /* Releases the memory. If `save` is not 0, saves the contents in the host's memory. */
 hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
+/* If the buffer is paused, grants and revocations take effect when the buffer resumes. */
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
-/* If the buffer is paused, takes effect when the buffer resumes. */
 hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                   size_t count);
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);

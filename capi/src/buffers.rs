@@ -206,7 +206,7 @@ unsafe extern "C" fn hsavmm_paged_retire(
         let process = process()?;
         let (buffer, queue) =
             (process.objects.paged(buffer)?, process.objects.retire_queue(queue)?);
-        // SAFETY: the header requires `signal_count` elements, which exist until the retirement ends.
+        // SAFETY: the header requires `signal_count` signals that exist until the pages are unmapped.
         unsafe {
             let conditions = Conditions::read(signals, signal_count)?;
             Ok(buffer.retire(pages(first, count)?, &queue, conditions.as_slice())?)

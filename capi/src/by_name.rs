@@ -61,8 +61,8 @@ const NOT_FOUND: c_int = 1;
 
 /// Finds a function by its name.
 ///
-/// The three valid flags select the function for the null stream or for the stream of each thread. In this library,
-/// both are the same function: a stream never waits.
+/// HIP has some functions twice: for the null stream, and for a stream of each thread. Flag 2 selects the function for
+/// a stream of each thread. This library has each function once, because a stream never waits.
 ///
 /// # Safety
 /// The rules for pointers in lib.rs apply.
@@ -115,7 +115,7 @@ unsafe extern "C" fn hipGetDriverEntryPoint(
     flags: c_ulonglong,
     symbol_status: *mut c_int,
 ) -> hipError_t {
-    // As in HIP, a name without a version is that of the oldest version.
+    // As in HIP, this call, which gets no version, finds the oldest version of a function.
     // SAFETY: the C caller passes null or a valid pointer (lib.rs).
     run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, 0, flags, symbol_status) })
 }

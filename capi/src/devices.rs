@@ -24,10 +24,10 @@ pub struct Devices {
     gpus: Vec<AgentId>,
 }
 
-/// Selects the visible GPUs with the lists of numbers and UUIDs (`GPU-…`) in the environment. As in HIP,
-/// `CUDA_VISIBLE_DEVICES` counts only if `HIP_VISIBLE_DEVICES` is not set or empty, and all GPUs are visible if both
-/// are. The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies
-/// `ROCR_VISIBLE_DEVICES` itself. For the simulation, this function applies it.
+/// Selects the visible GPUs by the lists of numbers and UUIDs (`GPU-…`) in the environment. As in HIP,
+/// `CUDA_VISIBLE_DEVICES` is used only if `HIP_VISIBLE_DEVICES` is unset or empty. If both variables are unset or
+/// empty, all GPUs are visible. The numbers in these variables count the devices that `ROCR_VISIBLE_DEVICES` selects.
+/// AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself. For the simulation, this function applies the variable.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
@@ -117,8 +117,8 @@ impl Devices {
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
     }
 
-    /// Returns the agent of a location. `invalid` is the error for an invalid device, which
-    /// differs between HIP's calls.
+    /// Returns the agent of a location. For an invalid device, the error is `invalid`, because HIP's calls return
+    /// different errors.
     pub fn agent_at(
         &self,
         runtime: &Runtime,
@@ -298,7 +298,8 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     })
 }
 
-/// Returns the size of a device's memory in bytes.
+/// Returns the size of a device's memory in bytes: the size of the largest pool that supports handles. If no pool
+/// supports handles, returns the size of the largest pool.
 pub fn memory_size(agent: &Agent) -> usize {
     let pools = agent.pools.iter().filter(|pool| pool.supports_handles());
     let sizes = pools.map(|pool| pool.size);
@@ -340,7 +341,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 | attribute::IMAGE_SUPPORT
                 | attribute::MEMORY_POOLS_SUPPORTED
                 | attribute::COOPERATIVE_LAUNCH
-                // hipHostGetDevicePointer() returns the device's address, which can differ.
+                // hipHostGetDevicePointer() returns the device's address, which can differ from the host's.
                 | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
                 | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
                 attribute::COMPUTE_CAPABILITY_MAJOR => Architecture::of(agent).major,

@@ -26,7 +26,7 @@ pub enum Endpoint {
     Program(usize),
 }
 
-/// A part of a source or a destination that lies in one mapping.
+/// The part of a source or a destination in one mapping.
 pub struct Part {
     /// The agent that copies. If `None`, the CPU copies.
     agent: Option<AgentId>,
@@ -124,10 +124,10 @@ impl Endpoint {
         }
     }
 
-    /// Copies from this memory, from `offset` on.
+    /// Copies `bytes.len()` bytes of this memory, from `offset` on, to `bytes`.
     ///
     /// # Safety
-    /// Memory of the program itself must be readable: `bytes.len()` bytes from `offset` on.
+    /// If this is the program's own memory, these bytes must be readable.
     pub unsafe fn read(
         &self,
         process: &Process,
@@ -162,10 +162,10 @@ impl Endpoint {
         }
     }
 
-    /// Copies to this memory, from `offset` on.
+    /// Copies `bytes` to this memory, from `offset` on.
     ///
     /// # Safety
-    /// Memory of the program itself must be writable: `bytes.len()` bytes from `offset` on.
+    /// If this is the program's own memory, `bytes.len()` bytes from `offset` on must be writable.
     pub unsafe fn write(
         &self,
         process: &Process,
@@ -218,7 +218,7 @@ fn with_area_memory(
 /// Divides a range into parts, each in one mapping. The agent of a part is the owner of the memory if the owner has the
 /// needed access, else another GPU with this access. If only the CPU has this access, the part has no agent.
 ///
-/// One copy may span mappings of several devices, each accessible to its own device only.
+/// One copy may span mappings of several devices, each accessible only to its own device.
 fn mapped_parts(
     vmm: &Vmm,
     argument: &str,

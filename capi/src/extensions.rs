@@ -26,7 +26,7 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
     })
 }
 
-/// Returns the value of `HSA_SIM`. A privileged program ignores the variable, so it gets an empty text.
+/// Returns the value of `HSA_SIM`. In a privileged program, returns an empty text.
 fn configuration_from_environment() -> String {
     let text = hsa_vmm::runtime::trusted_environment_variable("HSA_SIM").unwrap_or_default();
     text.to_string_lossy().into_owned()

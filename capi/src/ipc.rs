@@ -46,7 +46,8 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let memory = OpenedMemory::open(ipc, &handle)
             .map_err(|error| describe_open_error(error, &handle))?;
         let at = memory.address();
-        // Not locked before: opening can wait for the exporter, and other threads look up addresses meanwhile.
+        // The lock is taken only now, because opening can wait for the exporter, and other threads need the lock to
+        // look up addresses.
         let mut opened = process.allocations.opened();
         let empty = || OpenedEntry { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));

@@ -4,12 +4,13 @@
 //! crate converts arguments, results and errors, and implements HIP's streams, events and contexts.
 //!
 //! * `types`: C's types, in HIP's layout. `pointers`: checked access to C's pointers. `errors`: HIP's errors. `status`:
-//!   the error number and the message of a call. `names`: C's names in messages. `log`: the log on standard error.
+//!   the error number and the message of a call. `names`: replaces Rust's names in messages by C's names. `log`: the
+//!   log on standard error.
 //! * `process`: the runtime that all calls of the process share.
 //! * `devices`, `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
-//!   `events`, `contexts`, `properties`, `by_name`, `unsupported`: HIP's functions, one file per subject. `devices` also
-//!   selects the visible GPUs. `endpoint`: the source and the destination of copies and fills.
-//! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
+//!   `events`, `contexts`, `properties`, `by_name`, `unsupported`: HIP's functions, one file per subject. `devices`
+//!   also selects the visible GPUs. `endpoint`: the source and the destination of copies and fills.
+//! * `ranges`: exports address ranges as dma-bufs, by HIP's function and by an extension.
 //! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`). `objects`: the numbers by
 //!   which C identifies areas, buffers, retire queues, streams and events.
 //!

@@ -58,7 +58,7 @@ fn print(text: &str) {
     let _ = writeln!(io::stderr(), "libhsavmm: {}", printable(text));
 }
 
-/// Writes to standard error without control characters: the log contains names from the runtime.
+/// Writes to standard error, and escapes control characters, because the log contains names from the runtime.
 struct Escaped;
 
 impl Write for Escaped {

@@ -187,7 +187,7 @@ impl Allocations {
 
     /// Frees all memory of a device, and all host memory that was allocated for the device. Returns the first error.
     pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
-        // Removed under one lock, so that another thread cannot free one of them meanwhile.
+        // All are removed while the map is locked, so that no other thread frees one of these allocations meanwhile.
         let mut map = lock(&self.allocated);
         let (removed, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut *map)
             .into_iter()
@@ -205,8 +205,8 @@ impl Allocation {
     }
 }
 
-/// Allocates memory of a device, from a pool with `pool_flags`. Writes null for 0 bytes. `flags` are those of the
-/// caller, for `hipPointerGetAttributes`.
+/// Allocates memory of a device, from a pool with `pool_flags`. Writes null for 0 bytes. `flags` are the flags that
+/// `hipPointerGetAttributes` returns for the memory.
 fn allocate_on_device(
     ptr: *mut *mut c_void,
     size: usize,
@@ -235,7 +235,7 @@ fn allocate_on_device(
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
-/// The flags of functions that take no flags: 0 for `hipPointerGetAttributes`, and the flags of the pool.
+/// The flags for functions that take no flags: 0, which `hipPointerGetAttributes` returns, and the flags of the pool.
 const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
@@ -403,7 +403,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
 
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
-    //! Tests of peer access, which C programs cannot query.
+    //! Tests of peer access, which C programs cannot query, and of frees in several threads.
 
     use super::{Allocation, Allocations, Kind};
     use crate::errors;
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(second_enable_error.code, errors::PEER_ACCESS_ALREADY_ENABLED);
     }
 
-    /// Other threads free the same allocations meanwhile.
+    /// Frees all memory of a device while other threads free the same allocations.
     #[test]
     fn reset_frees_all_during_other_frees() {
         let (runtime, gpus, allocations, first) = fixture(FaultPlan::default());

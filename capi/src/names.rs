@@ -1,6 +1,7 @@
-//! The names in C of the Rust functions that messages of `hsa_vmm` mention.
+//! Replaces the names of Rust functions in messages of `hsa_vmm` by C's names.
 
-/// Parts of messages, and what a C program reads instead. A part comes after longer parts that contain it.
+/// Parts of messages, each with the text that replaces the part. If one part contains another, the longer part comes
+/// first.
 const NAMES: [(&str, &str); 33] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),

@@ -82,7 +82,7 @@ impl OpenArea {
         let nearest = mapped.memory.range(..=at.get()).next_back();
         let by_host_address = nearest
             .and_then(|(&start, memory)| position(memory.address(), start, memory, maps_existing));
-        // Only memory of the program can have another address on the device than on the host.
+        // Only memory of the program can have different addresses on the host and on the device.
         if by_host_address.is_some() || !maps_existing {
             return by_host_address;
         }
@@ -107,8 +107,8 @@ pub enum Object {
     Event(Arc<Event>),
 }
 
-/// The next number of an object. A shut-down does not reset the counter, so numbers from before the shut-down stay
-/// invalid. HIP uses 1 and 2 for special streams.
+/// The number of the next object. A shut-down does not reset the counter, so numbers from before the shut-down stay
+/// invalid. HIP uses 1 and 2 for default streams.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(16);
 
 /// All objects of one runtime.
@@ -137,7 +137,7 @@ impl Objects {
         number as *mut c_void
     }
 
-    /// Finds the object of a number.
+    /// Finds the object that a number identifies.
     pub fn get(&self, number: *mut c_void) -> Result<Object, Failure> {
         lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(invalid_number)
     }

@@ -91,7 +91,7 @@ fn truncate(text: &str, room: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// Truncates a text to fit an array, and pads the array with zeros.
+/// Copies a text into an array that ends in a zero byte. Truncates the text if needed, and pads the array with zeros.
 pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
     for (element, byte) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {

@@ -18,9 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub runtime: Backend,
-    /// The profile of error numbers. `None` selects the value of `HSA_VMM_PROFILE`, or else the newest profile.
+    /// The profile of error numbers. `None` selects the value of `HSA_VMM_PROFILE`. Without this variable, it selects
+    /// the newest profile.
     pub profile: Option<HipProfile>,
-    /// Whether the library controls page tables. `None` selects the value of `HSA_VMM_PAGE_TABLES`, or else no control.
+    /// Whether the library controls page tables. `None` selects the value of `HSA_VMM_PAGE_TABLES`. Without this
+    /// variable, it selects `false`.
     pub page_tables: Option<bool>,
 }
 
@@ -60,8 +62,8 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The ID of the process that opens or has opened the runtime. Zero if no runtime is open. `check_not_forked` reads it
-/// before any lock is taken: in a forked child, a lock may be held by a thread that exists only in the parent.
+/// The ID of the process that is opening or has opened the runtime, or 0. `check_not_forked` reads the ID before any
+/// lock is taken: in a forked child, a lock can be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn check_not_forked() -> Result<(), Failure> {
@@ -179,7 +181,7 @@ impl Process {
         Ok(Self { runtime, devices, allocations, registered, objects, vmm, ipc })
     }
 
-    /// Returns virtual memory management, if the runtime supports it.
+    /// Returns the `Vmm`. Fails if there is no device, or if the runtime does not support virtual memory management.
     pub fn vmm(&self) -> Result<&Vmm, Failure> {
         self.devices.require()?;
         self.vmm.as_ref().map_err(|error| Failure::from(error.clone()))

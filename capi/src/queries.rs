@@ -29,7 +29,7 @@ enum MemoryAtAddress {
     Area(AreaRange),
 }
 
-/// Memory of an area that is not mapped memory of a device.
+/// Memory of an area that is not a mapping of the `Vmm`.
 struct AreaRange {
     /// The start by which the caller knows the memory: an address of the host or of the device.
     start: Address,
@@ -235,8 +235,8 @@ unsafe extern "C" fn hipPointerSetAttribute(
             let problem = format!("({attribute}) cannot be set");
             return Err(Failure::invalid_argument("attribute", problem));
         }
-        // SAFETY: the C caller passes null or a readable pointer to a `bool` (lib.rs). Read as a number, because it may
-        // be no valid `bool`.
+        // SAFETY: the C caller passes null or a readable pointer to a `bool` (lib.rs). The value is read as a number,
+        // because C can pass a byte that is not a valid `bool` in Rust.
         match unsafe { read("value", value.cast::<u8>()) }? {
             0 => Err(Failure::not_supported("copies that are not synchronous")),
             _ => Ok(()),

@@ -102,8 +102,8 @@ impl From<RetireReport> for Report {
     }
 }
 
-/// Unmaps the mappings of a queue whose signals have fired. Waits at most `milliseconds` for the other signals. Writes
-/// the report.
+/// Unmaps a queue's mappings whose signals have fired. Waits at most `milliseconds` for the signals of the other
+/// mappings. Writes the report.
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.

@@ -1,4 +1,4 @@
-//! The status of a call: an error number, and a message for each thread.
+//! The status of a call. Each thread has its own last error number and last message.
 
 use crate::errors;
 use crate::names::with_c_names;
@@ -43,7 +43,7 @@ impl Failure {
     }
 }
 
-/// Converts an error with HIP's error code in the process's profile.
+/// Converts an error. The process's profile selects the error code.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(error.hip(profile()).code(), with_c_names(&error))

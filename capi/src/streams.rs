@@ -24,7 +24,7 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream. A default stream belongs to the current device. The error of a destroyed stream is
+/// Finds a stream. A default stream belongs to the current device. For an unknown or destroyed stream, the error is
 /// `hipErrorContextIsDestroyed`, as in HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// The size of the intermediate buffer of a copy.
 const BUFFER_SIZE: usize = 4 << 20;
 
-/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source. `None`
-/// for `hipMemcpyDefault`.
+/// Returns for a kind of copy ([`memcpy_kind`]) whether the destination is device memory, and whether the source is.
+/// Returns `None` for `hipMemcpyDefault`.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
         memcpy_kind::HOST_TO_HOST => Ok(Some((false, false))),
@@ -37,7 +37,8 @@ pub struct Copy {
     to: Endpoint,
     from: Endpoint,
     size: usize,
-    /// If the ranges overlap, the order of the chunks ensures that each chunk is read before it is overwritten.
+    /// Whether the last chunk is copied first. If the ranges overlap, this order of the chunks ensures that each chunk
+    /// is read before it is overwritten.
     backwards: bool,
 }
 
@@ -180,7 +181,7 @@ pub unsafe fn copy_rows(
     (width, height): (usize, usize),
     kind: c_int,
 ) -> Result<(), Failure> {
-    // Checks everything except the rows.
+    // With size 0, this checks that there is a device and that `kind` is valid.
     prepare(destination, source, 0, kind)?;
     if width == 0 || height == 0 {
         return Ok(());

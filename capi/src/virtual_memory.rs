@@ -207,14 +207,15 @@ pub unsafe fn access_list(
 /// A range, and the access to set in this range.
 type AccessSetting = (Address, usize, Vec<AccessDescriptor>);
 
-/// Divides a range of mappings into parts in which the host gets the same access, and adds this access to `list`.
+/// Divides a range of mappings into parts, so that the host gets the same access to all mappings of a part. Returns for
+/// each part the access in `list` and, if the host's access changes, the host's new access.
 ///
 /// If the caller does not name the host, the host gets the highest access of the devices. In HIP, the host can access
-/// devices' memory through the PCI BAR, and programs rely on this access. The host keeps its access to a mapping if it
-/// differs from the devices' highest access before the call. An earlier call has then named the host.
+/// devices' memory through the PCI BAR, and programs rely on this access. The host keeps its access to a mapping if,
+/// before the call, this access differs from the devices' highest access. An earlier call has then named the host.
 ///
-/// Returns `None` if the host keeps its access to the whole range, or if the range is invalid. `Vmm::set_access` then
-/// reports the error.
+/// Returns `None` if the host keeps its access to the whole range, or if the range is invalid. For an invalid range,
+/// `Vmm::set_access` then returns the error.
 fn with_host_access(
     process: &Process,
     vmm: &Vmm,

@@ -3,7 +3,7 @@
  * the same programs call. Names, types and values are those of HIP, so that code written for HIP
  * compiles and links without change and without HIP.
  *
- * No function crashes on an invalid handle: the function returns an error.
+ * A function that gets an invalid handle returns an error, and does not crash.
  * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. This library does not
  * support kernels, graphs and sparse arrays: their functions return hipErrorNotSupported. Copies are
  * complete when the call returns, so streams and events never wait.
@@ -50,8 +50,9 @@ extern "C" {
 
 #include <hip/hsavmm/errors.h>
 
-/* The number of a GPU, from 0: its index among the GPUs that HIP_VISIBLE_DEVICES selects if that variable is not empty,
- * else its index in the runtime's list of GPUs. */
+/* The number of a GPU, from 0: the GPU's index among the visible GPUs. HIP_VISIBLE_DEVICES selects the visible GPUs. If
+ * this variable is unset or empty, CUDA_VISIBLE_DEVICES selects them. If both are unset or empty, all GPUs of the
+ * runtime are visible. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
 /* These handles are numbers, not pointers. The numbers of streams and events are never reused in a process. */

@@ -22,7 +22,7 @@ hipError_t hipMemcpyDtoD(hipDeviceptr_t destination, hipDeviceptr_t source, size
 hipError_t hipMemcpyPeer(void *destination, int destination_device, const void *source,
                          int source_device, size_t size);
 /* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. Unless the rows are
- * contiguous, each row is a copy of its own, so that many short rows take long. */
+ * contiguous, the library copies each row separately, so copying many short rows is slow. */
 hipError_t hipMemcpy2D(void *destination, size_t destination_pitch, const void *source,
                        size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind);
 hipError_t hipMemset(void *destination, int value, size_t size);

@@ -7,8 +7,8 @@
 #define hipCpuDeviceId ((int)-1)
 #define hipInvalidDeviceId ((int)-2)
 
-/* The attributes that programs with virtual memory use. hipDeviceGetAttribute returns hipErrorNotSupported for the two
- * attributes of HDP registers, and hipErrorInvalidValue for attributes that are not in this list. */
+/* The attributes that programs with virtual memory management use. hipDeviceGetAttribute returns hipErrorNotSupported
+ * for the two attributes of HDP registers, and hipErrorInvalidValue for attributes that are not in this list. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,

@@ -86,8 +86,8 @@ hipError_t hipMallocManaged(void **ptr, size_t size,
 /* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
  * memory. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
-/* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns.
- * Memory pools are not supported. */
+/* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync frees memory of a device, and
+ * rejects memory of the host. Each operation is complete when the call returns. Memory pools are not supported. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
@@ -99,11 +99,11 @@ hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned i
 /* Returns the flags with which the memory was allocated or registered. */
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
-/* Either pointer may be null. */
+/* Returns the free memory and the total memory of the current device, in bytes. Either pointer may be null. */
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
 /* Returns the attributes of an address. Memory that does not belong to this library has the type
- * hipMemoryTypeUnregistered, as in HIP since 6.0. Null has this type, too; in profile 6, it returns
- * hipErrorInvalidValue. */
+ * hipMemoryTypeUnregistered, as in HIP since 6.0. Null has this type, too. In profile 6, the call returns
+ * hipErrorInvalidValue for null. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP writes: an `int` for MEMORY_TYPE and DEVICE_ORDINAL; a pointer for
  * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; the low 32 bits of the size as `unsigned` for RANGE_SIZE; a `bool`

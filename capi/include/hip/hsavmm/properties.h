@@ -2,8 +2,9 @@
  * The properties of a device, in the layout of HIP 6.0 and later. Included by hip_runtime_api.h.
  *
  * The library sets the members that identify the device, and those that describe memory, thread blocks, clocks
- * and caches. The values are those of the runtime. The runtime does not report registers and the size of constant
- * memory, so these members are 0. The members for textures, surfaces and other unsupported features are also 0.
+ * and caches. Almost all values are those of the runtime. The runtime does not report registers and the size of
+ * constant memory, so these members are 0. The members for textures, surfaces and other unsupported features are also
+ * 0.
  */
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H

@@ -63,7 +63,7 @@ hipError_t hipEventDestroy(hipEvent_t event);
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipEventQuery(hipEvent_t event);
 hipError_t hipEventSynchronize(hipEvent_t event);
-/* Returns the milliseconds between the calls that recorded the two events, which must be of one device. */
+/* Returns the milliseconds between the calls that recorded the two events. The events must be of one device. */
 hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t stop);
 
 /* ---- Contexts: each device has one --------------------------------------------------------- */
@@ -84,13 +84,14 @@ hipError_t hipCtxGetCurrent(hipCtx_t *context);
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);
-/* Stores the flag in hipDeviceScheduleMask. No call of this library waits, so the flags have no effect. */
+/* Stores `flags & hipDeviceScheduleMask` for the current device. No call of this library waits, so the flags have no
+ * effect. */
 hipError_t hipSetDeviceFlags(unsigned int flags);
-/* Returns the stored flag of the current device, initially hipDeviceScheduleSpin. */
+/* Returns the stored flags of the current device, initially hipDeviceScheduleSpin. */
 hipError_t hipGetDeviceFlags(unsigned int *flags);
 /* Destroys the current device's streams and events, and resets its flags. Frees the device's memory from hipMalloc, and
- * the host memory that was allocated while the device was the current one. Does not free reservations, mappings and handles.
- * hsavmm_shut_down() frees them. */
+ * the host memory that was allocated while the device was the current one. Does not free reservations, mappings and
+ * handles. hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 
 #endif

@@ -140,7 +140,7 @@ hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void 
                                 unsigned long long flags);
 /* Frees a whole reservation, which must contain no mapping. */
 hipError_t hipMemAddressFree(void *ptr, size_t size);
-/* Creates physical memory. `size` is a multiple of the minimum granularity, and `flags` must be 0. `prop->type` is
+/* Creates physical memory. `size` must be a multiple of the minimum granularity, and `flags` must be 0. `prop->type` is
  * hipMemAllocationTypePinned, or hipMemAllocationTypeUncached if the runtime supports it (hipErrorNotSupported
  * otherwise). `prop->location.type` selects the memory:
  *
@@ -165,8 +165,8 @@ hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
  * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The host
- * keeps its access to a mapping if its access differs from the devices' highest access before the call, because an
- * earlier call has then named the host.
+ * keeps its access to a mapping if, before the call, this access differs from the devices' highest access: an earlier
+ * call has then named the host.
  * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
  * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
@@ -176,9 +176,9 @@ hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *loca
  * Multiples of the recommended granularity give the best performance. */
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
-/* Returns the properties that hipMemCreate received. Differences: the type of a location
- * hipMemLocationTypeHostNumaCurrent is hipMemLocationTypeHost. The type is hipMemLocationTypeInvalid for imported
- * memory whose owner is unknown. */
+/* Returns the properties that hipMemCreate received. Two types of location differ: for
+ * hipMemLocationTypeHostNumaCurrent, returns hipMemLocationTypeHost. For imported memory whose owner is unknown,
+ * returns hipMemLocationTypeInvalid. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
