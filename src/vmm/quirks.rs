@@ -103,18 +103,18 @@ quirks! {
     set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6, probed;
 
     /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list contains a CPU (until 6.3).
-    /// Workaround: the library calls it once for each mapping.
+    /// Workaround: the library calls `set_access` once for each mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6, if_unknown;
 
-    /// `unmap` of several mappings fails (until ROCm 6.4). Workaround: the library calls it once for each mapping.
+    /// `unmap` of several mappings fails (until ROCm 6.4). Workaround: the library calls `unmap` once for each mapping.
     unmap_of_several_fails, "ROCR-Runtime#285", 0..=8, probed;
 
     /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign mapping can be
     /// created (`RemoveAccess` calls `munmap`). Workaround: the library fills the hole at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11, probed;
 
-    /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed only with them (since
-    /// ROCm 7.2). Workaround: the library places another mapping over the old memory.
+    /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed only when the addresses
+    /// are freed (since ROCm 7.2). Workaround: the library places another mapping over the old memory.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST, probed;
 
     /// Unmapped and released memory is freed only with the reservation in which it was mapped (ROCm 7.2). Workaround:
@@ -127,8 +127,9 @@ quirks! {
     /// ROCm 6.1, 6.4 and 7.2). Workaround: the library checks for a free descriptor first.
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15, if_unknown;
 
-    /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14). Workaround: the
-    /// library maps the memory again, and grants the owner access last. The probe can only find the failure.
+    /// A grant to a peer fails or corrupts the mapping if the memory's owner already has access (ROCm 7.14).
+    /// Workaround: the library maps the memory again, and grants the owner access last. The probe can find a failed
+    /// grant, but not a corrupted mapping.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
     /// Export, import and properties take no lock in the runtime, and race with every other call on handles (before
@@ -136,8 +137,8 @@ quirks! {
     /// `Runtime`s of this process share this lock.
     some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20, if_unknown;
 
-    /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm 7.14; fixed by #7786).
-    /// Workaround: the library returns a duplicate.
+    /// The runtime keeps an exported descriptor, and a second export returns the same descriptor (ROCm 7.14; fixed by
+    /// #7786). Workaround: the library returns a duplicate.
     export_keeps_descriptor, "rocm-systems#10604", 16..=20, probed;
 
     /// The runtime checks an import only when access is granted (since ROCm 7.14, and in rocddi), and accepts any
