@@ -54,7 +54,7 @@ impl Endpoint {
         if let Some(AreaPosition { area, start, offset, size: total, is_program_memory }) =
             process.objects.area_at(at)
         {
-            // The offset may be past the size: memory is mapped in whole granules.
+            // The offset can be past the size: memory is mapped in whole granules.
             if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
@@ -115,8 +115,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns an address for comparisons of two ranges of the same memory. Memory of an area may have different
-    /// addresses for the host and the device. This function returns the same address for both.
+    /// Returns an address for comparisons of two ranges of the same memory. A byte of an area can have one address for
+    /// the host and another for the device. This function returns the same address for both.
     pub fn comparison_address(&self, at: usize) -> usize {
         match self {
             Self::Area(_, start, offset) => start + offset,

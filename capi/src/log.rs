@@ -34,8 +34,8 @@ pub fn init() {
         .try_init();
 }
 
-/// Prints, once in a process, why no runtime was opened: the program may ignore errors or print only their
-/// numbers. `HSA_VMM_LOG=off` disables the message.
+/// Prints, once in a process, why no runtime was opened: the program can ignore errors or print only their numbers.
+/// `HSA_VMM_LOG=off` disables the message.
 pub fn print_open_failure(failure: &Failure) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = trusted_environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
@@ -54,7 +54,7 @@ pub fn print_open_failure(failure: &Failure) {
 }
 
 fn print(text: &str) {
-    // Standard error may be closed.
+    // Fails if standard error is closed.
     let _ = writeln!(io::stderr(), "libhsavmm: {}", printable(text));
 }
 

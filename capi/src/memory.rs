@@ -29,6 +29,7 @@ pub struct Allocation {
 pub enum Kind {
     Device,
     Host,
+    /// Memory of the host from `hipMallocManaged`.
     Managed,
 }
 
@@ -404,7 +405,6 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
     //! Tests of peer access, which C programs cannot query, and of frees in several threads.
-
     use super::{Allocation, Allocations, Kind};
     use crate::errors;
     use hsa_vmm::simulation::{Config, FaultPlan};

@@ -39,7 +39,7 @@ pub struct AreaPosition {
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the address is a host address in existing memory of the program. Such memory may continue before and
+    /// Whether the address is a host address in existing memory of the program. Such memory can continue before and
     /// after the mapped range.
     pub is_program_memory: bool,
 }

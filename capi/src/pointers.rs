@@ -36,12 +36,12 @@ pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Fail
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Reads a number through a pointer that may be invalid. Returns `None` if the address is not mapped or not readable.
+/// Reads a number through a pointer that can be invalid. Returns `None` if the address is not mapped or not readable.
 pub fn try_read(pointer: *const c_int) -> Option<c_int> {
     try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
 }
 
-/// Reads bytes through a pointer that may be invalid. Returns `None` if the address is not mapped or not readable. The
+/// Reads bytes through a pointer that can be invalid. Returns `None` if the address is not mapped or not readable. The
 /// kernel copies the bytes, so that no access of this process faults.
 pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
     let (mut value, size) = ([0; SIZE], SIZE);

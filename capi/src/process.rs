@@ -49,6 +49,7 @@ pub struct Process {
     ipc: Vec<OnceLock<Ipc>>,
 }
 
+/// The configuration, and the runtime if one is open.
 #[derive(Debug, Default)]
 struct State {
     settings: Settings,
@@ -107,7 +108,7 @@ pub fn process() -> Result<Arc<Process>, Failure> {
         return Ok(process);
     }
     // Set `OWNER` before taking the lock, so that a child that is forked meanwhile fails. Set it again afterwards,
-    // because a shut-down in another thread may have reset it.
+    // because a shut-down in another thread can have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);

@@ -67,7 +67,7 @@ impl Process {
     fn find_in_area(&self, at: Address) -> Option<AreaRange> {
         let AreaPosition { area, start, offset, size, .. } = self.objects.area_at(at)?;
         let mapped = area.mapped();
-        // Another thread may have unmapped the memory.
+        // `None` if another thread has unmapped the memory.
         let memory = mapped.memory.get(&start).filter(|_| offset < size)?;
         let owner = self.runtime.agent(memory.owner());
         Some(AreaRange {

@@ -44,7 +44,7 @@ impl Signal {
     }
 }
 
-/// The signals of a submission: an array on the stack, because a submission must not allocate.
+/// The signals of a submission, with their conditions: an array on the stack, because a submission must not allocate.
 #[derive(Debug)]
 pub struct Conditions {
     all: [(hsa_signal_t, SignalCondition); RetireQueue::MAX_SIGNALS],

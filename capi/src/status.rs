@@ -20,7 +20,7 @@ thread_local! {
     static MESSAGE: RefCell<[c_char; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
-/// Why a call failed.
+/// The error number and the message of a failed call.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub code: hipError_t,

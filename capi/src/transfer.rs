@@ -32,7 +32,7 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
 }
 
 /// A copy whose arguments are valid.
-pub struct Copy {
+pub struct PreparedCopy {
     process: Arc<Process>,
     to: Endpoint,
     from: Endpoint,
@@ -48,7 +48,7 @@ pub fn prepare(
     source: *const c_void,
     size: usize,
     kind: c_int,
-) -> Result<Option<Copy>, Failure> {
+) -> Result<Option<PreparedCopy>, Failure> {
     let process = process()?;
     process.devices.require()?;
     let direction = direction(kind)?;
@@ -67,10 +67,10 @@ pub fn prepare(
     let (to_address, from_address) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
     let backwards = to_address > from_address && to_address - from_address < size;
-    Ok(Some(Copy { process, to, from, size, backwards }))
+    Ok(Some(PreparedCopy { process, to, from, size, backwards }))
 }
 
-impl Copy {
+impl PreparedCopy {
     /// Copies the memory.
     ///
     /// # Safety
