@@ -186,7 +186,7 @@ impl Allocations {
         })
     }
 
-    /// Frees all memory of a device, and all host memory that was allocated for the device. Returns the first error.
+    /// Frees a device's memory, and the host memory allocated while the device was current. Returns the first error.
     pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
         // All are removed while the map is locked, so that no other thread frees one of these allocations meanwhile.
         let mut map = lock(&self.allocated);
