@@ -64,6 +64,7 @@ typedef struct hsavmm_runtime_info {
   char name[236];
 } hsavmm_runtime_info;
 
+/* Returns what is known about the runtime. Opens the runtime if none is open. */
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
 /* Returns the message of this thread's last failed call: the function, the argument, its value and a
@@ -77,6 +78,7 @@ typedef struct hsavmm_usage {
   size_t quarantined; /* ranges that are never used again: a rollback failed, or a signal did not fire in time */
 } hsavmm_usage;
 
+/* Returns the numbers of reservations, handles, mappings and quarantined ranges. */
 hipError_t hsavmm_count(hsavmm_usage *usage);
 
 typedef struct hsavmm_quarantined {
@@ -154,7 +156,7 @@ hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
  * and GPUs whose page tables can be changed. Otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
 hipError_t hsavmm_map_parts(const hsavmm_part *parts, size_t count,
                             const hipMemAccessDesc *desc, size_t desc_count);
-/* Each range must consist of whole, adjacent mappings. */
+/* Sets the access to all ranges. Each range must consist of whole, adjacent mappings. */
 hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
                                   const hipMemAccessDesc *desc, size_t desc_count);
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
@@ -181,7 +183,7 @@ hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *h
  * memory (HSAVMM_AREA_MAPPED without HOST). */
 hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
 hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
-/* Returns hipErrorIllegalState while memory of the area is mapped. */
+/* Destroys an area. Returns hipErrorIllegalState if memory of the area is mapped. */
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
 /* ---- Deferred unmapping -------------------------------------------------------------------- */
@@ -258,9 +260,9 @@ typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* `page` is the size of a page in bytes, and is rounded up to a multiple of the minimum granularity. 0 selects the
- * recommended granularity. `capacity`, in bytes, is rounded up to whole pages. hsavmm_paged_place() returns the
- * results. */
+/* Reserves the addresses of a buffer. `page` is the size of a page in bytes, and is rounded up to a multiple of the
+ * minimum granularity. 0 selects the recommended granularity. `capacity`, in bytes, is rounded up to whole pages.
+ * hsavmm_paged_place() returns the rounded sizes. */
 hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
@@ -304,7 +306,7 @@ hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 /* A ring buffer, whose memory is mapped `times` times in a row. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
-/* `size` is rounded up to whole granules. */
+/* Creates a ring buffer. `size` is in bytes, and is rounded up to whole granules. */
 hipError_t hsavmm_ring_map(hsavmm_ring_t *buffer, int device, size_t size, size_t times);
 hipError_t hsavmm_ring_grant(hsavmm_ring_t buffer, const hipMemLocation *locations, size_t count,
                              hipMemAccessFlags flags);
