@@ -280,7 +280,7 @@ fn replay_rejects_traces_mixed_with_sequences() {
         let path = folder.path().join(name);
         std::fs::write(&path, lines.join("\n")).unwrap();
         let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
+        assert_eq!(output.status.code(), Some(2), "{name}: {output:?}");
         assert!(stderr(&output).contains("split the file"), "{}", stderr(&output));
     }
     // `replay` rejects a sequence with an invalid machine.

@@ -117,7 +117,7 @@ fn map_shows_recorded_trace() {
     );
     assert!(stdout(&output).contains("\"r1\"  6 MiB mapped, 12 MiB free"), "{}", stdout(&output));
     let none = run(&["map", "--runtime", "sim", TRACES, "--trace", "1500"]);
-    assert_eq!(none.status.code(), Some(1));
+    assert_eq!(none.status.code(), Some(2));
     assert!(stderr(&none).contains("has no trace 1500"), "{}", stderr(&none));
 }
 
@@ -128,7 +128,7 @@ fn map_rejects_recording_of_calls() {
     let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
     std::fs::write(&path, format!("{header}\n")).unwrap();
     let output = run(&["map", "--runtime", "sim", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = "is a recording of `hsa-vmm record`, which `map` does not read";
     assert!(stderr(&output).contains(text), "{output:?}");
 }
@@ -158,7 +158,7 @@ fn map_stops_at_divergent_result() {
 #[test]
 fn map_reports_missing_file_and_missing_gpu() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     assert!(stderr(&missing).contains("/nowhere/trace.jsonl"), "{}", stderr(&missing));
     let one_gpu = run(&["map", "--runtime", "sim", "--gpus", "1"]);
     assert_eq!(one_gpu.status.code(), Some(1));

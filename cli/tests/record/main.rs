@@ -286,7 +286,7 @@ fn failures_of_record_have_own_status() {
     }
     assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     let output = run(&["lint", &other]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let output = run(&["replay", &other, "--program", &file("again.c")]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

@@ -92,10 +92,10 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     bar.finish_and_clear();
     let report = report.map_err(|cause| BadUsage::with_context(format!("in {}", file()), cause))?;
     if sequence_count > 0 {
-        bail!(
+        bail!(BadUsage(format!(
             "in {}: the file contains traces and {sequence_count} sequences; split the file",
             file()
-        );
+        )));
     }
     let mut out = args.output.stream()?;
     match args.format {
