@@ -99,7 +99,9 @@ pub fn has_failed() -> bool {
 /// Records that a result could not be written. Returns an error that names the result's destination: a path, or `to …`.
 pub fn record_failure(destination: impl fmt::Display, cause: &io::Error) -> io::Error {
     HAS_FAILED.store(true, Ordering::Relaxed);
-    io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}"))
+    // Some network file systems accept no bytes, instead of reporting that the disk is full.
+    let hint = if cause.kind() == io::ErrorKind::WriteZero { " (is the disk full?)" } else { "" };
+    io::Error::new(cause.kind(), format!("cannot write {destination}: {cause}{hint}"))
 }
 
 /// A file whose content is on the disk after each flush.

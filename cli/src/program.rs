@@ -136,12 +136,17 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let variable = |name: &&str| {
         let value = env::var(name).ok()?;
         let value = if *name == "HSA_KFD" { without_options(&value, &outer) } else { value };
-        if value.is_empty() {
+        if value.is_empty() || is_set_by_vm(name, &value) {
             return None;
         }
         Some(format!("{name}={} ", quoted(&[value])))
     };
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
+}
+
+/// Returns whether `vm` has set this environment variable, for the object that it preloads.
+pub fn is_set_by_vm(name: &str, value: &str) -> bool {
+    (name, value) == ("HSA_KFD", "real") && env::var_os(OUTER_COMMAND).is_some()
 }
 
 /// Removes the settings that the options of `emulate` in `outer` make from `value`, a value of `HSA_KFD`.

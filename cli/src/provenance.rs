@@ -67,7 +67,10 @@ pub fn describe_run(
     Provenance {
         command: program::command_line(),
         reproduce,
-        environment: runtime_variables().chain(other_variables).collect(),
+        environment: runtime_variables()
+            .chain(other_variables)
+            .filter(|(name, value)| !program::is_set_by_vm(name, value))
+            .collect(),
         planned_faults: planned_faults::planned(simulation),
         kfd_version,
         kfd_version_unknown,

@@ -74,7 +74,11 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     let file = file.to_str().unwrap();
     let correct = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
     assert_eq!(correct.status.code(), Some(0), "{faults}: {}", stdout(&correct));
-    assert!(stdout(&correct).contains("did not fail again: "), "{}", stdout(&correct));
+    assert!(
+        stdout(&correct).contains("did not fail again; the recorded failure was: "),
+        "{}",
+        stdout(&correct)
+    );
 }
 
 /// Returns the time for which `fuzz` searches.

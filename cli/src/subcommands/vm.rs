@@ -132,6 +132,7 @@ pub struct VmRun {
     /// The next program starts in about a second. It does not see the previous program's processes and files.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use the machine. The time is
     /// ten minutes by default. To end an idle machine, run any program with `--keep=1s` and the same options.
+    /// Cannot be combined with `--fault`, `--stub` and `--coverage`.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10min",
         value_parser = crate::arguments::parse_time, conflicts_with_all = ["stub", "fault", "coverage"]

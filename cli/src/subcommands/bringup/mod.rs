@@ -138,7 +138,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let probes = if is_probed { probes::probe(args) } else { None };
     let program_written = match (failed_run, &args.program) {
         (Some(run), Some(path)) if run.level.is_repeatable_in_c() => {
-            output::save(path, reproduce::program_source(run, path).as_bytes())
+            let text = reproduce::program_source(run, path, args.privacy.is_redacting());
+            output::save(path, text.as_bytes())
         }
         (Some(run), Some(_)) => {
             note!(

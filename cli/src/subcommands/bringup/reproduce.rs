@@ -30,8 +30,8 @@ fn declarations() -> String {
 }
 
 /// Returns the source of the program, which begins with build instructions. `path` is the file that the source is
-/// written to.
-pub fn program_source(run: &LevelRun, path: &Path) -> String {
+/// written to. If `is_redacted`, the instructions do not name the folder of the tested library.
+pub fn program_source(run: &LevelRun, path: &Path, is_redacted: bool) -> String {
     let until = run.calls_until_failure();
     let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
@@ -51,7 +51,9 @@ pub fn program_source(run: &LevelRun, path: &Path) -> String {
     let mut text = HEAD.replace("LEVEL", run.level.title());
     text = text.replacen(" repeat.c ", &format!(" {} ", quoted(&[name])), 1);
     let file = run.runtime.iter().flatten().next();
-    if let Some(folder) = file.and_then(|file| Path::new(file).parent()) {
+    if let Some(folder) = file.and_then(|file| Path::new(file).parent())
+        && !is_redacted
+    {
         text = text.replace("/opt/rocm/lib", &folder.display().to_string());
     }
     text = text.replace("GRANULES", &run.level.granule_count().to_string());
@@ -193,20 +195,29 @@ mod tests {
         list.iter().enumerate().map(call).collect()
     }
 
-    fn failed_program(calls: Vec<Call>, failed: usize) -> String {
+    fn failed_program(calls: Vec<Call>, failed: usize, is_redacted: bool) -> String {
         let run = LevelRun {
             level: Level::Load,
             outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
             calls,
             facts: Vec::new(),
-            runtime: None,
+            runtime: Some(Some("/home/a/rocr/libhsa-runtime64.so.1".into())),
             took: Duration::ZERO,
             idle: Duration::ZERO,
             driver: None,
             output: String::new(),
             kernel: Ok(Vec::new()),
         };
-        program_source(&run, Path::new("repeat.c"))
+        program_source(&run, Path::new("repeat.c"), is_redacted)
+    }
+
+    #[test]
+    fn redacted_program_does_not_name_the_folder() {
+        for (is_redacted, folder) in [(false, "-L/home/a/rocr"), (true, "-L/opt/rocm/lib")] {
+            let text = failed_program(calls(&ROUND), 5, is_redacted);
+            assert!(text.contains(folder), "{text}");
+            assert_eq!(text.contains("/home/a"), !is_redacted, "{text}");
+        }
     }
 
     fn loop_lines(text: &str) -> Vec<&str> {
@@ -229,7 +240,7 @@ mod tests {
     #[test]
     fn program_releases_after_a_failed_round() {
         // The first round fails, so no release was recorded.
-        let text = failed_program(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5);
+        let text = failed_program(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5, false);
         let releases = [
             "CHECK(hsa_amd_vmem_unmap(va, size));",
             "CHECK(hsa_amd_vmem_handle_release(memory));",
@@ -243,7 +254,7 @@ mod tests {
 
     #[test]
     fn program_does_not_release_twice() {
-        let text = failed_program(calls(&[&ONCE[..], &ROUND, &ROUND[..4]].concat()), 12);
+        let text = failed_program(calls(&[&ONCE[..], &ROUND, &ROUND[..4]].concat()), 12, false);
         let lines = loop_lines(&text);
         let releases =
             ["CHECK(hsa_signal_destroy(signal));", "CHECK(hsa_amd_memory_pool_free(host));"];

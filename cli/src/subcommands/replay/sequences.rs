@@ -79,7 +79,10 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                     {
                         let times =
                             if tries > 1 { format!(", {tries} times") } else { String::new() };
-                        writeln!(out, "did not fail again{times}: {recorded}")?;
+                        writeln!(
+                            out,
+                            "did not fail again{times}; the recorded failure was: {recorded}"
+                        )?;
                     }
                 }
                 Some((index, found)) => {
