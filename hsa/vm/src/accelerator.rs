@@ -1,4 +1,4 @@
-//! QEMU's accelerators, which run the machine's processors.
+//! QEMU's accelerators, which run the virtual machine's processors.
 
 use core::fmt;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::fs::File;
 /// The number of attempts to boot with emulation.
 const TCG_ATTEMPTS: usize = 3;
 
-/// How QEMU runs the machine's processors.
+/// How QEMU runs the virtual machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     /// The CPU's hardware virtualisation.
@@ -16,6 +16,7 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
+    /// Returns the argument of QEMU's option `-accel`.
     pub fn argument(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -23,9 +24,11 @@ impl Accelerator {
         }
     }
 
-    /// Returns the accelerators to try, best first. A nested machine may have a `/dev/kvm` that
-    /// does not work. Emulation is in the list several times, because Linux sometimes panics at
-    /// boot on two emulated processors, while it patches its own code (seen with QEMU 7.2).
+    /// Returns the accelerators to try, best first.
+    ///
+    /// Emulation follows KVM, because a boot with KVM may fail if the host is itself a virtual machine. Emulation is in
+    /// the list several times: on two emulated processors, Linux sometimes panics at boot, while it patches its own
+    /// code (seen with QEMU 7.2).
     pub fn candidates() -> Vec<Self> {
         let has_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
         has_kvm.then_some(Self::Kvm).into_iter().chain([Self::Tcg; TCG_ATTEMPTS]).collect()

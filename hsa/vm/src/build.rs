@@ -1,4 +1,4 @@
-//! Compiles the kernel modules of this project against the headers of their kernel.
+//! Compiles the kernel modules of this project for a kernel.
 
 use crate::tool::{self, ToolError, file_error};
 use std::fs;
@@ -10,9 +10,10 @@ pub(crate) const FAST_LOAD: &str = "fast_load.ko";
 /// The module with the software GPUs.
 pub(crate) const SOFTWARE_GPUS: &str = "hsa_vmm.ko";
 
-/// Compiles the modules in `work`, a copy of their folder, and strips debug information.
+/// Copies the modules' files from `source` to `work`, compiles the modules there, and strips their debug information.
 ///
-/// `headers` is the folder of the kernel's headers, in which `make` runs. `amd` contains the headers of AMD's driver.
+/// `headers` is the folder of the kernel's headers, in which `make` runs. `amd` is the folder `drivers/gpu/drm/amd` of
+/// the kernel's source, or a copy of the headers in that folder.
 pub(crate) fn build(
     source: &Path,
     headers: &Path,
@@ -37,7 +38,8 @@ pub(crate) fn build(
     tool::run(command, "binutils").map(drop)
 }
 
-/// In the Makefile of an unpacked package, replaces the installed path of an included file by the path below `root`.
+/// Replaces the path of an included file in the Makefile of an unpacked package: the installed path becomes the path
+/// below `root`.
 pub(crate) fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
     let text = fs::read_to_string(makefile).map_err(file_error(makefile))?;
     let relocated =

@@ -1,8 +1,8 @@
 //! Machines that keep running for the next program.
 //!
-//! Each machine has a folder that only its user can open. The folder contains the job's folders, and the sockets through
-//! which QEMU sends the program's output. The folder's name is a hash of the configuration. A process locks the folder
-//! while it uses the machine.
+//! Each machine has a folder that only the current user can open. The folder contains the job's folders, and the
+//! sockets through which QEMU sends the program's output. The folder's name is a hash of the configuration. A process
+//! locks the folder while the process uses the machine.
 
 use crate::job::Job;
 use crate::machine::{Machine, RunError, file_error};
@@ -28,12 +28,12 @@ use std::time::{Duration, Instant};
 const LOCK: &str = "lock";
 /// The file with the process ID of QEMU.
 const PROCESS: &str = "process";
-/// The sockets for the program's output and its errors.
+/// The sockets for the program's standard output and standard error.
 const SOCKETS: [&str; 2] = ["output", "errors"];
 /// The time limit for a machine to become idle after the process that used the machine was killed.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The locked folder of a machine that keeps running.
+/// The locked folder of a machine that keeps running. Dropping this value releases the lock.
 pub(crate) struct DetachedMachine {
     folder: PathBuf,
     _lock: File,
@@ -72,8 +72,8 @@ impl DetachedMachine {
         &self.folder
     }
 
-    /// Connects to the machine when it is idle. Returns `None` if the machine does not run, or a limit is reached.
-    /// Kills the machine if it does not become idle within [`IDLE_LIMIT`].
+    /// Waits until the machine is idle, then connects to it. Returns `None` if the machine does not run, or if a limit
+    /// is reached. Kills the machine and returns `None` if the machine does not become idle within [`IDLE_LIMIT`].
     pub fn connect(&self, job: &Job, limits: &Limits) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
@@ -163,12 +163,12 @@ impl Connection {
     }
 }
 
-/// Returns a hash of the properties that cannot change while a machine runs.
+/// Returns a hash of the settings that cannot change while a machine runs.
 fn configuration_hash(machine: &Machine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let Machine { gpus, vram_mib, memory_mib, processors, parameters, results, .. } = machine;
     (gpus, vram_mib, memory_mib, processors, parameters, results).hash(&mut hasher);
-    // `vm fetch` replaces the file of the initial file system.
+    // Include the file's identity, because `vm fetch` replaces the file.
     let initramfs = machine.kernel.initramfs();
     let changed =
         fs::metadata(&initramfs).map(|file| (file.ino(), file.mtime(), file.mtime_nsec())).ok();
@@ -184,7 +184,7 @@ fn user_folder() -> Result<PathBuf, (PathBuf, io::Error)> {
     create_private(&folder).map(|()| folder.clone()).map_err(|error| (folder, error))
 }
 
-/// Creates a folder that only this user can open. Fails if another user can open an existing folder.
+/// Creates a folder that only this user can open. Accepts an existing folder, unless another user can open it.
 fn create_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

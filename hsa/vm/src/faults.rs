@@ -1,9 +1,9 @@
-//! Planned faults of the software GPUs' engines. The kernel module performs them (`module/faults.c`).
+//! Planned faults of the software GPUs' engines. The kernel module causes these faults (`module/faults.c`).
 
 use hsa_faults::{Effect, FaultKind, Plan, PlanError, Rule, Target};
 use std::convert::Infallible;
 
-/// The operations of the engines.
+/// The operations of the engines that a plan can name.
 const OPERATIONS: [&str; 7] =
     ["COPY", "FILL", "KERNEL_COPY", "KERNEL_FILL", "PTE_WRITE", "TLB_FLUSH", "INTERRUPT"];
 
@@ -61,8 +61,8 @@ pub enum EngineFaultsError {
 /// | `TLB_FLUSH` | a TLB flush |
 /// | `INTERRUPT` | the interrupt of an event |
 ///
-/// All operations support a delay (a time), `late:` with a time, and `lost`. Copies and fills also support `garbled`
-/// and `half`. `COPY` and `FILL` also support `hang`, which stops their queue.
+/// All operations support a time (the operation takes this much longer), `late:` with a time, and `lost`. Copies and
+/// fills also support `garbled` and `half`. `COPY` and `FILL` also support `hang`, which stops the user queue.
 #[derive(Clone, Debug)]
 pub struct EngineFaults {
     plan: Plan<Infallible>,

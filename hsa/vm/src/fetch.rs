@@ -1,4 +1,4 @@
-//! Fetches a kernel, and compiles the kernel module of the software GPUs for the kernel.
+//! Fetches a kernel, and compiles this project's kernel modules for that kernel.
 
 use crate::packages::{self, AvailableKernel, SERIES};
 use crate::tool::{self, ToolError, file_error};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The tools that compile the module, and their packages.
+/// The tools that unpack the kernel and compile the modules, each with the package that contains the tool.
 const TOOLS: [(&str, &str); 5] =
     [("gcc", "gcc"), ("make", "make"), ("strip", "binutils"), ("xz", "xz-utils"), ("tar", "tar")];
 const BUSYBOX: &str = "busybox-static";
@@ -44,7 +44,7 @@ pub enum FetchError {
         /// The available kernels.
         available: String,
     },
-    /// The requested kernel is of another series than the module.
+    /// The requested kernel is not of the series for which the module is written.
     #[error(
         "cannot fetch the kernel {requested}: only Linux {SERIES} is supported, because the software GPUs are written \
          for its amdgpu; without --kernel, `vm fetch` gets the newest one"
@@ -53,7 +53,7 @@ pub enum FetchError {
         /// The requested kernel.
         requested: String,
     },
-    /// The packages of a kernel have different versions.
+    /// The package sources lack some of the packages in the version of the kernel.
     #[error(
         "cannot fetch the kernel {release}: the package sources do not have {missing}, which must have the \
          kernel's version; run `apt-get update`, or choose another kernel with --kernel"
@@ -70,16 +70,17 @@ pub enum FetchError {
     /// The kernel of a source tree cannot be used.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// The packages lack expected files.
+    /// The fetched kernel cannot be opened, for example because a file is missing.
     #[error("cannot use the fetched kernel: {0}")]
     Incomplete(#[from] NotFetched),
 }
 
-/// Downloads a kernel, its headers and its source from the machine's package sources, and compiles the kernel module of
-/// the software GPUs. The kernel is `release`, or the newest of the supported series.
+/// Downloads a kernel, its headers and its source from the host's package sources into `folder`, and compiles the
+/// kernel module of the software GPUs. The kernel is `release`, or the newest of the supported series.
 ///
-/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step.
-/// If several processes fetch at once, one process fetches and the others report that they wait.
+/// If this process is root, installs missing tools, including QEMU. Calls `report` with a text for each step.
+/// If several processes fetch at once, one process fetches and the others report that they wait. A kernel that is
+/// already in the folder is not downloaded again, but its module is compiled again.
 ///
 /// # Errors
 /// The message names the failed step, and a remedy if one is known.
@@ -103,14 +104,14 @@ pub fn fetch(
     let target = folder.join(&kernel.release);
     let root = target.join("root");
     let amd = target.join("amd");
-    // This file is written after all others of the download, and marks a complete download.
-    let list = target.join(Kernel::PACKAGES);
-    if fs::read_to_string(&list).is_ok_and(|text| text == kernel.version) {
+    // This file marks a complete download, so it is written after all other files of the download.
+    let version_file = target.join(Kernel::PACKAGES);
+    if fs::read_to_string(&version_file).is_ok_and(|text| text == kernel.version) {
         report(&format!("the kernel {} is already fetched", kernel.release));
     } else {
         report(&format!("getting the kernel {} ({})", kernel.release, kernel.version));
         unpack(&kernel, &target)?;
-        fs::write(&list, &kernel.version).map_err(file_error(&list))?;
+        fs::write(&version_file, &kernel.version).map_err(file_error(&version_file))?;
     }
     report("compiling the kernel modules");
     let work = target.join("module");
@@ -128,15 +129,16 @@ pub fn fetch(
     Ok(Kernel::open(folder, Some(&kernel.release))?)
 }
 
-/// Creates and locks the folder. Waits while another process holds the lock, and reports this.
+/// Creates and locks a folder. If another process holds the lock, reports this and waits.
 pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, ToolError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let path = folder.join("lock");
     let mut options = File::options();
-    // Without permissions for other users: whoever can read the file can lock it.
+    // Other users get no permissions, because a user who can read the file can lock it.
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let lock = open_regular(&path, options).map_err(file_error(&path))?;
-    // The file of an earlier build may have more permissions. Only its owner can change them.
+    // If an earlier version of this program created the file, other users may have permissions. Only the owner of the
+    // file can change the permissions, so ignore an error.
     let _ = lock.set_permissions(fs::Permissions::from_mode(0o600));
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         report(&format!("waiting for another process, which has locked {}", path.display()));
@@ -146,7 +148,7 @@ pub(crate) fn lock(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<File, 
     Ok(lock)
 }
 
-/// Downloads busybox, unless `root` contains it.
+/// Downloads busybox and unpacks it into `root`, unless `root` contains busybox.
 pub(crate) fn download_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Result<(), ToolError> {
     if busybox(root).is_file() {
         return Ok(());
@@ -187,7 +189,7 @@ pub(crate) fn install_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Resu
     Err(FetchError::NoTools { missing: programs.join(", "), packages: packages.join(" ") })
 }
 
-/// Chooses the requested or newest kernel, whose packages must all be available.
+/// Returns the requested kernel, or else the newest. Fails if the package sources lack a package of this kernel.
 fn choose(release: Option<&str>) -> Result<AvailableKernel, FetchError> {
     let kernels = packages::available_kernels()?;
     let releases =
@@ -210,7 +212,7 @@ fn choose(release: Option<&str>) -> Result<AvailableKernel, FetchError> {
     Err(FetchError::Mismatch { release: kernel.release.clone(), missing: missing.join(", ") })
 }
 
-/// Downloads and unpacks the packages of a kernel.
+/// Removes the folder `target`. Then downloads the packages of a kernel, and busybox, and unpacks them into `target`.
 fn unpack(kernel: &AvailableKernel, target: &Path) -> Result<(), ToolError> {
     if target.exists() {
         fs::remove_dir_all(target).map_err(file_error(target))?;
@@ -239,7 +241,7 @@ fn unpack(kernel: &AvailableKernel, target: &Path) -> Result<(), ToolError> {
     fs::rename(&image, target.join(Kernel::IMAGE)).map_err(file_error(&image))
 }
 
-/// Unpacks the headers of AMD's driver, except for the lists of registers.
+/// Unpacks the headers of AMD's driver into `amd`, except for the lists of registers.
 fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolError> {
     let unpacked = work.join("source");
     packages::unpack(package, &unpacked)?;

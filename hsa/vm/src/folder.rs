@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The default folder of the kernels cannot be used, because another user can change its contents.
+/// The default folder of the kernels cannot be used, because another user owns, can change or can create the folder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use kernels: {0}; set HSA_VMM_VM to a folder that only you can write to")]
 pub struct UntrustedFolder(#[from] Untrusted);
@@ -16,7 +16,7 @@ pub struct UntrustedFolder(#[from] Untrusted);
 /// cargo's build folder or in the user's cache.
 ///
 /// # Errors
-/// `HSA_VMM_VM` is not set, and another user can change or create the folder.
+/// `HSA_VMM_VM` is not set, and another user owns, can change or can create the default folder.
 pub fn folder(beside: &Path) -> Result<PathBuf, UntrustedFolder> {
     if let Some(configured) = env::var_os("HSA_VMM_VM").filter(|configured| !configured.is_empty())
     {
@@ -44,11 +44,13 @@ fn format_rejected(rejected: &[Untrusted]) -> String {
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
-/// Finds the kernel module's source: the folder that `HSA_VMM_VM_MODULE` names, or `hsa/vm/module` in the current
-/// folder, in a folder above it, or in a folder above this program.
+/// Finds the folder of the kernel module's source.
 ///
-/// `vm fetch` runs commands in the module's `Kbuild`. Unless the variable names the source, a source that another user
-/// can change is therefore not used.
+/// `HSA_VMM_VM_MODULE` names the folder. By default, this function searches for `hsa/vm/module` in the folders above
+/// this program, then in the current folder, then in the folders above the current folder.
+///
+/// The search skips a source that another user can change, because `vm fetch` runs the commands in the module's
+/// `Kbuild`.
 pub(crate) fn module_source() -> Result<PathBuf, NoSource> {
     if let Some(configured) =
         env::var_os("HSA_VMM_VM_MODULE").filter(|configured| !configured.is_empty())
@@ -59,7 +61,7 @@ pub(crate) fn module_source() -> Result<PathBuf, NoSource> {
     find_source(starts.iter().flatten().flat_map(|start| start.ancestors()))
 }
 
-/// Returns the first source of the module in these folders.
+/// Returns the first source of the module below these folders that only trusted users can change.
 fn find_source<'a>(folders: impl Iterator<Item = &'a Path>) -> Result<PathBuf, NoSource> {
     let mut rejected = Vec::new();
     for folder in folders {
@@ -77,10 +79,11 @@ fn find_source<'a>(folders: impl Iterator<Item = &'a Path>) -> Result<PathBuf, N
     Err(NoSource { rejected })
 }
 
-/// Checks that only trusted users can change the source, its files, and the three folders above it.
+/// Checks that only trusted users can change the source folder, its files, and the three folders above the source
+/// folder.
 fn check_source(source: &Path) -> Result<(), Untrusted> {
     check_owner(source, 3)?;
-    // If the folder cannot be read, compiling fails.
+    // Ignore an error: if the folder cannot be read, compiling the source fails later.
     let files = fs::read_dir(source).into_iter().flatten().flatten();
     files.into_iter().try_for_each(|file| check_owner(&file.path(), 0))
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The mount point of the host's folder of the job.
+/// The mount point of the folder that the host writes to.
 const JOB: &str = "/run/hsa-vmm-job";
 /// The mount point of the folder that the guest can write to.
 const GUEST: &str = "/run/hsa-vmm";
@@ -27,16 +27,18 @@ const POLLING_INTERVAL: Duration = Duration::from_millis(10);
 /// The interval at which [`copy`] checks whether the host's reader has closed a stream.
 const CLOSED_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Exit statuses, as in shells.
+// Exit statuses: 125 as in `env`, the others as in shells.
+
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNAL_BASE: u8 = 128;
 
-/// Runs the program of the job and writes its exit status into the guest's folder.
+/// Runs the program of the job and writes the program's exit status into the guest's folder. If the program cannot be
+/// run, writes the error to the standard error of the job, and 125, 126 or 127 as the exit status.
 ///
 /// # Errors
-/// The process is not in a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
+/// The process is not in a virtual machine of [`crate::Machine`], or the error or the exit status cannot be written.
 pub fn run() -> io::Result<()> {
     let (job, guest) = (Path::new(JOB), Path::new(GUEST));
     let (mut output, mut errors) = (Port::open("output")?, Port::open("errors")?);
@@ -51,9 +53,10 @@ pub fn run() -> io::Result<()> {
     fs::write(guest.join(job::STATUS), status.to_string())
 }
 
-/// A virtio port to the host. A write returns before QEMU has received the bytes.
+/// A virtio port to the host. A write can return before QEMU has received the bytes.
 struct Port {
     file: File,
+    /// The number of bytes that were written.
     written: u64,
 }
 
@@ -75,8 +78,8 @@ impl Write for Port {
     }
 }
 
-/// Waits until the host has received all written bytes. When the machine ends, QEMU discards the
-/// bytes that the host has not received.
+/// Tells the host the numbers of written bytes. Waits until the host has received all of them, but for at most
+/// [`RECEIVE_LIMIT`]. When the machine ends, QEMU discards the bytes that the host has not received.
 fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -> io::Result<()> {
     fs::write(guest.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();
@@ -86,6 +89,7 @@ fn wait_until_received(job: &Path, guest: &Path, output: &Port, errors: &Port) -
     Ok(())
 }
 
+/// Runs the program of the job. Returns the program's exit status.
 fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
     let read = |name: &str| fs::read(job.join(name));
     for name in [job::LOG, job::PAGE_TABLES] {
@@ -144,7 +148,8 @@ fn run_job(job: &Path, guest: &Path, output: &mut Port, errors: &mut Port) -> io
     Ok(exit_status(status))
 }
 
-/// Waits for a program. Ends this process, and thus the job, if the host has closed its end of the port.
+/// Waits until a program has ended. If `host` is a port, and the host closes its end of the port, ends this process and
+/// thus the job.
 fn wait(child: &mut Child, host: Option<&File>) -> io::Result<ExitStatus> {
     let Some(host) = host else { return child.wait() };
     loop {
@@ -176,7 +181,7 @@ fn exit_status(status: ExitStatus) -> u8 {
     code.unwrap_or_else(|| SIGNAL_BASE.saturating_add(signal()))
 }
 
-/// Finds the device of a named port to the host.
+/// Returns the path of the device of the virtio port with this name.
 fn port(name: &str) -> io::Result<PathBuf> {
     for entry in fs::read_dir(PORTS)? {
         let entry = entry?;
@@ -188,8 +193,8 @@ fn port(name: &str) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, "this is not a virtual machine of hsa-vmm"))
 }
 
-/// Copies from a pipe of the program to the host. Closes the pipe when the file `closed` exists, so that the next write
-/// of the program raises SIGPIPE, as outside of a virtual machine.
+/// Copies from a pipe of the program to the host, until the program closes the pipe. Closes the pipe if the file
+/// `closed` exists, so that the program's next write raises SIGPIPE, as outside of a virtual machine.
 fn copy(reader: Option<impl Read>, mut writer: impl Write, closed: &Path) {
     let mut buffer = [0; 16 << 10];
     let Some(mut reader) = reader else { return };
@@ -207,7 +212,7 @@ fn copy(reader: Option<impl Read>, mut writer: impl Write, closed: &Path) {
     }
 }
 
-/// Counts the calls of all functions of amdgpu.ko that the kernel can trace.
+/// Makes the kernel module count the calls of all functions of amdgpu.ko that the kernel can trace.
 fn start_coverage() -> io::Result<()> {
     let traced = fs::read_to_string("/sys/kernel/debug/tracing/available_filter_functions_addrs")?;
     let addresses = traced.lines().filter(|line| line.ends_with("[amdgpu]"));

@@ -15,7 +15,8 @@ pub(crate) const INIT: &[u8] = include_bytes!("../guest/init");
 /// The modules that `init` needs, and AMD's driver.
 const MODULES: [&str; 6] =
     ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "amdgpu"];
-/// The modes of archive entries: a file, a folder, a symbolic link.
+// The modes of archive entries: a file, a folder, a symbolic link.
+
 const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -80,15 +81,17 @@ impl Archive {
     }
 }
 
-/// Modules in the order in which `init` must load them.
+/// Sorts modules in the order in which `init` must load them.
 struct LoadOrder<'a> {
+    /// The files of all modules of the kernel, by name.
     files: &'a BTreeMap<String, PathBuf>,
+    /// The names and contents of the added modules, in order.
     order: Vec<(String, Vec<u8>)>,
     visited: BTreeSet<String>,
 }
 
 impl LoadOrder<'_> {
-    /// Adds a module after its dependencies. A module without a file is built into the kernel.
+    /// Adds a module after its dependencies. Skips a module without a file, which is built into the kernel.
     fn add(&mut self, name: &str) -> Result<(), ToolError> {
         let Some(path) = self.files.get(name) else { return Ok(()) };
         if !self.visited.insert(name.to_owned()) {
@@ -103,7 +106,7 @@ impl LoadOrder<'_> {
     }
 }
 
-/// Finds all modules by name. As in the kernel, `_` replaces `-` in the names.
+/// Returns the modules in a folder and its subfolders, by name. As in the kernel, `_` replaces `-` in the names.
 pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -122,8 +125,8 @@ pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, T
     Ok(found)
 }
 
-/// Reads a module. Decompresses a compressed file. Strips other files, whose debug information can take hundreds of
-/// megabytes.
+/// Reads a module. Decompresses a compressed file. Strips the debug information from any other file, because this
+/// information can take hundreds of megabytes.
 fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     if path.extension().is_some_and(|extension| extension == "xz") {
         let mut command = Command::new("xz");
@@ -137,7 +140,7 @@ fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     fs::read(stripped.path()).map_err(file_error(path))
 }
 
-/// Returns the module names in `depends=a,b` of a module's information.
+/// Returns the names of the modules that a module needs, from the entry `depends=a,b` of the module's information.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -61,14 +61,14 @@ pub(crate) const DMESG: &str = "dmesg";
 
 // The names of files in both folders. The host creates an empty file to request the guest's file.
 
-/// The functions of amdgpu.ko that ran.
+/// The functions of amdgpu.ko that ran, and how often each was called (`--coverage`).
 pub(crate) const COVERAGE: &str = "coverage";
-/// The log of the driver's calls. The program can write this file.
+/// The log of the calls of the kernel driver (`--log`). The program can write this file.
 pub(crate) const LOG: &str = "log";
-/// A dump of the page tables. The program can write this file.
+/// A dump of the GPUs' page tables (`--page-tables`). The program can write this file.
 pub(crate) const PAGE_TABLES: &str = "page_tables";
 
-// The names of files that are not shared.
+// The names of files that only the host uses.
 
 /// The output of the kernel's console.
 const CONSOLE: &str = "console";
@@ -81,24 +81,25 @@ const PREFIX: &str = "hsa-vmm-vm-";
 /// The maximum size of a file that is copied from the guest.
 const MAX_COPY: u64 = 256 << 20;
 
-/// A program to run in a virtual machine.
+/// The folders of a program to run in a virtual machine.
 ///
 /// The host's folder is read-only in the guest. Otherwise, the guest could create a symbolic link
-/// in this folder, and the host would follow the link. The program is root in the guest. It can
+/// in this folder, and the host would follow the link. The program runs as root in the guest. It can
 /// create any file in the guest's folder, and replace the files that `hsa-vmm vm-guest` writes.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Contains the other two folders, and the host's own files. Not shared with the guest.
+    /// Contains the host's folder, the guest's folder, and files that only the host uses.
     folder: PathBuf,
     /// The number in [`READY`].
     number: u64,
-    /// The temporary folder, which is removed when the job is dropped, and its lock.
+    /// The temporary folder and its lock. Dropping the job removes the folder.
     _temporary: Option<(TempDir, File)>,
 }
 
 impl Job {
-    /// Creates a temporary folder, which is locked while this process runs. Other users cannot read the folder, because it
-    /// contains the environment of this process.
+    /// Creates a job in a temporary folder, which is locked while this process runs. Other users cannot read the
+    /// folder, because it contains the environment of this process. Removes the job folders that killed processes have
+    /// left.
     pub fn temporary() -> io::Result<Self> {
         remove_abandoned(&env::temp_dir());
         let only_owner = fs::Permissions::from_mode(0o700);
@@ -110,8 +111,8 @@ impl Job {
         Ok(Self { _temporary: Some((temporary, lock)), ..job })
     }
 
-    /// Opens a folder that only this user can write to, such as the folder of a machine that keeps running. Creates its
-    /// subfolders.
+    /// Creates a job in an existing folder, such as the folder of a machine that keeps running. Only this user must be
+    /// able to write to the folder. Creates the missing subfolders.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
         let job = Self { folder, number: 0, _temporary: None };
         fs::create_dir_all(job.host_folder())?;
@@ -129,7 +130,7 @@ impl Job {
         self.folder.join(GUEST)
     }
 
-    /// Replaces the guest's folder by an empty folder, for a machine that boots.
+    /// Replaces the guest's folder with an empty folder, before a machine boots.
     pub fn renew_guest_folder(&self) -> io::Result<()> {
         let folder = self.guest_folder();
         // The previous guest can have created folders that cannot be removed: too deep, or without permissions. Such
@@ -141,8 +142,10 @@ impl Job {
         fs::create_dir_all(&folder)
     }
 
-    /// Removes the files of the previous job. Writes a command, its current folder, and its environment: this process's
-    /// environment, with the changes of the command.
+    /// Removes the host's files of the previous job. Writes a command, its current folder and its environment, the path
+    /// of this program, and `results`, the path of the folder that the command can write to.
+    ///
+    /// The environment is that of this process without [`NOT_INHERITED`], with the changes of the command.
     pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(self.host_folder())? {
             let entry = entry?;
@@ -184,7 +187,7 @@ impl Job {
         fs::write(self.host_folder().join(name), contents)
     }
 
-    /// Lets the guest start the program. All files of the job must be written.
+    /// Lets the guest start the program. All other files of the job must have been written.
     pub fn start(&mut self) -> io::Result<()> {
         self.number += 1;
         // Rename the complete file, so that the guest never reads a part of the number.
@@ -198,17 +201,17 @@ impl Job {
         fs::read_to_string(self.host_folder().join(READY)).ok()?.parse().ok()
     }
 
-    /// Returns the folder of the files that the host does not share.
+    /// Returns the job's folder, which contains the host's folder and the guest's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns the file of the kernel's console.
+    /// Returns the path of the file with the output of the kernel's console.
     pub fn console(&self) -> PathBuf {
         self.folder.join(CONSOLE)
     }
 
-    /// Returns the file of QEMU's standard error.
+    /// Returns the path of the file with QEMU's standard error.
     pub fn qemu_errors(&self) -> PathBuf {
         self.folder.join(QEMU_ERRORS)
     }
@@ -259,8 +262,8 @@ impl Job {
         open_regular(&self.guest_folder().join(name), File::options().read(true))
     }
 
-    /// Copies a file of the guest. Rejects a file of [`MAX_COPY`] or more, so that a program cannot make the host copy
-    /// for long after the time limit.
+    /// Copies a file of the guest. Rejects a file of [`MAX_COPY`] bytes or more. Otherwise, a program could make the
+    /// host copy for a long time after the time limit.
     pub fn copy(&self, name: &str, target: &Path) -> io::Result<()> {
         let source = self.open_file(name)?;
         // A file with holes can be larger than the disk. Check before creating the target.

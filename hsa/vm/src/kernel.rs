@@ -24,14 +24,17 @@ pub struct NotFetched {
 }
 
 impl Kernel {
+    // The names of files in the kernel's folder.
+
     /// The initial file system. `vm fetch` writes this file last.
     pub(crate) const INITRAMFS: &str = "initramfs";
+    /// The compressed kernel.
     pub(crate) const IMAGE: &str = "vmlinuz";
-    /// A copy of `init` in the initial file system.
+    /// A copy of the file `init` that the initial file system contains.
     pub(crate) const INIT: &str = "init";
-    /// The version of Debian's packages.
+    /// A file with the version of Debian's packages, which exists only after a complete download.
     pub(crate) const PACKAGES: &str = "packages";
-    /// The path of the source tree, for a kernel that is not Debian's.
+    /// A file with the path of the source tree, for a kernel that is not Debian's.
     pub(crate) const TREE: &str = "tree";
 
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`. Without a name, opens
@@ -91,6 +94,7 @@ impl Kernel {
         })
     }
 
+    /// Opens a kernel without checking its module. Returns `None` if the image or the initial file system is missing.
     pub(crate) fn try_open(folder: &Path, release: &str) -> Option<Self> {
         let kernel = Self { release: release.to_owned(), folder: folder.join(release) };
         (kernel.initramfs().is_file() && kernel.image().is_file()).then_some(kernel)
@@ -122,7 +126,7 @@ impl Kernel {
     }
 }
 
-/// Returns the name of a source file that differs from its copy.
+/// Returns the path of a source file that differs from its copy, if any.
 fn changed_file(source: &Path, copy: &Path) -> Option<String> {
     let files = fs::read_dir(source).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let mut changed = files.filter(|file| file.is_file()).filter(|file| {

@@ -1,4 +1,4 @@
-//! Runs AMD's own kernel driver in a virtual machine, on software GPUs.
+//! Runs AMD's own kernel driver in a virtual machine, with software GPUs.
 //!
 //! ```text
 //!   Debian's packages: kernel, headers, source, busybox       hsa/vm/module
@@ -6,7 +6,7 @@
 //!   ┌────────▼──────────────────────────────────────────────────────▼──┐
 //!   │ Kernel: the image, and an initramfs with amdgpu.ko and hsa_vmm.ko │
 //!   └────────┬──────────────────────────────────────────────────────────┘
-//!            │ Machine::run: QEMU, with this machine's files read-only
+//!            │ Machine::run: QEMU, with the host's files read-only
 //!   ┌────────▼─────────────────────────────────┐
 //!   │ init ── guest::run ── the program        │
 //!   └──────────────────────────────────────────┘

@@ -71,7 +71,7 @@ pub enum RunError {
         /// The last lines of QEMU's output and of the kernel's log.
         log: String,
     },
-    /// Another program has used the kept machine until the time limit expired.
+    /// Another program used the kept machine until the time limit expired.
     #[error(
         "cannot start the program: another program used the kept virtual machine for {limit:?}; see --time-limit, \
          or omit --keep"
@@ -80,7 +80,7 @@ pub enum RunError {
         /// The time limit.
         limit: Duration,
     },
-    /// The time limit has expired before the machine had started the program.
+    /// The time limit expired before the machine started the program.
     #[error(
         "the virtual machine had not started the program after {limit:?} and was stopped; --time-limit includes the \
          boot: extend it"
@@ -89,7 +89,7 @@ pub enum RunError {
         /// The time limit.
         limit: Duration,
     },
-    /// The time limit has expired while the program ran.
+    /// The time limit expired while the program ran.
     #[error(
         "the program did not end within {limit:?} and was killed with its virtual machine; see --time-limit{}",
         log_suffix(log)
@@ -162,14 +162,14 @@ impl Machine {
         self
     }
 
-    /// Sets a folder that the program can write to, under the same path.
+    /// Sets a folder of the host that the program can write to. The folder has the same path in the machine.
     #[must_use]
     pub fn with_results(mut self, folder: impl Into<PathBuf>) -> Self {
         self.results = Some(folder.into());
         self
     }
 
-    /// Sets the time after which the machine is killed.
+    /// Sets the time limit for the boot and the program together, after which the machine is killed.
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -190,14 +190,15 @@ impl Machine {
         self
     }
 
-    /// Writes the functions of amdgpu.ko that ran, and how often each was called, to a file.
+    /// Sets the file to which the names of the functions of amdgpu.ko that ran are written, each with its number of
+    /// calls.
     #[must_use]
     pub fn with_coverage(mut self, file: impl Into<PathBuf>) -> Self {
         self.coverage = Some(file.into());
         self
     }
 
-    /// Writes the kernel's log to a file.
+    /// Sets the file to which the log of the machine's kernel is written after the program has ended.
     #[must_use]
     pub fn with_dmesg(mut self, file: impl Into<PathBuf>) -> Self {
         self.dmesg = Some(file.into());
@@ -222,8 +223,9 @@ impl Machine {
     /// this time.
     ///
     /// The program runs in a kept machine of this user with the same configuration, if there is such a machine. A
-    /// machine whose kernel has warned or crashed is not used. The processes and files of the previous program are
-    /// removed first. Programs for the same machine wait for each other.
+    /// machine whose kernel has warned or crashed is not used again. The processes and files of the previous program
+    /// are removed first. Programs for the same machine wait for each other. The time is rounded down to whole seconds,
+    /// and is at least one second.
     ///
     /// Do not combine with [`with_stub`](Self::with_stub), [`with_faults`](Self::with_faults) or
     /// [`with_coverage`](Self::with_coverage): the stub, the faults and the counters stay active in a kept machine.
@@ -331,6 +333,7 @@ impl Machine {
         job.start()
     }
 
+    /// Converts the end of a wait to the result of a run. `log` returns the log for an error.
     fn outcome(
         &self,
         end: WaitEnd,
@@ -363,14 +366,15 @@ impl Machine {
     }
 }
 
-/// Returns the last lines of QEMU's standard error and the kernel's console.
+/// Returns the last lines of QEMU's standard error, followed by the output of the kernel's console.
 fn console_log(job: &Job) -> String {
     let read = |path: PathBuf| read_end(&path).unwrap_or_default();
     let log = [read(job.qemu_errors()), read(job.console())].join(&b'\n');
     last_lines(&String::from_utf8_lossy(&log))
 }
 
-/// Reads the last bytes of a file. The guest can write any number of bytes to its console.
+/// Reads the last bytes of a file, but not the whole file, because the guest can write any number of bytes to its
+/// console.
 fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     const SIZE: u64 = 64 << 10;
     let mut file = File::open(path)?;

@@ -1,4 +1,4 @@
-//! Debian's packages of one kernel, from the package sources of this machine.
+//! Finds, downloads and installs Debian's packages from the package sources of the host.
 
 use crate::tool::{self, ToolError, file_error};
 use std::cmp::Ordering;
@@ -8,10 +8,11 @@ use std::process::Command;
 
 /// The series of kernels for which `hsa/vm/module` is written.
 pub(crate) const SERIES: &str = "6.12";
-// The packages of `apt-get` and `dpkg-deb`, which error messages name.
+// The packages that contain `apt-get` and `dpkg-deb`. Error messages name these packages.
 const APT: &str = "apt";
 const DPKG: &str = "dpkg";
 
+/// A kernel of the package sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AvailableKernel {
     /// The kernel's own name, such as `6.12.117+deb12-amd64`.
@@ -35,7 +36,7 @@ impl AvailableKernel {
     }
 }
 
-/// Returns the kernels of the series in the package sources, newest first.
+/// Returns the kernels of [`SERIES`] in the package sources, newest first.
 pub(crate) fn available_kernels() -> Result<Vec<AvailableKernel>, ToolError> {
     let mut command = Command::new("apt-cache");
     command.args(["search", "--names-only", "^linux-image-[0-9].*-amd64$"]);
@@ -54,7 +55,8 @@ pub(crate) fn available_kernels() -> Result<Vec<AvailableKernel>, ToolError> {
     Ok(kernels)
 }
 
-/// Returns the kernels of the series in the output of `apt-cache search`, without their variants.
+/// Returns the names of the kernels of [`SERIES`] in the output of `apt-cache search`. Skips the variants `rt` and
+/// `cloud`.
 fn releases(names: &str) -> Vec<String> {
     let release = |line: &str| {
         let release = line.split_whitespace().next()?.strip_prefix("linux-image-")?;
@@ -65,7 +67,7 @@ fn releases(names: &str) -> Vec<String> {
     names.lines().filter_map(release).collect()
 }
 
-/// Returns whether a kernel, such as `6.12.117+deb12-amd64`, is of the series.
+/// Returns whether a kernel, such as `6.12.117+deb12-amd64`, is of [`SERIES`].
 pub(crate) fn is_in_series(release: &str) -> bool {
     release.strip_prefix(SERIES).is_some_and(|rest| rest.starts_with('.'))
 }
@@ -95,14 +97,14 @@ pub(crate) fn missing(kernel: &AvailableKernel) -> Result<Vec<String>, ToolError
     Ok(missing)
 }
 
-/// Updates the lists of packages. Requires root.
+/// Updates the host's lists of packages. Requires root.
 pub(crate) fn update() -> Result<(), ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "update"]);
     tool::run(command, APT).map(drop)
 }
 
-/// Installs packages on this machine. Requires root.
+/// Installs packages on the host. Requires root.
 pub(crate) fn install(packages: &[&str]) -> Result<(), ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"]);
@@ -110,12 +112,12 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), ToolError> {
     tool::run(command, APT).map(drop)
 }
 
-/// Downloads packages into a folder. `apt-get` checks the packages against the signed lists of the
-/// archive.
+/// Downloads packages into a folder. Returns the paths of all packages in the folder. `apt-get` checks the packages
+/// against the signed lists of the archive.
 pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf>, ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "APT::Get::AllowUnauthenticated=false"]);
-    // The sandbox user of apt cannot write to the folder.
+    // Disable the sandbox of `apt-get`, because the sandbox's user cannot write to the folder.
     command.args(["-o", "APT::Sandbox::User=", "download"]).args(packages).current_dir(folder);
     tool::run(command, APT)?;
     let entries = fs::read_dir(folder).map_err(file_error(folder))?;
@@ -123,7 +125,7 @@ pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf
     Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
 }
 
-/// Unpacks a package into a folder. Installs nothing.
+/// Unpacks a package into a folder, without installing the package.
 pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), ToolError> {
     let mut command = Command::new("dpkg-deb");
     command.arg("--extract").arg(package).arg(folder);

@@ -1,4 +1,4 @@
-//! QEMU's command line.
+//! Builds QEMU's command line.
 
 use crate::accelerator::Accelerator;
 use crate::job::Job;
@@ -9,15 +9,17 @@ use std::path::Path;
 use std::process::Command;
 
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+/// The package that contains [`PROGRAM`].
 pub(crate) const PACKAGE: &str = "qemu-system-x86";
 
+/// Returns whether a folder of `PATH` contains a program.
 pub(crate) fn is_on_path(program: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(program).is_file())
 }
 
-/// Returns the command that boots the machine. `output` and `errors` are character devices without their identifiers,
-/// such as `file,path=output`.
+/// Returns the command that boots the machine. `output` and `errors` are QEMU's character devices for the program's
+/// standard output and standard error, without their identifiers: for example, `file,path=output`.
 pub(crate) fn command(
     machine: &Machine,
     job: &Job,
@@ -68,7 +70,7 @@ pub(crate) fn command(
     command
 }
 
-/// Shares a folder of the host with the virtual machine.
+/// Shares a folder of the host with the virtual machine, which mounts the folder by `tag`.
 fn share(command: &mut Command, tag: &str, folder: &Path, read_only: bool) {
     let read_only = if read_only { ",readonly=on" } else { "" };
     let options = format!(

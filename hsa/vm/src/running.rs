@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 pub(crate) const POLLING_INTERVAL: Duration = Duration::from_millis(20);
-/// The time limit for booting. Without KVM, booting takes 6 s on an idle machine, and more than five minutes if eight
+/// The time limit for booting without KVM. Booting takes 6 s on an idle host, and more than five minutes if eight
 /// processes wait for each processor. A kernel that panics ends QEMU at once.
 const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The time limit for booting with KVM, after which QEMU emulates the processor instead.
@@ -32,9 +32,10 @@ const STREAM_LIMIT: Duration = Duration::from_secs(2);
 /// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// The limits of a wait. The wait ends at the deadline, and when this process has received a
+/// The limits of a wait. The wait ends at the deadline, or when this process has received a
 /// signal.
 pub(crate) struct Limits {
+    /// The number of the received signal, or 0.
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,
 }
@@ -49,28 +50,31 @@ impl Limits {
     }
 }
 
+/// Why a wait has ended.
 #[derive(Debug)]
 pub(crate) enum WaitEnd {
-    /// The program has ended.
+    /// The program has ended with this exit status.
     Status(u8),
-    /// The kernel has not booted, or has not started the program.
+    /// The kernel has not booted, or the machine has not started the program in time.
     NotBooted,
     /// QEMU has ended before the program.
     QemuEnded,
+    /// The deadline has passed.
     TimeOut,
-    /// This process has received a signal.
+    /// This process has received this signal.
     Signal(u8),
 }
 
 /// A QEMU process, and the threads that copy its program's output.
 pub(crate) struct RunningMachine {
     qemu: Qemu,
+    /// The time limit for the machine to start the program.
     boot_limit: Duration,
     started: Instant,
     copies: [JoinHandle<Stream>; 2],
     /// The numbers of bytes that were copied.
     received: [Arc<AtomicU64>; 2],
-    /// Whether the streams' readers have closed the streams.
+    /// Whether the reader of each stream has closed the stream, and the guest does not know this yet.
     closed: [Arc<AtomicBool>; 2],
 }
 
@@ -82,7 +86,7 @@ enum Qemu {
 }
 
 impl RunningMachine {
-    /// Boots a machine. A kept machine outlives this process.
+    /// Boots a machine. If `detached` is the folder of a kept machine, the machine outlives this process.
     pub fn boot(
         machine: &Machine,
         job: &Job,
@@ -161,13 +165,13 @@ impl RunningMachine {
         Self { qemu, boot_limit, started: Instant::now(), copies, received, closed }
     }
 
-    /// Waits until the program or the machine has ended, or a limit is reached.
+    /// Waits until the program or the machine has ended, or a limit is reached. Informs the guest when the output was
+    /// received, and when the reader of a stream has closed the stream.
     pub fn wait(&mut self, job: &Job, limits: &Limits) -> WaitEnd {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
-                // If writing fails, this loop tries again. The guest does not wait longer than its
-                // time limit.
+                // If writing fails, this loop tries again. The guest stops waiting after a time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
             }
             for (name, closed) in job::CLOSED.iter().zip(&self.closed) {
@@ -193,7 +197,7 @@ impl RunningMachine {
         }
     }
 
-    /// Returns whether the machine has ended, or is idle after the program.
+    /// Returns whether the machine has ended, or, if it is kept, has become idle after the program.
     fn has_ended(&mut self, job: &Job) -> bool {
         match &mut self.qemu {
             Qemu::Child(child) => matches!(child.try_wait(), Ok(Some(_))),
@@ -213,7 +217,8 @@ impl RunningMachine {
     /// Ends QEMU. If the machine is kept, and its program or a signal ended the wait, the machine
     /// becomes idle instead. Returns the streams.
     ///
-    /// After the time limit or a signal, gives up the streams whose threads have not ended within [`STREAM_LIMIT`].
+    /// After the time limit or a signal, waits for the threads that copy the output, but for at most [`STREAM_LIMIT`].
+    /// If a thread still runs then, returns a stream that discards everything instead of the thread's stream.
     pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {
@@ -256,7 +261,7 @@ fn copy(
     thread::spawn(move || {
         let mut buffer = [0; 64 << 10];
         while let Ok(read @ 1..) = reader.read(&mut buffer) {
-            // Keep reading after an error: the guest counts the received bytes.
+            // Keep reading after an error: the guest waits until the host has received all of the output.
             let written = stream.write_all(&buffer[..read]).and_then(|()| stream.flush());
             if written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
                 closed.store(true, Ordering::Relaxed);

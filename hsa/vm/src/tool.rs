@@ -1,4 +1,4 @@
-//! Runs programs of this machine, such as `apt-get`, `dpkg-deb` and `make`.
+//! Runs programs of the host, such as `apt-get`, `dpkg-deb` and `make`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + u
     move |cause| ToolError::File { path, cause }
 }
 
-/// Runs a tool. Returns its standard output.
+/// Runs a tool. Returns the tool's standard output. An error names `package` if the tool is missing.
 pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>, ToolError> {
     let program = command.get_program().display().to_string();
     let words = command.get_args().map(|word| word.display().to_string()).collect::<Vec<_>>();

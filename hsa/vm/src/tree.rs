@@ -54,7 +54,7 @@ pub enum TreeError {
         /// The tree.
         tree: PathBuf,
     },
-    /// The tree is of another series than the module.
+    /// The tree is not of the series for which the module is written.
     #[error(
         "cannot use the kernel tree {tree}: it is Linux {version}, and only Linux {SERIES} is supported, because the \
          software GPUs are written for its amdgpu", tree = tree.display()
@@ -90,11 +90,11 @@ pub enum TreeError {
     },
 }
 
-/// Adds the kernel that was compiled in a source tree of Linux. Compiles the kernel module of the software GPUs for
-/// this kernel.
+/// Adds the kernel that was compiled in a source tree of Linux to `folder`, the folder of the fetched kernels. Compiles
+/// the kernel module of the software GPUs for this kernel.
 ///
 /// `tree` is the source tree, or the build folder if the kernel was compiled with `make O=…`. The kernel's modules
-/// need not be installed. Downloads busybox from the machine's package sources, and installs missing tools as
+/// need not be installed. Downloads busybox from the host's package sources, and installs missing tools as
 /// [`fetch`](crate::fetch()) does.
 ///
 /// # Errors
@@ -133,7 +133,7 @@ pub fn use_tree(
     Ok(Kernel::open(folder, Some(&release))?)
 }
 
-/// Replaces the error of a missing file by success.
+/// Converts the error of a missing file to success.
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     result
         .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })

@@ -164,7 +164,7 @@ fn leftover_folders_do_not_prevent_booting() {
     let job = booted_job();
     let inner = job.guest_folder().join("folder/inner");
     fs::create_dir_all(&inner).unwrap();
-    // Only root can remove this folder.
+    // Only root can remove the contents of this folder.
     fs::set_permissions(inner.parent().unwrap(), fs::Permissions::from_mode(0o000)).unwrap();
     job.renew_guest_folder().unwrap();
     assert_eq!(fs::read_dir(job.guest_folder()).unwrap().count(), 0);
