@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * AMD's runtime copies and fills with its own kernels when it does not use SDMA. This file recognises these
- * kernels by the form of their arguments, and performs the copy or fill in software. No other kernel runs.
+ * AMD's runtime copies and fills with its own kernels if it does not use SDMA. This file recognises these kernels by
+ * the form of their arguments, and performs the copy or fill in software. The instructions of a kernel never run.
  */
 #include <linux/align.h>
 #include "gpu.h"
@@ -16,7 +16,7 @@
 #define ALIGNED_PAIRS 5
 #define MISALIGNED_PAIRS 3
 
-/* Returns the length of a copy, or 0 if these are not the arguments of a copy. */
+/* Returns the size of a copy in bytes, or 0 if these are not the arguments of a copy. */
 static u64 copy_size(const u64 *arguments, int pairs)
 {
 	u64 source = arguments[0], target = arguments[1], size = 0;
@@ -45,7 +45,10 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 	if (user_read(a, kernel, header, sizeof(header)) ||
 	    user_read(a, address, arguments, sizeof(arguments)))
 		return -EFAULT;
-	/* AMD's copy and fill kernels are objects of version 1, or descriptors without segments, with code at offset 256. */
+	/*
+	 * A copy or fill kernel begins with an amd_kernel_code_t of version 1, or with a kernel descriptor without
+	 * segments and with the code at offset 256.
+	 */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(arguments, ALIGNED_PAIRS);

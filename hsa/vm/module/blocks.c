@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The IP blocks of a software GPU, an MI300X (GC 9.4.3). They replace the blocks that amdgpu would find in the
+ * The IP blocks of a software GPU, an MI300X (GC 9.4.3). These blocks replace those that amdgpu would find in the
  * chip's discovery table. The block of the memory controller calls AMD's own gmc_v9_0, which calls the hubs of asic.c.
  */
 #include "gpu.h"
@@ -12,7 +12,7 @@
 /* The scratch register in which a VBIOS reports that it has initialised the chip. */
 #define BIOS_SCRATCH_7 (7 * sizeof(u32))
 #define ASIC_INIT_COMPLETE 0x200
-/* The driver makes the HDP flush registers available in a page of registers. This is the end of that page. */
+/* The offset of the end of the register page in which the driver makes the HDP flush registers available. */
 #define REMAPPED_PAGE_END 0x80000
 
 static u32 read32(struct amdgpu_device *adev, u32 offset)
@@ -101,7 +101,7 @@ static int gmc_early_init(struct amdgpu_ip_block *block)
 	struct gpu *gpu = gpu_of(adev);
 	int error;
 
-	/* set_ip_blocks() has set the flag, so that the driver does not look for a VBIOS. */
+	/* set_ip_blocks() has set this flag, so that the driver does not look for a VBIOS. */
 	adev->flags &= ~AMD_IS_APU;
 	error = amd.gmc_v9_0_ip_funcs->early_init(block);
 	if (error)
@@ -132,7 +132,7 @@ static int gmc_hw_init(void *handle)
 {
 	struct amdgpu_device *adev = handle;
 
-	/* TLB flushes are calls of gmc_funcs, not packets of the kernel's compute queue (KIQ). */
+	/* TLB flushes are calls of gmc_funcs, not packets of the kernel interface queue (KIQ). */
 	adev->gmc.flush_pasid_uses_kiq = false;
 	if (!adev->gart.bo)
 		return -EINVAL;
@@ -159,7 +159,7 @@ static const struct amd_ip_funcs gmc_ip_funcs = {
 	UNUSED_IP_FUNCS,
 };
 
-/* With HSA_AMD_SVM, amdkfd looks for page faults in the interrupt rings, which are always empty. */
+/* With HSA_AMD_SVM, amdkfd looks for page faults in the interrupt rings. The rings are always empty. */
 static u32 write_pointer_of_empty_ring(struct amdgpu_device *adev, struct amdgpu_ih_ring *ih)
 {
 	return ih->rptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The functions by which amdkfd programs a GPU (kfd2kgd_calls), in place of register accesses. Empty functions
- * replace accesses to registers that a software GPU does not need.
+ * The functions with which amdkfd programs a GPU (kfd2kgd_calls). They replace AMD's functions, which access registers.
+ * Some are empty, because a software GPU does not need these registers.
  */
 #include "gpu.h"
 #include "layout.h"
@@ -83,7 +83,7 @@ static int destroy_sdma_queue(struct amdgpu_device *adev, void *mqd, unsigned in
 	return 0;
 }
 
-/* Starts the hardware scheduler's queue, which then maps all other queues. */
+/* Starts the hardware scheduler's queue (HIQ). Packets of this queue then map all other queues. */
 static int load_scheduler_queue(struct amdgpu_device *adev, void *mqd, u32 pipe, u32 queue, u32 doorbell,
 				u32 instance)
 {

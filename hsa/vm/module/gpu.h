@@ -24,9 +24,10 @@ struct dentry;
 #define FIRST_RUNLIST_SPACE 16
 #define TLB_ENTRIES 16384
 
-/* The address space of a process on one GPU: the contents of a VMID's registers. */
+/* The address space of a process on one GPU. On hardware, the registers of a VMID contain `pasid` and `root`. */
 struct gpu_space {
 	u32 pasid;
+	/* The address of the root page table. */
 	u64 root;
 	/* Increased by each TLB flush. The space's TLB entries of a lower generation are invalid. */
 	u32 generation;
@@ -34,6 +35,7 @@ struct gpu_space {
 
 /* The translation of one 4 KiB page. */
 struct tlb_entry {
+	/* The number of the page. */
 	u64 page;
 	u64 pte;
 	u64 address;
@@ -44,7 +46,7 @@ struct tlb_entry {
 
 /* A mapped user queue. */
 struct user_queue {
-	/* The address of the queue's descriptor (MQD), which identifies the queue. 0 if the slot is free. */
+	/* The address of the queue's descriptor (MQD). This address identifies the queue. 0 if the slot is free. */
 	u64 mqd;
 	bool is_sdma;
 	/* Whether the queue has stopped: it has caused a page fault, or it hangs. */
@@ -52,6 +54,7 @@ struct user_queue {
 	/* A copy of `halted` in the queue's descriptor, read when the queue is mapped again. A new descriptor has 0. */
 	u32 *saved_halted;
 	u32 space;
+	/* The address and the size of the ring, in bytes. */
 	u64 base;
 	u64 size;
 	/* The read and write pointers, in packets (AQL) or bytes (SDMA). */
@@ -130,7 +133,7 @@ struct translation {
 	u64 size;
 };
 
-/* An access by a user queue, and the address of its first page fault. */
+/* The accesses of a user queue to an address space, and the first page fault that they cause. */
 struct access {
 	struct gpu *gpu;
 	u32 space;
@@ -175,7 +178,7 @@ int set_ip_blocks(struct amdgpu_device *adev);
 	.is_idle = is_idle, .wait_for_idle = do_nothing, .soft_reset = do_nothing,                \
 	.set_clockgating_state = set_clockgating, .set_powergating_state = set_powergating
 
-/* compute.c: the functions by which amdkfd programs a GPU */
+/* compute.c: the functions with which amdkfd programs a GPU */
 void replace_kfd2kgd(struct gpu *gpu);
 
 /* scheduler.c: selects the user queues, and runs them in a thread */
@@ -186,15 +189,16 @@ void run_scheduler_queue(struct gpu *gpu);
 
 /*
  * packets.c: these functions execute one packet of a user queue. They return 1 if the packet is complete, 0 if the
- * packet must wait, -ECANCELED if the queue hangs, and another negative number after a page fault.
+ * packet must wait, -ECANCELED if the queue hangs, and another negative number after a page fault or for an invalid
+ * packet.
  */
 int run_aql_packet(struct access *a, struct user_queue *queue);
 int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
 
 /*
- * blit.c: executes a copy or fill kernel of AMD's runtime. Returns 1 if the kernel is complete, 0 for any other kernel,
- * -ECANCELED if the queue hangs, and another negative number after a page fault.
+ * blit.c: performs the operation of a copy or fill kernel of AMD's runtime. Returns 1 if the operation is complete, 0
+ * for any other kernel, -ECANCELED if the queue hangs, and another negative number after a page fault.
  */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
@@ -224,7 +228,7 @@ struct fault {
 	u32 time_us;
 };
 
-/* The arguments of an operation that is performed late. */
+/* The arguments of an operation, which a planned fault can make late. */
 struct operation_data {
 	struct gpu *gpu;
 	u32 space;

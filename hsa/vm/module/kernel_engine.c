@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The SDMA engine of the kernel's ring: executes the packets that AMD's emitters (sdma_v4_4_2) have written:
- * copies, fills, page-table writes, fences.
+ * The SDMA engine of the kernel's ring. It executes the packets that AMD's emitters (sdma_v4_4_2) have written: copies,
+ * fills, page-table writes and fences.
  */
 #include <linux/delay.h>
 #include "gpu.h"
@@ -21,8 +21,8 @@ enum {
 };
 
 /*
- * Larger than any indirect buffer (IB), in bytes. A copy writes page tables if its source is in the IB that contains
- * the packet: less than this limit after the IB's start.
+ * An upper bound for the size of an indirect buffer (IB), in bytes. A copy packet writes page tables if its source is
+ * in the IB that contains the packet, which means less than this limit after the start of the IB.
  */
 #define IB_SIZE_LIMIT 0x20000
 
@@ -188,7 +188,7 @@ static void run_table_packet(struct gpu *gpu, const struct packets *p)
 		write_entries(&data);
 }
 
-/* Returns whether an indirect buffer writes page tables, according to its first packet. */
+/* Returns whether an indirect buffer writes page tables. The type of its first packet decides. */
 static bool writes_page_tables(const u32 *words, u64 buffer)
 {
 	switch (words[0] & 0xff) {

@@ -40,7 +40,10 @@ static uint visible;
 module_param(visible, uint, 0444);
 MODULE_PARM_DESC(visible, "the part of the VRAM that the CPU can access, in MiB; 0: all of it");
 
-/* The module changes PCI resources, so it loads only in a virtual machine of `hsa-vmm vm`. */
+/*
+ * Returns whether `hsa-vmm vm` has started this virtual machine. Elsewhere the module must not load, because it changes
+ * PCI resources.
+ */
 static bool is_test_machine(void)
 {
 	static const char *const hypervisors[] = { "TCGTCGTCGTCG", "KVMKVMKVM\0\0\0" };

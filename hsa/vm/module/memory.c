@@ -74,7 +74,7 @@ void *kernel_pointer(struct gpu *gpu, u64 address, u64 *remaining)
 	return NULL;
 }
 
-/* Walks page tables of four levels, as GFX9 does. */
+/* Translates `va` with the four levels of page tables of GFX9. Returns 0, or an error if `va` is not mapped. */
 int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 {
 	u64 entry = root;
@@ -248,7 +248,7 @@ static int fill(struct access *a, u64 to, u32 value, u64 size)
 		if (!target)
 			return -EFAULT;
 		part = round_down(min(part, size), sizeof(u32));
-		/* The fill address is not aligned to the value's size. */
+		/* The address is not aligned to the size of the value. */
 		if (!part)
 			return -EFAULT;
 		memset32(target, value, part / sizeof(u32));

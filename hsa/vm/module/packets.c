@@ -12,7 +12,7 @@
 enum { VENDOR = 0, INVALID = 1, DISPATCH = 2, BARRIER_AND = 3, BARRIER_OR = 5 };
 enum { FORMAT_BARRIER_VALUE = 2 };
 
-/* The fields of HSA's packets that this module uses. */
+/* The fields of HSA's dispatch packet that this module uses. Other packets have `type` and `completion`, too. */
 struct aql_packet {
 	u8 type;
 	u8 fences;
@@ -153,7 +153,7 @@ int run_aql_packet(struct access *a, struct user_queue *queue)
 	if (user_read(a, address, &p, sizeof(p)))
 		return -EFAULT;
 	switch (p.type) {
-	case INVALID: /* the producer has reserved the packet, but not written it yet */
+	case INVALID: /* the program has not written the packet yet */
 		return 0;
 	case BARRIER_AND:
 	case BARRIER_OR:
@@ -223,7 +223,7 @@ static int poll_memory(struct access *a, const u32 *w)
 	}
 }
 
-/* Executes a packet. Returns its length in dwords, 0 if the packet must wait, or an error. */
+/* Executes a packet. Returns its length in dwords, 0 if the packet must wait, or a negative error. */
 static int execute_sdma(struct access *a, const u32 *w)
 {
 	u64 now;

@@ -27,8 +27,9 @@ static struct amdgpu_vm *find_vm(struct amdgpu_device *adev, pid_t tgid)
 }
 
 /*
- * The driver evicts a process while it moves the process's memory. The process's queues stop until a worker has
- * rewritten the page tables, so that no GPU uses outdated entries.
+ * Waits until the current process is not evicted, but for at most RESTORE_MS. The driver evicts a process while the
+ * driver moves the process's memory. The process's queues stop until a worker has rewritten the page tables, so that
+ * no GPU uses outdated entries.
  */
 static void wait_until_restored(void)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * Selects and runs user queues. With sched_policy=2, amdkfd maps the queues itself. Otherwise, as on every real GPU
- * of this generation, amdkfd writes run lists for the hardware scheduler into the HIQ. One thread per GPU reads the HIQ
- * and runs packets of the mapped queues in turn.
+ * of this generation, amdkfd writes run lists into the hardware scheduler's queue (HIQ). One thread per GPU reads the
+ * HIQ and runs packets of the mapped queues in turn.
  */
 #include <linux/delay.h>
 #include <linux/kthread.h>
@@ -13,7 +13,10 @@
 
 /* The maximum number of packets of one queue before the next queue's turn. */
 #define BURST 64
-/* After the last packet, the thread polls without sleeping for BUSY_NS, then with short sleeps for RECENT_NS. */
+/*
+ * The thread polls without sleeping until BUSY_NS after the last packet. Then it sleeps briefly between polls, until
+ * RECENT_NS after the last packet. Later, it sleeps longer.
+ */
 #define BUSY_NS (300 * NSEC_PER_USEC)
 #define RECENT_NS (2 * NSEC_PER_SEC)
 
@@ -22,7 +25,7 @@ static u64 join(u32 high, u32 low)
 	return (u64)high << 32 | low;
 }
 
-/* The caller holds queues_lock. */
+/* Adds a queue. The caller holds queues_lock. */
 static int add_locked(struct gpu *gpu, struct user_queue queue)
 {
 	for (int i = 0; i < MAX_QUEUES; i++) {
@@ -55,7 +58,7 @@ void remove_queue(struct gpu *gpu, u64 mqd)
 	mutex_unlock(&gpu->queues_lock);
 }
 
-/* Returns the address space of a process in the run list. Assigns a free one to a new process. */
+/* Returns the number of the address space of a process in the run list. Assigns a free space to a new process. */
 static u32 space_of(struct gpu *gpu, u32 pasid)
 {
 	u32 unused = FIRST_RUNLIST_SPACE;
@@ -195,7 +198,7 @@ static void run_scheduler_packet(struct gpu *gpu, const u32 *p)
 	}
 }
 
-/* The caller holds queues_lock. */
+/* Executes the packets of the HIQ. The caller holds queues_lock. */
 void run_scheduler_queue(struct gpu *gpu)
 {
 	struct scheduler_queue *hiq = &gpu->hiq;
@@ -283,7 +286,7 @@ int run_queues(void *argument)
 		for (int i = 0; i < MAX_QUEUES; i++) {
 			struct user_queue *queue = &gpu->queues[i];
 
-			/* amdkfd waits for the HIQ, so the thread reads the HIQ before each queue. */
+			/* amdkfd waits until the packets of the HIQ are executed, so read the HIQ before each queue. */
 			if (i && !READ_ONCE(queue->mqd))
 				continue;
 			mutex_lock(&gpu->queues_lock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* Looks up functions of amdgpu.ko in the kernel's symbol table. */
+/* Looks up functions and tables of amdgpu.ko in the kernel's symbol table. */
 #include <linux/kprobes.h>
 #include "symbols.h"
 
@@ -7,7 +7,7 @@ struct amd_symbols amd;
 
 static unsigned long (*lookup_name)(const char *name);
 
-/* kallsyms_lookup_name() is not exported. A kprobe finds its address. */
+/* Finds kallsyms_lookup_name() with a kprobe, because the kernel does not export this function. */
 static int find_lookup(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
