@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * The functions with which amdkfd programs a GPU (kfd2kgd_calls). They replace AMD's functions, which access registers.
- * Some are empty, because a software GPU does not need these registers.
+ * Functions for registers that a software GPU does not need are empty.
  */
 #include "gpu.h"
 #include "layout.h"

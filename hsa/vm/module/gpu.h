@@ -27,7 +27,7 @@ struct dentry;
 /* The address space of a process on one GPU. On hardware, the registers of a VMID contain `pasid` and `root`. */
 struct gpu_space {
 	u32 pasid;
-	/* The address of the root page table. */
+	/* The address of the root page table, with flags as in a page-directory entry. */
 	u64 root;
 	/* Increased by each TLB flush. The space's TLB entries of a lower generation are invalid. */
 	u32 generation;

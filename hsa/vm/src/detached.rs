@@ -102,19 +102,19 @@ impl DetachedMachine {
         &self,
         command: impl FnOnce([String; 2]) -> io::Result<Command>,
     ) -> Result<Connection, RunError> {
-        let failed = || file_error(&self.folder);
+        let to_error = || file_error(&self.folder);
         let listeners = SOCKETS.map(|name| self.listen(name));
         let [first, second] = listeners;
-        let listeners = [first.map_err(failed())?, second.map_err(failed())?];
+        let listeners = [first.map_err(to_error())?, second.map_err(to_error())?];
         let port = |listener: &UnixListener| {
             format!("socket,fd={},server=on,wait=off", listener.as_raw_fd())
         };
-        let mut command = command(listeners.each_ref().map(port)).map_err(failed())?;
+        let mut command = command(listeners.each_ref().map(port)).map_err(to_error())?;
         command.current_dir("/");
         // SAFETY: between fork and exec, the closure only calls `setsid`: it neither allocates memory nor takes a lock.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
         // QEMU accepts these connections later. If QEMU ends before that, the connections end, too.
-        let streams = self.open_streams().map_err(failed())?;
+        let streams = self.open_streams().map_err(to_error())?;
         let child = command.spawn().map_err(RunError::NoQemu)?;
         let process = Pid::from_child(&child);
         let path = self.folder.join(PROCESS);
@@ -144,8 +144,8 @@ impl Connection {
     /// Returns the ends that receive the program's output and errors.
     pub fn readers(&self) -> Result<[UnixStream; 2], RunError> {
         let [output, errors] = self.streams.each_ref().map(UnixStream::try_clone);
-        let failed = || file_error(Path::new("socket"));
-        Ok([output.map_err(failed())?, errors.map_err(failed())?])
+        let to_error = || file_error(Path::new("socket"));
+        Ok([output.map_err(to_error())?, errors.map_err(to_error())?])
     }
 
     /// Kills QEMU.

@@ -45,7 +45,7 @@ pub struct Outcome {
     pub status: u8,
 }
 
-/// Why a program could not run.
+/// Why a run of a program failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

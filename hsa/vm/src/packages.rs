@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn package_names_contain_the_release() {
+    fn common_packages_omit_the_architecture() {
         let kernel = AvailableKernel {
             release: "6.12.117+deb12-amd64".into(),
             version: "6.12.117-1".into(),

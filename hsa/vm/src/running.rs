@@ -109,17 +109,17 @@ impl RunningMachine {
             let connection = detached.boot(start)?;
             return Self::connected(connection, boot_limit, streams);
         }
-        let failed = || file_error(job.folder());
+        let to_error = || file_error(job.folder());
         let ((output, output_end), (errors, errors_end)) =
-            (io::pipe().map_err(failed())?, io::pipe().map_err(failed())?);
+            (io::pipe().map_err(to_error())?, io::pipe().map_err(to_error())?);
         // QEMU inherits these descriptors, and opens them again by their numbers.
         let ports = [&output_end, &errors_end].map(|end| {
             fcntl_setfd(end, FdFlags::empty())?;
             Ok(format!("file,path=/proc/self/fd/{},append=on", end.as_raw_fd()))
         });
         let [first, second] = ports;
-        let ports = [first.map_err(failed())?, second.map_err(failed())?];
-        let mut command = start(ports).map_err(failed())?;
+        let ports = [first.map_err(to_error())?, second.map_err(to_error())?];
+        let mut command = start(ports).map_err(to_error())?;
         command.process_group(0);
         let parent = rustix::process::getpid();
         // SAFETY: between fork and exec, the closure makes only system calls. It neither allocates memory nor
