@@ -1,6 +1,5 @@
 /*
- * The parts of the interfaces of amdkfd and libdrm_amdgpu with which hsa-vmm
- * changes page tables.
+ * The parts of the interfaces of amdkfd and libdrm_amdgpu that hsa-vmm uses to change page tables.
  *
  * Written for this project from the public interfaces of the kernel (linux/kfd_ioctl.h)
  * and of libdrm (amdgpu.h, amdgpu_drm.h). This header is not a copy of those headers and
@@ -24,7 +23,7 @@ typedef enum {
 struct kfd_ioctl_alloc_memory_of_gpu_args {
   uint64_t va_addr;
   uint64_t size;
-  /* Result. */
+  /* Written by the driver. */
   uint64_t handle;
   uint64_t mmap_offset;
   uint32_t gpu_id;

@@ -7,8 +7,8 @@
  * --features bindgen` checks that the bindings are up to date. tests/layout.rs compares
  * every constant, size and offset with AMD's own headers, if installed.
  *
- * HSA_FUNCTION(result, name, (parameters)) declares the pointer type `name_fn`; the
- * names themselves are listed once, in ../src/table.rs.
+ * HSA_FUNCTION(result, name, (parameters)) declares the pointer type `name_fn`. ../src/table.rs
+ * lists the functions that the loader looks up.
  */
 #ifndef HSA_VMM_HSA_ABI_H
 #define HSA_VMM_HSA_ABI_H
@@ -98,7 +98,7 @@ typedef enum {
 typedef enum { HSA_ENDIANNESS_LITTLE = 0 } hsa_endianness_t;
 typedef enum { HSA_MACHINE_MODEL_LARGE = 1 } hsa_machine_model_t;
 
-/* HSA_SYSTEM_INFO_EXTENSIONS has a bit for each extension. */
+/* The numbers of the bits in the value of HSA_SYSTEM_INFO_EXTENSIONS, one for each extension. */
 typedef enum {
   HSA_EXTENSION_FINALIZER = 0,
   HSA_EXTENSION_IMAGES = 1,
@@ -179,7 +179,7 @@ typedef struct hsa_dim3_s {
   uint32_t z;
 } hsa_dim3_t;
 
-/* Passed as hsa_agent_info_t. */
+/* More attributes of hsa_agent_get_info, which are passed as hsa_agent_info_t. */
 typedef enum {
   HSA_AMD_AGENT_INFO_CHIP_ID = 0xA000,
   HSA_AMD_AGENT_INFO_CACHELINE_SIZE = 0xA001,
@@ -222,7 +222,7 @@ typedef enum {
 
 typedef enum { HSA_IOMMU_SUPPORT_NONE = 0, HSA_IOMMU_SUPPORT_V2 = 1 } hsa_amd_iommu_version_t;
 
-/* The registers that flush the path from the CPU to the GPU's memory. */
+/* Pointers to the registers that flush the path from the CPU to the GPU's memory. */
 typedef struct hsa_amd_hdp_flush_s {
   uint32_t *HDP_MEM_FLUSH_CNTL;
   uint32_t *HDP_REG_FLUSH_CNTL;
@@ -398,7 +398,7 @@ typedef enum {
   HSA_REGION_INFO_ALLOC_MAX_PRIVATE_WORKGROUP_SIZE = 8
 } hsa_region_info_t;
 
-/* Passed as hsa_region_info_t. */
+/* More attributes of regions, which are passed as hsa_region_info_t. */
 typedef enum {
   HSA_AMD_REGION_INFO_HOST_ACCESSIBLE = 0xA000,
   HSA_AMD_REGION_INFO_BASE = 0xA001,
@@ -523,7 +523,7 @@ typedef enum {
 } hsa_amd_pointer_type_t;
 
 typedef struct hsa_amd_pointer_info_s {
-  /* The size of the caller's struct. A newer runtime, whose struct is larger, writes only this many bytes. */
+  /* The size of the caller's struct in bytes. A newer runtime, whose struct is larger, writes only this many bytes. */
   uint32_t size;
   hsa_amd_pointer_type_t type;
   void *agentBaseAddress;

@@ -77,11 +77,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The files to try, in order.
+/// The files of the runtime to try, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     candidates: Vec<(PathBuf, Origin)>,
-    /// Files that are not tried, with the reason.
+    /// Files that are not tried, each with the reason.
     rejected: Vec<RejectedCandidate>,
 }
 
@@ -96,7 +96,7 @@ impl Search {
     /// 4. `rocm_libraries`, ROCm's `lib` folder that was found when the caller was built;
     /// 5. `/opt/rocm/lib`.
     ///
-    /// The search rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
+    /// The search ignores relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
     /// can be a relative path. A [privileged](is_privileged) process ignores `HSA_VMM_RUNTIME` and `ROCM_PATH`.
     #[must_use]
     pub fn usual(rocm_libraries: Option<&Path>) -> Self {
@@ -198,7 +198,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// A loaded runtime: its functions, and the file they come from.
+/// A loaded runtime: its functions, and the file that contains them.
 ///
 /// The library stays loaded until the process ends (`RTLD_NODELETE`), because AMD's runtime leaves
 /// threads running in its code. Loading does not call `hsa_init`.
@@ -208,7 +208,7 @@ pub struct Library {
     path: PathBuf,
     origin: Origin,
     has_rocr_symbol_version: bool,
-    // Because of `RTLD_NODELETE`, dropping the field does not unload the library.
+    // Because of `RTLD_NODELETE`, dropping this field does not unload the library.
     library: libloading::os::unix::Library,
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the string from `dladdr` lives as long as the library, which is never unloaded.
+    // SAFETY: the string from `dladdr` lives as long as the library, which the callers keep loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     // Resolve symbolic links.
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_folders_are_rejected() {
+    fn relative_folders_are_ignored() {
         let search = Search::new(None, false, Some("rocm".into()), Some(Path::new("built/lib")));
         assert_eq!(
             paths(&search),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct LoadedLibrary {
     /// The file, as reported by the dynamic linker. The file may have been replaced since.
     pub path: PathBuf,
-    /// The build that the started library reports, or that the file contains.
+    /// The build that the library reports if it is started, or else the build that the file contains.
     pub build: Option<String>,
     /// The version of AMD's extension. `None` if the library is not started or does not report the
     /// version.
@@ -118,7 +118,7 @@ impl<'a> Object<'a> {
         found && !file.is_null() && unsafe { CStr::from_ptr(file) } == self.name
     }
 
-    /// Reads an attribute. `None` if the library is not started or does not know the attribute.
+    /// Reads an attribute. Returns `None` if the library is not started or does not know the attribute.
     fn system_info<T: Copy + Default>(&self, attribute: hsa_system_info_t) -> Option<T> {
         const { assert!(size_of::<T>() <= size_of::<u64>()) };
         let address = self.symbol(c"hsa_system_get_info")?;
@@ -155,7 +155,7 @@ impl Drop for Object<'_> {
     }
 }
 
-/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string
+/// Finds the build of AMD's ROCr in the library's file, without loading the file. The build is a string
 /// constant such as `1.15.0-local-build-unknown`. In the file, the string is in quotation marks.
 /// The result has no quotation marks.
 #[must_use]
@@ -169,7 +169,7 @@ pub fn build_of_file(path: &Path) -> Option<String> {
     })
 }
 
-/// Returns whether a text begins with a version of at least three numbers, and a hyphen.
+/// Returns whether a text begins with a version of at least three numbers, followed by a hyphen.
 fn is_build(text: &str) -> bool {
     let Some((version, _)) = text.split_once('-') else { return false };
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -21,8 +21,8 @@ pub struct Untrusted {
     problem: String,
 }
 
-/// Checks that a file or folder, and the folders above it, belong to trusted users, and that not all users can change
-/// them. Does not check the write permission of groups.
+/// Checks that a file or folder, and the folders above it, belong to trusted users, and that none of them is writable
+/// by all users. Does not check the write permission of groups.
 ///
 /// Trusted users are the effective user of this process, root, and the owner of the running
 /// program. Checks `path` and the `parents` folders above it, which also determine what `path`
@@ -30,8 +30,8 @@ pub struct Untrusted {
 /// write to that folder can create `path`. `path` must be absolute.
 ///
 /// # Errors
-/// An untrusted user owns a checked file or folder, or all users can write to it. All users may write to a sticky
-/// folder if the file or folder below it exists.
+/// An untrusted user owns a checked file or folder, or all users can write to it. A sticky folder that all users can
+/// write to is accepted if the file or folder below it exists.
 pub fn check_owner(path: &Path, parents: usize) -> Result<(), Untrusted> {
     let mut child_exists = false;
     for (level, path) in path.ancestors().enumerate() {
@@ -76,7 +76,8 @@ pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
-    // Opening a device can have effects. The file can be replaced between the first check and the call.
+    // Check before opening, because opening a device can have effects. Check again afterwards, because another user
+    // can replace the file between the first check and the opening.
     check(fs::symlink_metadata(path))?;
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     check(file.metadata())?;
@@ -106,7 +107,7 @@ mod tests {
         let error = check_owner(&child, 1).unwrap_err().to_string();
         assert!(error.ends_with("/a can be changed by all users"), "{error}");
         check_owner(&child, 0).unwrap();
-        // Others cannot replace an existing file of a sticky folder, but can create a missing file.
+        // Other users cannot replace an existing file of a sticky folder, but can create a missing file.
         set_mode(&parent, 0o1777);
         check_owner(&child, 1).unwrap();
         check_owner(&parent.join("missing/file"), 0).unwrap_err();

@@ -1,5 +1,5 @@
-//! The list of all functions of the ABI. From this list, a macro generates the struct of pointers, the
-//! loader, the required functions, and the names in logs and errors.
+//! The list of all functions of the ABI. From this list, a macro generates the structs of function pointers, the
+//! functions that load them, and the names in logs and errors.
 
 use crate::bindings::*;
 use core::ffi::{CStr, c_void};
@@ -139,9 +139,9 @@ functions! {
         hsa_amd_memory_pool_free: hsa_amd_memory_pool_free_fn,
         /// Grants agents access to an allocation.
         hsa_amd_agents_allow_access: hsa_amd_agents_allow_access_fn,
-        /// Copies memory and waits.
+        /// Copies memory, and waits until the copy is complete.
         hsa_memory_copy: hsa_memory_copy_fn,
-        /// Fills memory with a 32-bit value and waits.
+        /// Fills memory with a 32-bit value, and waits until the fill is complete.
         hsa_amd_memory_fill: hsa_amd_memory_fill_fn,
         /// Copies memory in the background.
         hsa_amd_memory_async_copy: hsa_amd_memory_async_copy_fn,
@@ -213,7 +213,7 @@ functions! {
             hsa_amd_vmem_get_alloc_properties_from_handle_fn,
     }
     optional {
-        /// Reserves with an alignment (ROCm 6.2, extension 1.6).
+        /// Reserves a range of addresses with an alignment (ROCm 6.2, extension 1.6).
         hsa_amd_vmem_address_reserve_align: hsa_amd_vmem_address_reserve_align_fn,
         /// Exports a handle for another machine of the fabric (ROCm 7.14).
         hsa_amd_vmem_export_fabric_handle: hsa_amd_vmem_export_fabric_handle_fn,
@@ -227,7 +227,7 @@ functions! {
 pub struct Table {
     /// All functions except virtual memory management.
     pub core: Core,
-    /// Virtual memory management, or the missing function.
+    /// Virtual memory management, or the first missing function.
     pub vmem: Result<Vmem, MissingSymbol>,
 }
 

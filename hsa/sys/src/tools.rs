@@ -24,15 +24,15 @@ pub struct TableVersion {
     pub reserved: u32,
 }
 
-/// The beginning of AMD's `HsaApiTable`, with the tables of this module.
+/// The beginning of AMD's `HsaApiTable`, with pointers to the tables that this module describes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ApiTable {
     /// The version; its major number is [`API_TABLE_MAJOR`].
     pub version: TableVersion,
-    /// The functions of the HSA standard: [`CORE`].
+    /// The functions of the HSA standard. [`CORE`] lists some of them.
     pub core: *mut FunctionTable,
-    /// The functions of AMD's extension: [`AMD_EXT`].
+    /// The functions of AMD's extension. [`AMD_EXT`] lists some of them.
     pub amd_ext: *mut FunctionTable,
 }
 
@@ -46,13 +46,13 @@ pub struct FunctionTable {
 
 /// The major version of [`ApiTable`].
 pub const API_TABLE_MAJOR: u32 = 3;
-/// The major version of the table of [`CORE`].
+/// The major version of the table to which [`CORE`] refers.
 pub const CORE_MAJOR: u32 = 2;
-/// The major version of the table of [`AMD_EXT`].
+/// The major version of the table to which [`AMD_EXT`] refers.
 pub const AMD_EXT_MAJOR: u32 = 2;
 
-/// The type of a tool's function `OnLoad`: the tables, the runtime's version, and the number and names of tools that
-/// could not be loaded. Returns whether the tool stays loaded.
+/// The type of a tool's function `OnLoad`. The parameters are the tables, the runtime's version, and the number and
+/// names of the tools that could not be loaded. The function returns whether the tool stays loaded.
 pub type OnLoad = unsafe extern "C" fn(
     table: *mut ApiTable,
     runtime_version: u64,
@@ -60,7 +60,7 @@ pub type OnLoad = unsafe extern "C" fn(
     failed_tool_names: *const *const c_char,
 ) -> bool;
 
-/// Functions of the HSA standard, and the index of each in its table.
+/// Functions of the HSA standard, each with its index in the table.
 pub const CORE: &[(&str, usize)] = &[
     ("hsa_system_get_info", 2),
     ("hsa_iterate_agents", 5),
@@ -69,7 +69,7 @@ pub const CORE: &[(&str, usize)] = &[
     ("hsa_memory_copy", 35),
 ];
 
-/// Functions of AMD's extension, and the index of each in its table.
+/// Functions of AMD's extension, each with its index in the table.
 pub const AMD_EXT: &[(&str, usize)] = &[
     ("hsa_amd_memory_pool_get_info", 11),
     ("hsa_amd_agent_iterate_memory_pools", 12),
@@ -107,14 +107,14 @@ pub fn function_index(functions: &[(&str, usize)], name: &str) -> Option<usize> 
 }
 
 impl FunctionTable {
-    /// Returns the offset of a function's pointer in bytes.
+    /// Returns the offset of the pointer with this index from the start of the table, in bytes.
     #[must_use]
     pub const fn offset(index: usize) -> usize {
         size_of::<TableVersion>() + index * size_of::<*mut c_void>()
     }
 
-    /// Returns the address of a function's pointer. `None` if the table is too short, which means that the runtime is
-    /// older than the function.
+    /// Returns the address of the pointer with this index. Returns `None` if `table` is null, or if the table is too
+    /// short: then the runtime is older than the function.
     ///
     /// # Safety
     /// `table` must be null or the address of a table with the size that its version contains.

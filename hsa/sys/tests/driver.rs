@@ -38,7 +38,8 @@ macro_rules! constants {
     };
 }
 
-/// Compiles assertions after an include. Returns `None` if the header is not installed.
+/// Compiles assertions about a header. Returns the compiler's messages as an error, or `None` if the header is not
+/// installed.
 fn check(header: &str, assertions: &str) -> Option<Result<(), String>> {
     // The kernel's header includes libdrm's `drm/drm.h` for the names of integer types.
     let folder = tempfile::tempdir().expect("a folder");
@@ -65,7 +66,7 @@ fn check(header: &str, assertions: &str) -> Option<Result<(), String>> {
     Some(compile(include + assertions))
 }
 
-/// Fails if the header differs, or if `HSA_VMM_REQUIRE` needs a missing header.
+/// Fails if the header differs, or if the header is missing and `HSA_VMM_REQUIRE` contains `headers`.
 fn assert_agrees(header: &str, assertions: &str) {
     match check(header, assertions) {
         Some(result) => assert_eq!(result, Ok(()), "{header}"),

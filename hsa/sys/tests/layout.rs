@@ -10,8 +10,8 @@ use std::io::Write as _;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
-/// Names that the first headers with virtual memory lack: the name or its prefix, and the first
-/// extension version that always includes the name.
+/// Names that the first headers with virtual memory lack: the name or its prefix, and the minor version of the first
+/// extension that always includes the name.
 const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_STATUS_ERROR_RESOURCE_BUSY", 5),
     ("HSA_AMD_SYSTEM_INFO_EXT_VERSION_", 5),
@@ -36,7 +36,7 @@ const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_AMD_VMEM_ADDRESS_NO_REGISTER", 10),
     ("hsa_amd_vmem_address_reserve_flag_t", 10),
     ("HSA_EXT_POINTER_TYPE_HSA_VMEM", 12),
-    // Added between 1.7 and 1.15.
+    // The next four names were added between 1.7 and 1.15.
     ("HSA_AMD_AGENT_INFO_CLOCK_COUNTERS", 15),
     ("hsa_amd_clock_counters_t", 15),
     ("HSA_STATUS_ERROR_NOT_SUPPORTED", 15),
@@ -215,7 +215,7 @@ fn first_extension_with(subject: &str) -> u32 {
     entry.map_or(FIRST_VMEM_EXTENSION, |(_, minor)| *minor)
 }
 
-/// Returns whether `HSA_VMM_REQUIRE` requires headers.
+/// Returns whether `HSA_VMM_REQUIRE` contains `headers` or `1`.
 fn headers_are_required() -> bool {
     let words = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
     words.split_whitespace().any(|word| word == "headers" || word == "1")

@@ -5,7 +5,7 @@ use crate::compiler;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The name of the source file, also in the compiler's messages.
+/// The name of the source file. The compiler's messages start with this name.
 const SOURCE: &str = "assertions.c";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ pub fn build<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) ->
     build_with(file, functions, &[])
 }
 
-/// Builds the shared library `file` with the runtime's soname. When a process has loaded the library, the dynamic
-/// linker returns the library for that name. Tests therefore load it only in child processes.
+/// Builds the shared library `file` with the runtime's soname. Once a process has loaded the library, the dynamic
+/// linker of the process returns the library for that name. Tests therefore load the library only in child processes.
 pub fn build_named<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
     build_with(file, functions, &["-Wl,-soname,libhsa-runtime64.so.1"])
 }
@@ -44,7 +44,7 @@ fn build_with<'a>(
     file
 }
 
-/// Returns the directory of a file.
+/// Returns the folder that contains a file.
 pub fn folder(file: &Path) -> &Path {
     file.parent().expect("a file is in a folder")
 }
