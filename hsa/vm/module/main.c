@@ -162,10 +162,15 @@ static int __init hsa_vmm_init(void)
 	if (!kernel_engine_wq)
 		return -ENOMEM;
 	error = replace(&discovery);
-	if (!error && visible)
+	if (!error && visible) {
 		error = replace(&bar_resize);
-	if (error)
+		if (error)
+			unregister_ftrace_function(&discovery.ops);
+	}
+	if (error) {
+		destroy_workqueue(kernel_engine_wq);
 		return error;
+	}
 	while (gpu_count < MAX_GPUS && (pdev = pci_get_device(IVSHMEM_VENDOR, IVSHMEM_DEVICE, pdev))) {
 		struct gpu *gpu = &gpus[gpu_count];
 
