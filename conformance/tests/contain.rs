@@ -6,8 +6,8 @@ use hsa_vmm_conformance::contain::{Containment, Event, NotRun, run};
 use hsa_vmm_conformance::describe::describe;
 use hsa_vmm_conformance::{Ended, Options, Report, Status};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Returns the command of a worker. The worker runs the shell command `start` first, and `stop` when the parent
 /// requests a stop. For each case with `zero` in its name, the worker runs the shell command `zero`. The worker reports
@@ -144,4 +144,49 @@ fn output_is_in_the_report_of_its_case() {
     assert!(report.junit().contains("<system-err>about to crash</system-err>"));
     let html = report.html().unwrap();
     assert!(html.contains("<pre tabindex=\"0\">about to crash</pre>"), "{html}");
+}
+
+/// Runs cases of which those with `zero` in their names hang. Stops the run at the first event for which `stops_at`
+/// returns true. Returns the report, and the cases that were interrupted.
+fn run_until(time_limit: Duration, stops_at: impl Fn(&Event<'_>) -> bool) -> (Report, Vec<String>) {
+    let options = Options { filters: vec!["map.size".to_owned()], ..Options::default() };
+    let mut command = || Ok(worker_command(STARTS, "sleep 1000", STOPS));
+    let (stop, logs) = (&AtomicBool::new(false), &mut Vec::new);
+    let containment = Containment { command: &mut command, time_limit, logs, stop };
+    let mut interrupted = Vec::new();
+    let report = run(containment, &options, &mut |event| {
+        stop.fetch_or(stops_at(&event), Ordering::Relaxed);
+        if let Event::Interrupted { case, .. } = event {
+            interrupted.push(case.to_owned());
+        }
+    });
+    (report.unwrap(), interrupted)
+}
+
+#[test]
+fn stop_ends_a_case_long_before_its_limit() {
+    let begun = Instant::now();
+    let is_zero = |event: &Event<'_>| matches!(event, Event::Begin { case: "map.size.zero" });
+    let (report, interrupted) = run_until(Duration::from_secs(600), is_zero);
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert_eq!(interrupted, ["map.size.zero"]);
+    let case = report.cases.iter().find(|case| case.name == "map.size.zero").unwrap();
+    assert_eq!((case.status, case.lost.is_none()), (Status::Skip, true), "{case:?}");
+    assert!(report.interruption().is_some());
+}
+
+#[test]
+fn hang_is_reported_although_the_run_stops() {
+    // The run stops when the hang was detected, or during the last second of the time limit.
+    for stops_at in [
+        |event: &Event<'_>| matches!(event, Event::Lost { .. }),
+        |event: &Event<'_>| matches!(event, Event::Begin { case: "map.size.zero" }),
+    ] {
+        let (report, interrupted) = run_until(Duration::from_secs(1), stops_at);
+        let case = report.cases.iter().find(|case| case.name == "map.size.zero").unwrap();
+        assert_eq!(case.status, Status::Fail, "{case:?}");
+        assert_eq!(case.detail, "hung: did not end within 1 s");
+        assert!(interrupted.is_empty(), "{interrupted:?}");
+        assert!(report.interruption().is_some());
+    }
 }

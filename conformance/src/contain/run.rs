@@ -26,8 +26,8 @@ pub struct Containment<'a> {
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when set to true. A case that then does not end within two seconds is aborted. The report does not
-    /// contain the result of the case that is running at that time.
+    /// Ends the run when set to true. A case that then does not end within two seconds is aborted
+    /// ([`Event::Interrupted`]), and is reported as not tried. A case that has reached its time limit counts as hung.
     pub stop: &'a AtomicBool,
 }
 
@@ -69,6 +69,13 @@ pub enum Event<'a> {
         case: &'a str,
         /// How the worker ended.
         lost: &'a Lost,
+    },
+    /// The run stops, because [`Containment::stop`] was set while a case ran. The case has no result.
+    Interrupted {
+        /// The case's name.
+        case: &'a str,
+        /// The last native call of the case, if known: `in hsa_amd_vmem_map`.
+        last_call: Option<&'a str>,
     },
     /// The run stops, because too many consecutive cases have hung. The remaining cases are not run.
     StoppedByHangs {
@@ -156,15 +163,19 @@ pub fn run(
         if results.has_too_many_failures() {
             break;
         }
-        (supervisor.on_event)(Event::Begin { case: case.name });
-        let result = results.expectation(case, &runtime).attempt(|| supervisor.run_case(case));
         if stop.load(Ordering::Relaxed) {
             untried_reason = INTERRUPTED;
             break;
         }
+        (supervisor.on_event)(Event::Begin { case: case.name });
+        let result = results.expectation(case, &runtime).attempt(|| supervisor.run_case(case));
         let result = match result {
             Ok(result) => result,
-            Err((attempts, error)) => {
+            Err(NoResult::Interrupted) => {
+                untried_reason = INTERRUPTED;
+                break;
+            }
+            Err(NoResult::NotStarted(attempts, error)) => {
                 results.add_unplanned(
                     &RUNTIME_STARTS,
                     failed_start_result(attempts, &error),
@@ -214,6 +225,14 @@ pub fn run(
     Ok(results.report(&plan, runtime, untried_reason))
 }
 
+/// Why a case has no result.
+enum NoResult {
+    /// The run was stopped while the case ran.
+    Interrupted,
+    /// No worker starts: the number of attempts, and the last error.
+    NotStarted(usize, NotRun),
+}
+
 /// Starts workers, and runs cases in them.
 struct Supervisor<'a> {
     command: &'a mut dyn FnMut() -> io::Result<Command>,
@@ -226,25 +245,35 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Runs a case once. Fails with the number of attempts and the last error if no worker starts.
-    fn run_case(&mut self, case: &Case) -> Result<CaseResult, (usize, NotRun)> {
+    /// Runs a case once.
+    fn run_case(&mut self, case: &Case) -> Result<CaseResult, NoResult> {
         let time_limit = self.time_limit;
         let worker = match &mut self.worker {
             Some(worker) => worker,
-            empty => empty.insert(restart_worker(self.command, time_limit, self.on_event)?),
+            empty => {
+                let started = restart_worker(self.command, time_limit, self.on_event, self.stop);
+                empty.insert(started?)
+            }
         };
         let began = Instant::now();
         worker.send(&Request::Run(case.name.to_owned()));
-        let mut result = match receive_result(&self.hangs, worker, time_limit, self.stop) {
+        let received = receive_result(&self.hangs, worker, time_limit, self.stop);
+        let result = received.map(|received| match received {
             Ok(Reply::Ended(result)) => result,
             Ok(reply) => unexpected_result(&reply),
             Err(lost) => lost_result(lost, began),
-        };
+        });
         let printed = worker.new_output();
         if !printed.is_empty() {
-            let reported = result.status == Status::Fail;
+            let reported = result.as_ref().is_some_and(|result| result.status == Status::Fail);
             (self.on_event)(Event::Output { case: Some(case.name), reported, text: &printed });
         }
+        let Some(mut result) = result else {
+            let last_call = worker.last_call();
+            let last_call = last_call.as_deref();
+            (self.on_event)(Event::Interrupted { case: case.name, last_call });
+            return Err(NoResult::Interrupted);
+        };
         let logged = (self.logs)();
         if result.status == Status::Fail {
             result.output = last_lines(printed.lines().chain(logged.iter().map(String::as_str)));
@@ -282,17 +311,22 @@ fn start_worker(
     }
 }
 
-/// Starts a new worker after a crash or hang. Tries up to [`MAX_FAILED_STARTS`] times.
+/// Starts a new worker after a crash or hang. Tries up to [`MAX_FAILED_STARTS`] times, and not again after `stop` is
+/// set.
 fn restart_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
     on_event: &mut dyn FnMut(Event<'_>),
-) -> Result<Worker, (usize, NotRun)> {
+    stop: &AtomicBool,
+) -> Result<Worker, NoResult> {
     let mut attempts = 1;
     loop {
         match start_worker(command, limit, on_event) {
             Ok((worker, ..)) => return Ok(worker),
-            Err(error) if attempts == MAX_FAILED_STARTS => return Err((attempts, error)),
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(NoResult::Interrupted),
+            Err(error) if attempts == MAX_FAILED_STARTS => {
+                return Err(NoResult::NotStarted(attempts, error));
+            }
             Err(_) => attempts += 1,
         }
     }
@@ -338,45 +372,48 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 }
 
 /// Waits for the result of a case. When the reduced time limit expires, checks in which function the case is. In a
-/// function that is known to hang, the case counts as hung. Otherwise, the whole time limit applies.
+/// function that is known to hang, the case counts as hung. Otherwise, the whole time limit applies. Returns `None` if
+/// `stop` ends the case.
 fn receive_result(
     hangs: &Hangs,
     worker: &mut Worker,
     limit: Duration,
     stop: &AtomicBool,
-) -> Result<Reply, Lost> {
+) -> Option<Result<Reply, Lost>> {
     if !hangs.has_known_function() || limit <= REDUCED_LIMIT {
-        let received = receive_unless_stopped(worker, limit, stop);
-        return reply_or_lost(worker, received, limit);
+        let received = receive_unless_stopped(worker, limit, stop)?;
+        return Some(reply_or_lost(worker, received, limit));
     }
-    match receive_unless_stopped(worker, REDUCED_LIMIT, stop) {
+    Some(match receive_unless_stopped(worker, REDUCED_LIMIT, stop)? {
         Received::Timeout if !hangs.is_known_to_hang(worker.last_call().as_deref()) => {
             let remaining = limit.saturating_sub(REDUCED_LIMIT);
-            let received = receive_unless_stopped(worker, remaining, stop);
+            let received = receive_unless_stopped(worker, remaining, stop)?;
             reply_or_lost(worker, received, limit)
         }
         received => reply_or_lost(worker, received, REDUCED_LIMIT),
-    }
+    })
 }
 
-/// Waits up to `limit` for a reply. After `stop` is set, waits for [`STOP_LIMIT`] at most.
+/// Waits up to `limit` for a reply. After `stop` is set, waits for [`STOP_LIMIT`] at most. Returns `None` if there is
+/// no reply by then, or if the worker has ended since: the signal that set `stop` can have ended the worker, too.
 fn receive_unless_stopped(
     worker: &mut Worker,
     limit: Duration,
     stop: &AtomicBool,
-) -> Received<Reply> {
-    let begun = Instant::now();
-    let mut deadline = begun + limit;
-    let mut is_stopped = false;
+) -> Option<Received<Reply>> {
+    let deadline = Instant::now() + limit;
+    let mut stop_deadline = None;
     loop {
-        if !is_stopped && stop.load(Ordering::Relaxed) {
-            is_stopped = true;
-            deadline = deadline.min(Instant::now() + STOP_LIMIT);
+        if stop_deadline.is_none() && stop.load(Ordering::Relaxed) {
+            stop_deadline = Some(Instant::now() + STOP_LIMIT);
         }
-        let remaining = deadline.saturating_duration_since(Instant::now());
+        let end = stop_deadline.map_or(deadline, |stop_deadline| deadline.min(stop_deadline));
+        let remaining = end.saturating_duration_since(Instant::now());
         match worker.receive(remaining.min(STOP_INTERVAL)) {
             Received::Timeout if !remaining.is_zero() => {}
-            received => return received,
+            Received::Timeout if end < deadline => return None,
+            Received::Exited(_) if stop.load(Ordering::Relaxed) => return None,
+            received => return Some(received),
         }
     }
 }

@@ -422,6 +422,10 @@ fn run_all(
             bar.suspend(|| note_dimmed(&format!("{case}: {lost}")));
         }
         Event::Lost { .. } => {}
+        Event::Interrupted { case, last_call } => bar.suspend(|| {
+            let place = last_call.map(|call| format!(", {call}")).unwrap_or_default();
+            note_dimmed(&format!("{case}: interrupted{place}"));
+        }),
         Event::StoppedByHangs { cases } => writer.hangs = Some(cases),
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
