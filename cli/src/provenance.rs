@@ -74,7 +74,7 @@ pub fn describe_run(
         planned_faults: planned_faults::planned(simulation),
         kfd_version,
         kfd_version_unknown,
-        kernel: read_trimmed("/proc/sys/kernel/osrelease"),
+        kernel: kernel(),
         machine,
         redacted: false,
     }
@@ -84,6 +84,16 @@ pub fn describe_run(
 /// values.
 pub fn runtime_variables() -> impl Iterator<Item = (String, String)> {
     RUNTIME_VARIABLES.iter().chain(SELECTING_VARIABLES).filter_map(variable)
+}
+
+/// Returns the variable with the options of the `emulate`, `vm` or `rocr run` that started this program.
+pub fn outer_command() -> Option<(String, String)> {
+    variable(&program::OUTER_COMMAND)
+}
+
+/// Returns the release of the running kernel.
+pub fn kernel() -> String {
+    read_trimmed("/proc/sys/kernel/osrelease")
 }
 
 /// Returns an environment variable that is set and not empty.

@@ -131,21 +131,39 @@ fn resume_rejects_other_settings() {
         .spawn()
         .unwrap();
     let partial = folder.path().join("out.json.partial");
-    while line_count(&partial) < 4 && child.try_wait().unwrap().is_none() {
+    while line_count(&partial) < 5 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }
     child.kill().unwrap();
     child.wait().unwrap();
     let arguments = [&CONFORM_ON_SIMULATION, &options[..], &["--resume"]].concat();
-    for (option, variable, expected) in [
-        (&["--gpus", "3"][..], "", "that run had no other setting, this one has `--gpus` `3`"),
-        (&[], "gpus=1", "that run had no other setting, this one has `HSA_KFD=gpus=1`"),
+    for (option, variable, value, this) in [
+        (&["--gpus", "3"][..], "HSA_KFD", "", "`--gpus` `3`"),
+        (&[], "HSA_KFD", "gpus=1", "`HSA_KFD=gpus=1`"),
+        (&[], "HSA_VMM_UNDER", "vm --stub f", "`HSA_VMM_UNDER=vm --stub f`"),
     ] {
         let mut resumed = command(&[&arguments[..], option].concat());
-        let output = resumed.env("HSA_KFD", variable).output().unwrap();
+        let output = resumed.env(variable, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        let expected = format!("that run had no other setting, this one has {this};");
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     }
+    // Settings that only another machine has: the kernel, and the runtime's facts.
+    let text = fs::read_to_string(&partial).unwrap();
+    for (this, that) in
+        [("\"kernel ", "\"kernel 1."), ("\"build ", "\"build 7."), ("\"agents ", "\"agents gfx1, ")]
+    {
+        assert!(text.contains(this), "{text}");
+        fs::write(&partial, text.replace(this, that)).unwrap();
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let expected = format!("other settings: that run had `{}", that.trim_matches('"'));
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+        assert!(!file.exists() && partial.exists(), "{that}");
+    }
+    fs::write(&partial, text).unwrap();
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]
@@ -157,16 +175,19 @@ fn interrupted_hang_ends_early_and_is_no_failure() {
     let output = ["--format", "json", "--resume", "--output", file.to_str().unwrap()];
     let arguments = [&["conform", "--runtime", "sim"], &case[..], &fault, &output].concat();
     for times in 1..=3 {
-        let mut child = command(&arguments).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let partial = folder.path().join("out.json.partial");
-        // The selection, the settings, and each start and interruption of the case.
-        while line_count(&partial) < 2 * times + 1 {
+        // The selection, the settings, the runtime, and each start and interruption of the case.
+        while line_count(&partial) < 2 * times + 2 {
             assert_eq!(child.try_wait().unwrap(), None);
             std::thread::sleep(Duration::from_millis(5));
         }
         let signalled = Instant::now();
         rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let note = "copied_between_gpus: interrupted, in hsa_amd_memory_async_copy";
+        assert!(stderr(&output).contains(note), "{}", stderr(&output));
         assert!(signalled.elapsed() < Duration::from_secs(60));
         let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(report["cases"][0]["status"], "skip", "{report:#}");

@@ -3,7 +3,7 @@
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
 use super::{RUNTIME_STARTS, RUNTIME_STOPS};
-use crate::describe::{Description, Driver, ProbeDescription};
+use crate::describe::{Description, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run::{INTERRUPTED, Progress, STOPPED_AFTER_FAILURES};
@@ -44,8 +44,8 @@ pub enum Event<'a> {
     Started {
         /// A description of the runtime for display.
         note: &'a str,
-        /// The driver below the runtime, if known.
-        driver: Option<Driver>,
+        /// A description of the runtime and its agents for reports.
+        description: &'a Description,
     },
     /// A case is about to run.
     Begin {
@@ -152,7 +152,7 @@ pub fn run(
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
     // Discard messages from before the first case.
     logs();
-    on_event(Event::Started { note: &note, driver: runtime.runtime.driver });
+    on_event(Event::Started { note: &note, description: &runtime });
     let (worker, hangs) = (Some(worker), Hangs::default());
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, stop, worker, hangs };
     let mut untried_reason = STOPPED_AFTER_FAILURES;

@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use background_output::BackgroundOutput;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
-use hsa_vmm_conformance::describe::Driver;
+use hsa_vmm_conformance::describe::{Description, Driver};
 use hsa_vmm_conformance::{
     CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
 };
@@ -30,7 +30,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -57,7 +57,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
-        PartialFile::open(&args.output, args.resume, &selected, settings(args))?
+        PartialFile::open(&args.output, args.resume, &selected, partial::settings(args))?
     {
         if args.resume {
             note_dimmed(&format!("{} of {} cases have a result", finished.len(), selected.len()));
@@ -74,7 +74,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     // With --in-process, a signal ends the process at once: the cases cannot be interrupted.
     let interrupt = if args.in_process { Interrupt::default() } else { Interrupt::new()? };
     let mut background = BackgroundOutput::default();
-    let mut report = match run_all(args, &options, &mut writer, &mut background, interrupt.flag()) {
+    let result = run_all(args, &options, &mut writer, &mut background, interrupt.flag());
+    if let Some(error) = writer.rejection {
+        if let Some(stream) = writer.stream {
+            stream.bail_out(&crate::error_message(&error)).context("cannot write the results")?;
+        }
+        return Err(error);
+    }
+    let mut report = match result {
         Ok(report) => report,
         Err(NoReport { error, failed_requests }) => {
             if !writer.is_described {
@@ -131,13 +138,6 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
-}
-
-/// Returns the settings that the runs of `--resume` must share: options, and variables that select or change the
-/// runtime.
-fn settings(args: &Conform) -> Vec<String> {
-    let variables = provenance::runtime_variables().map(|(name, value)| format!("{name}={value}"));
-    args.typed_arguments().into_iter().chain(variables).collect()
 }
 
 /// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
@@ -230,6 +230,8 @@ struct ResultWriter {
     is_described: bool,
     /// The number of consecutive hung cases, if these stopped the run.
     hangs: Option<usize>,
+    /// Why the results of the interrupted run cannot be continued on this runtime.
+    rejection: Option<anyhow::Error>,
     /// The first error of writing.
     error: Option<anyhow::Error>,
 }
@@ -245,6 +247,17 @@ impl ResultWriter {
     fn interrupt(&mut self) {
         let written = self.partial.as_mut().map_or(Ok(()), PartialFile::interrupt);
         self.error = self.error.take().or(written.err());
+    }
+
+    /// Records which runtime has started. Returns false if the interrupted run had another.
+    fn start(&mut self, runtime: &Description) -> bool {
+        let recorded = self.partial.as_ref().map(|partial| partial.start(runtime));
+        match recorded {
+            Some(Err(error)) if error.is::<BadUsage>() => self.rejection = Some(error),
+            Some(Err(error)) => self.error = self.error.take().or(Some(error)),
+            None | Some(Ok(())) => {}
+        }
+        self.rejection.is_none()
     }
 
     /// Writes a description of the run to KTAP output. `runtime` describes the runtime.
@@ -395,10 +408,14 @@ fn run_all(
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
         match event {
-        Event::Started { note, driver } => {
+        Event::Started { note, description } => {
             bar.suspend(|| note_dimmed(note));
-            writer.describe(args, note, driver);
-            add_finished(writer);
+            if writer.start(description) {
+                writer.describe(args, note, description.runtime.driver);
+                add_finished(writer);
+            } else {
+                interrupted.store(true, Ordering::Relaxed);
+            }
         }
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}

@@ -3,9 +3,11 @@
 //! With `--output FILE`, each result is appended to `FILE.partial` and written to the disk before the next
 //! case begins. When FILE is complete, `FILE.partial` is removed.
 
-use crate::BadUsage;
+use super::Conform;
 use crate::output::{self, Output};
+use crate::{BadUsage, provenance};
 use anyhow::{Context, bail};
+use hsa_vmm_conformance::describe::Description;
 use hsa_vmm_conformance::{Case, CaseReport, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +27,8 @@ enum Line {
     /// The second line: the options of the runtime and of the cases, and the environment variables that select or
     /// change the runtime.
     Settings(Vec<String>),
+    /// The runtime has started: facts that identify the runtime and its agents.
+    Started(Vec<String>),
     /// A case is about to run.
     Begin(String),
     /// A case has ended.
@@ -37,6 +41,8 @@ enum Line {
 pub struct PartialFile {
     path: PathBuf,
     file: File,
+    /// The facts about the runtime of the interrupted run, if recorded.
+    started: Option<Vec<String>>,
     /// The case that runs.
     running: Option<String>,
 }
@@ -55,22 +61,32 @@ impl PartialFile {
         // A missing file is not an error, so that scripts can always pass --resume.
         let existing = if resume { open_existing(&path).map_err(failed)? } else { None };
         let is_resumed = existing.is_some();
-        let (file, finished) = match existing {
+        let (file, earlier) = match existing {
             Some(file) => {
-                let (finished, length) = read_results(&path, &file, cases, &settings)?;
+                let earlier = read_results(&path, &file, cases, &settings)?;
                 // Remove an incomplete last line.
-                file.set_len(length).map_err(failed)?;
-                (file, finished)
+                file.set_len(earlier.length).map_err(failed)?;
+                (file, earlier)
             }
-            None => (replace(&path).map_err(failed)?, Vec::new()),
+            None => (replace(&path).map_err(failed)?, Earlier::default()),
         };
-        let partial = Self { path, file, running: None };
+        let Earlier { finished, started, .. } = earlier;
+        let partial = Self { path, file, started, running: None };
         if !is_resumed {
             let names = cases.iter().map(|case| case.name.to_owned()).collect();
             partial.append(&Line::Selected(names))?;
             partial.append(&Line::Settings(settings))?;
         }
         Ok(Some((partial, finished)))
+    }
+
+    /// Records the runtime and its agents. Fails if the interrupted run had others.
+    pub fn start(&self, description: &Description) -> anyhow::Result<()> {
+        let facts = runtime_facts(description);
+        match &self.started {
+            Some(earlier) => check_settings(&self.path, earlier, &facts),
+            None => self.append(&Line::Started(facts)),
+        }
     }
 
     /// Records that a case is about to run.
@@ -105,6 +121,28 @@ impl PartialFile {
     }
 }
 
+/// Returns the settings that the runs of `--resume` must share: options, variables that select or change the runtime,
+/// the options of `emulate` or `vm`, and the kernel.
+pub fn settings(args: &Conform) -> Vec<String> {
+    let variables = provenance::runtime_variables().chain(provenance::outer_command());
+    let variables = variables.map(|(name, value)| format!("{name}={value}"));
+    let kernel = format!("kernel {}", provenance::kernel());
+    args.typed_arguments().into_iter().chain(variables).chain([kernel]).collect()
+}
+
+/// Returns the facts about the runtime that the runs of `--resume` must share.
+fn runtime_facts(Description { runtime, agents }: &Description) -> Vec<String> {
+    let path = runtime.path.as_ref().map(|path| path.display().to_string());
+    let build = runtime.build.as_deref().unwrap_or("unknown");
+    let agents: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
+    vec![
+        format!("runtime {}", path.as_ref().unwrap_or(&runtime.name)),
+        format!("extension {}", runtime.extension),
+        format!("build {build}"),
+        format!("agents {}", agents.join(", ")),
+    ]
+}
+
 /// Opens the file of an interrupted run. Returns `None` if the file does not exist. Rejects links, FIFOs and files of
 /// other users, because another user can have created these.
 fn open_existing(path: &Path) -> io::Result<Option<File>> {
@@ -122,14 +160,22 @@ fn replace(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads the results of an interrupted run. Also returns the length of the complete lines in bytes: if the computer
-/// stopped, the last line can be incomplete.
+/// The contents of an interrupted run's file.
+#[derive(Default)]
+struct Earlier {
+    finished: Vec<CaseReport>,
+    started: Option<Vec<String>>,
+    /// The length of the complete lines in bytes: if the computer stopped, the last line can be incomplete.
+    length: u64,
+}
+
+/// Reads the results of an interrupted run.
 fn read_results(
     path: &Path,
     mut file: &File,
     cases: &[&'static Case],
     settings: &[String],
-) -> anyhow::Result<(Vec<CaseReport>, u64)> {
+) -> anyhow::Result<Earlier> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
     let mut length = 0;
@@ -148,11 +194,12 @@ fn read_results(
         )));
     }
     let mut begun = BTreeMap::<_, usize>::new();
-    let mut finished = Vec::new();
+    let (mut finished, mut started) = (Vec::new(), None);
     for line in lines {
         match line {
             Line::Selected(_) => {}
             Line::Settings(earlier) => check_settings(path, &earlier, settings)?,
+            Line::Started(facts) => started = Some(facts),
             Line::Interrupted(name) => {
                 begun.entry(name).and_modify(|times| *times = times.saturating_sub(1));
             }
@@ -170,7 +217,7 @@ fn read_results(
         let detail = format!("the run ended {times} times while this case ran");
         CaseReport { detail, ..CaseReport::new(case.name, case.source, Status::Fail) }
     }));
-    Ok((finished, length))
+    Ok(Earlier { finished, started, length })
 }
 
 /// Fails if a run had other settings than this run. The error contains the settings that only one of the runs has.
