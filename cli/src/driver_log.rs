@@ -19,6 +19,9 @@ const LAST_LINES: usize = 12;
 /// The prefix that [`DriverLog`] adds to lines of the emulated driver's log.
 const PREFIX: &str = "driver: ";
 
+/// The prefix that [`DriverLog`] adds to lines of the kernel's log.
+pub const KERNEL_PREFIX: &str = "kernel: ";
+
 /// Returns whether the emulated driver logged a failure in this line of output. Returns `None` if the line is not the
 /// driver's.
 pub fn driver_line_failed(line: &str) -> Option<bool> {
@@ -78,7 +81,8 @@ impl DriverLog {
     /// lines of the emulated driver's log as described at [`LAST_LINES`].
     pub fn new_lines(&mut self) -> Vec<String> {
         let kernel = self.kernel.new_lines().unwrap_or_default();
-        let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();
+        let kernel = kernel.into_iter().map(|line| format!("{KERNEL_PREFIX}{line}"));
+        let mut lines: Vec<_> = kernel.collect();
         let Some(file) = &mut self.emulated else { return lines };
         let mut bytes = Vec::new();
         let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));

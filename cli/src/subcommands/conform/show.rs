@@ -1,7 +1,7 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
 use super::background_output::BackgroundOutput;
-use crate::driver_log::{driver_failures, driver_line_failed, failed_driver_line};
+use crate::driver_log::{KERNEL_PREFIX, driver_failures, driver_line_failed, failed_driver_line};
 use crate::program::with_tool;
 use crate::provenance;
 use crate::screen::Screen;
@@ -162,11 +162,14 @@ fn print_output(
 ) -> io::Result<()> {
     let (lines, short_forms) = background.split(output);
     let failures = driver_failures(lines.iter().copied());
-    let is_printed = |line: &&str| driver_line_failed(line).is_none();
-    let printed: Vec<_> = lines.iter().copied().filter(is_printed).map(str::to_owned).collect();
+    let others = lines.into_iter().filter(|line| driver_line_failed(line).is_none());
+    // The worker runs one case at a time. The kernel also logs messages about other processes.
+    let (logged, printed): (Vec<_>, Vec<_>) =
+        others.map(str::to_owned).partition(|line| line.starts_with(KERNEL_PREFIX));
     let titled = [
         ("requests that failed during the case:", failures),
-        ("printed during the case, perhaps unrelated:", printed),
+        ("printed during the case:", printed),
+        ("logged by the kernel during the case, perhaps unrelated:", logged),
     ];
     let mut left_out = 0;
     for (title, lines) in titled.iter().filter(|(_, lines)| !lines.is_empty()) {
@@ -226,6 +229,18 @@ fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_kernel_lines_are_perhaps_unrelated() {
+        let mut text = Vec::new();
+        let output = "Memory access fault by GPU\nkernel: eth0: link down\n";
+        print_output(&mut Screen::plain(&mut text), output, &BackgroundOutput::default()).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "  printed during the case:\n    | Memory access fault by GPU\n  \
+             logged by the kernel during the case, perhaps unrelated:\n    | kernel: eth0: link down\n"
+        );
+    }
 
     #[test]
     fn gdb_runs_where_the_case_runs() {
