@@ -22,6 +22,7 @@ use crate::subcommands::vm::Vm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_vmm::runtime::DriverState;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
@@ -80,6 +81,12 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         return Err("the time must not be zero".to_owned());
     }
     Ok(time)
+}
+
+/// Returns whether this process runs in the virtual machine of `hsa-vmm vm`: whether the kernel module of the software
+/// GPUs is loaded.
+pub fn is_in_virtual_machine() -> bool {
+    Path::new("/sys/module/hsa_vmm").exists()
 }
 
 /// Returns the arguments that set a time limit, for a command that a user can copy. Returns no arguments if the limit

@@ -259,6 +259,17 @@ fn crash_at_stop_is_a_failed_case() {
     }
 }
 
+#[test]
+fn hang_suggests_a_longer_time_limit() {
+    let sim = ["conform", "--runtime", "sim", "--sim", "faults=hsa_amd_vmem_map=hang"];
+    let options = ["--time-limit", "1s", "--filter", "map.memory.whole_handle"];
+    let text = stdout(&run(&[&sim[..], &options].concat()));
+    assert!(
+        text.contains("if the machine is slow, extend the limit: --time-limit 10min"),
+        "{text}"
+    );
+}
+
 /// The case `runtime.process.stops_after_copies` makes its calls in a second process.
 #[test]
 fn call_of_the_second_process_is_named() {

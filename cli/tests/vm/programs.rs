@@ -107,6 +107,16 @@ fn expired_time_limit_exits_with_125() {
 }
 
 #[test]
+fn default_limits_are_longer_in_the_machine() {
+    let name = "default_limits_are_longer_in_the_machine";
+    let Some(_lock) = lock_machine(name) else { return };
+    let script = format!("{HSA_VMM} conform --help; {HSA_VMM} bringup --help");
+    let output = run_in_machine(&["--gpus", "1"], &["sh", "-c", &script]);
+    let text = stdout(&output);
+    assert!(text.contains("[default: 2min]") && text.contains("[default: 80s]"), "{text}");
+}
+
+#[test]
 fn interrupted_program_exits_with_130() {
     let name = "interrupted_program_exits_with_130";
     let Some(_lock) = lock_machine(name) else { return };

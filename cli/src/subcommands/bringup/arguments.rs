@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm bringup`.
 
 use super::level::Level;
-use crate::arguments::RunFormat;
+use crate::arguments::{RunFormat, is_in_virtual_machine};
 use crate::choice::{RuntimeChoice, RuntimeOptions};
 use crate::output::Output;
 use crate::provenance::Privacy;
@@ -25,8 +25,10 @@ Exit status: 0 every level was reached or does not apply, 1 a level failed
 or the test was interrupted, 2 invalid usage or results that cannot be
 written, 3 the library is missing or does not start.";
 
-/// The default time limit of a level.
-pub const DEFAULT_TIME_LIMIT: &str = "20s";
+/// Returns the default time limit of a level.
+pub fn default_time_limit() -> &'static str {
+    if is_in_virtual_machine() { "80s" } else { "20s" }
+}
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {
@@ -36,8 +38,10 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Killed)]
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
+    ///
+    /// In the virtual machine of `hsa-vmm vm`, which is slow without KVM, the default is 80s.
     #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::parse_time,
-          default_value = DEFAULT_TIME_LIMIT)]
+          default_value = default_time_limit())]
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]

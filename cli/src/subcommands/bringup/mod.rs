@@ -128,7 +128,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let command = |run: &LevelRun| {
         format!("{} --until {}", args.runtime.bringup_command(false), run.level.name())
     };
-    let time_limit = typed_time_limit(args.time_limit, arguments::DEFAULT_TIME_LIMIT);
+    let time_limit = typed_time_limit(args.time_limit, arguments::default_time_limit());
     let time_limit: String = time_limit.iter().map(|word| format!(" {word}")).collect();
     let mut failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));

@@ -1,6 +1,6 @@
 //! The arguments of `hsa-vmm conform`.
 
-use crate::arguments::{CommonOptions, option_with_value, parse_time};
+use crate::arguments::{CommonOptions, is_in_virtual_machine, option_with_value, parse_time};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -10,8 +10,10 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// The default time limit of a case.
-pub const DEFAULT_TIME_LIMIT: &str = "30s";
+/// Returns the default time limit of a case.
+pub fn default_time_limit() -> &'static str {
+    if is_in_virtual_machine() { "2min" } else { "30s" }
+}
 
 #[derive(Args, Debug)]
 pub struct Conform {
@@ -45,7 +47,9 @@ pub struct Conform {
     #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
     pub resume: bool,
     /// The time limit of a case; a case that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", default_value = DEFAULT_TIME_LIMIT, value_parser = parse_time)]
+    ///
+    /// In the virtual machine of `hsa-vmm vm`, which is slow without KVM, the default is 2min.
+    #[arg(long, value_name = "TIME", default_value = default_time_limit(), value_parser = parse_time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: crashes and hangs are not contained
     #[arg(long, conflicts_with = "time_limit")]

@@ -288,7 +288,7 @@ impl ResultWriter {
 
 /// Adds a description of the run to the report, and removes private data from the report.
 fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
-    let time_limit = typed_time_limit(args.time_limit, arguments::DEFAULT_TIME_LIMIT);
+    let time_limit = typed_time_limit(args.time_limit, arguments::default_time_limit());
     let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
     let arguments = arguments.chain(time_limit);
     let driver = report.runtime.driver;

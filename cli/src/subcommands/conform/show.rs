@@ -8,7 +8,7 @@ use crate::screen::Screen;
 use crate::subcommands::bringup;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
-use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
+use hsa_vmm_conformance::{CaseReport, Cause, Ended, Lost, Report, Status, cases};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -139,6 +139,9 @@ fn show_cause(
         Some(lines) => writeln!(out, "\n{lines}")?,
         None if detail.is_empty() => writeln!(out)?,
         None => writeln!(out, "\n  {detail}")?,
+    }
+    if matches!(first.lost, Some(Lost { how: Ended::TimeLimit(_), .. })) {
+        writeln!(out, "  if the machine is slow, extend the limit: --time-limit 10min")?;
     }
     if let Some(output) = &first.output {
         print_output(out, output, background)?;
