@@ -32,8 +32,9 @@ hipError_t hsavmm_use_runtime(const char *path);
  * Returns hipErrorNotSupported if the library was built without the simulation. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
-/* Sets the major release of HIP, 6 or 7, that the library behaves like. The default is the value of HSA_VMM_PROFILE
- * ("hip6", "hip7"), or 7. Release 6 differs from release 7:
+/* Sets the major release of HIP, 6 or 7, whose documents the library follows. The default is the value of
+ * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. HIP 7.2 itself still differs from its documents in the third and the last
+ * point of this list, where it behaves like release 6. Release 6 differs from release 7:
  *
  * - A call that succeeds resets the error that hipGetLastError and hipPeekAtLastError return.
  * - hipMemAddressReserve with an invalid argument other than `ptr` and `flags` returns hipErrorOutOfMemory instead of

@@ -223,13 +223,11 @@ fn allocate_on_device(
         return Ok(());
     }
     let has_pool = |agent: &Agent| agent.pools.iter().any(|pool| pool.flags.contains(pool_flags));
-    if !process.runtime.agent(agent).is_some_and(has_pool) {
-        let names = pool_flags.names().collect::<Vec<_>>().join(", ");
-        return Err(Failure::new(
-            errors::NOT_SUPPORTED,
-            format_args!("the device has no {names} memory"),
-        ));
-    }
+    // On a device without fine-grained memory, allocates coarse-grained memory, as HIP does.
+    let pool_flags = match process.runtime.agent(agent).is_some_and(has_pool) {
+        true => pool_flags,
+        false => PoolFlags::COARSE_GRAINED,
+    };
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool_flags)?;
     let allocation = Allocation { memory, kind: Kind::Device, flags, device };
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).

@@ -59,7 +59,7 @@ fn programs_of_other_projects_run() {
             );
             if let Some(fetched) = newest {
                 let mut command = program.on_release(fetched, &Emulation::with_gpus(gpus));
-                // Without this variable, GPUs on PCI Express have no fine-grained memory.
+                // Without this variable, GPUs on PCI Express have only coarse-grained memory.
                 command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
                 expect_done(command, &format!("{program_name} on 7.2.4 with {gpus} GPUs"));
             }

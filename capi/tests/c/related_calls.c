@@ -256,16 +256,9 @@ static void test_registered_memory(void) {
          hipErrorInvalidValue);
   OK(hipFree(memory));
   EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocUncached) == hipErrorNotSupported);
-  int has_fine_grained = -1;
-  OK(hipDeviceGetAttribute(&has_fine_grained, hipDeviceAttributeFineGrainSupport, 0));
-  if (has_fine_grained) {
-    OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
-    OK(hipMemset(memory, 1, SIZE));
-    OK(hipFree(memory));
-  } else {
-    EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained) ==
-           hipErrorNotSupported);
-  }
+  OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
+  OK(hipMemset(memory, 1, SIZE));
+  OK(hipFree(memory));
 }
 
 static void test_reset(void) {

@@ -84,7 +84,8 @@ hipError_t hipFreeHost(void *ptr);
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
 /* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
- * memory. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
+ * memory, or coarse-grained memory on a device without fine-grained memory
+ * (hipDeviceAttributeFineGrainSupport), as HIP does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync frees memory of a device, and
  * rejects memory of the host. Each operation is complete when the call returns. Memory pools are not supported. */

@@ -146,8 +146,8 @@ hipError_t hipMemAddressFree(void *ptr, size_t size);
  *
  * - hipMemLocationTypeDevice: the device `id`
  * - hipMemLocationTypeHost: the host; `id` is ignored
- * - hipMemLocationTypeHostNuma: the NUMA node `id` of the host, which only ROCm 10 can choose (hipErrorNotSupported
- *   otherwise)
+ * - hipMemLocationTypeHostNuma: the NUMA node `id` of the host. On a host with several nodes, only ROCm 10 can choose
+ *   the node (hipErrorNotSupported otherwise). hipErrorInvalidValue if the node does not exist.
  * - hipMemLocationTypeHostNumaCurrent: the same as hipMemLocationTypeHost
  *
  * `prop->requestedHandleType` is hipMemHandleTypeNone, hipMemHandleTypePosixFileDescriptor or
