@@ -3,7 +3,7 @@
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for the same
 //! calls. The ledger records all reservations, memory, mappings and access. A call checks its arguments against the
 //! ledger, and records each step in a journal before it performs the step in the runtime. If a step fails, the call
-//! rolls the earlier steps back. At the end, it writes the runtime's state to the ledger.
+//! rolls the earlier steps back. At the end, the call writes the runtime's state to the ledger.
 //!
 //! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
@@ -50,15 +50,15 @@
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)). The area borrows this memory
 //!   mutably until it unmaps the memory. Therefore the program has no reference to the memory while an agent writes to
 //!   it. For memory that cannot be borrowed, an unsafe function takes a pointer.
-//! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts it to a
-//!   pointer, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself. It
-//!   creates no `&[u8]` of memory to which an agent, a thread or another process may write.
+//! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts an address to a
+//!   pointer, in `unsafe` code, must access the memory atomically or exclude all other accesses itself. The
+//!   program must not create a `&[u8]` of memory to which an agent, a thread or another process may write.
 //!
-//! The simulation copies with system calls. Like an agent's copies, they are outside Rust's memory model.
+//! The simulation copies with system calls. Like an agent's copies, these copies are outside Rust's memory model.
 //!
 //! Calls log through [`tracing`] while they hold the locks of their reservation and of the loaded library: a subscriber
-//! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no call
-//! of a buffer. The library catches a panic of a subscriber.
+//! that calls an operation can deadlock. A subscriber may call look-ups and reports of `Vmm` and `Runtime`, but no
+//! method of a buffer. The library catches a panic of a subscriber.
 
 mod access_change;
 mod cpu_view;
@@ -166,7 +166,7 @@ pub struct Vmm {
 pub struct Usage {
     /// The number of reservations that are not freed.
     pub reservations: usize,
-    /// The number of handles whose memory is referenced or mapped.
+    /// The number of handles whose memory is referenced, mapped or used by an operation in progress.
     pub handles: usize,
     /// The number of mappings.
     pub mappings: usize,
@@ -211,7 +211,7 @@ struct Shared {
     peers_of: Vec<AgentSet>,
     ledger: Ledger,
     cpu_access: CpuAccess,
-    /// Whether the runtime has rejected a CPU's pool for physical memory.
+    /// Whether the runtime has refused to create physical memory in a CPU's pool.
     rejects_cpu_pools: AtomicBool,
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
@@ -220,9 +220,9 @@ impl Vmm {
     /// Opens virtual memory management with the newest documented behaviour.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if the runtime has no GPU or more than 128 agents, or if runtime or driver do not
-    /// support virtual memory. [`RuntimeInfo::virtual_memory_failure`](crate::runtime::RuntimeInfo) contains the
-    /// reason.
+    /// [`ErrorKind::NotSupported`] if the runtime has no GPU or more than 128 agents, or if the runtime or the driver
+    /// does not support virtual memory; for lack of support,
+    /// [`RuntimeInfo::virtual_memory_failure`](crate::runtime::RuntimeInfo) contains the reason.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         Self::open_with(runtime, VmmOptions::default())
     }
@@ -282,8 +282,8 @@ impl Vmm {
     }
 }
 
-/// The mappings that an operation may change. An owned value names its own mappings, because a call by address can have
-/// replaced them since.
+/// The mappings that an operation may change. An operation on owned values passes the serials of their mappings,
+/// because a call by address may have replaced these mappings.
 #[derive(Clone, Copy, Debug)]
 enum ExpectedMappings<'a> {
     /// Any mappings: the caller has passed addresses.
@@ -293,8 +293,8 @@ enum ExpectedMappings<'a> {
 }
 
 impl ExpectedMappings<'_> {
-    /// Rejects the mappings found in a range if they are not the expected ones. The reservation is locked, so
-    /// the result stays valid.
+    /// Rejects the mappings found in a range if they are not the expected ones. The result stays valid while the caller
+    /// holds the reservation's lock or the lock of its mappings.
     fn check(
         self,
         range: AddressRange,
@@ -313,9 +313,9 @@ impl ExpectedMappings<'_> {
     fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let Self::Only(serials) = self else { return Ok(()) };
         let (targets, mut serials) = (&journal.targets[first..], serials.iter());
-        let other = targets.iter().find(|target| serials.next() != Some(&target.now.serial));
+        let unexpected = targets.iter().find(|target| serials.next() != Some(&target.now.serial));
         // If an expected mapping is missing, names the last target.
-        match other.or_else(|| targets.last().filter(|_| serials.next().is_some())) {
+        match unexpected.or_else(|| targets.last().filter(|_| serials.next().is_some())) {
             Some(target) => {
                 let range = target.now.range();
                 Err(range.invalid(Problem::NotMapped(range.address())))
@@ -324,8 +324,9 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Returns the error of an operation that expects these mappings in `ranges`, sorted by address. If a range is not
-    /// reserved or splits a mapping, a call by address has unmapped the expected mapping.
+    /// Converts the error of an operation on `ranges`, which are sorted by address. If mappings are expected and a
+    /// range is not reserved or splits a mapping, a call by address has unmapped an expected mapping. The error then
+    /// becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
         else {
@@ -389,8 +390,8 @@ impl Shared {
         self.runtime.native()
     }
 
-    /// Calls a function of the runtime on handles or mappings that takes the runtime's own lock. Holds the
-    /// library lock shared.
+    /// Calls a function of the runtime that uses handles or mappings and takes the runtime's own lock. Holds the
+    /// library lock shared, unless all functions of this runtime take its lock.
     fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().call_shared(call),
@@ -398,8 +399,8 @@ impl Shared {
         }
     }
 
-    /// Calls a function of the runtime on handles that takes no lock before ROCm 10. Holds the library lock
-    /// exclusively.
+    /// Calls a function of the runtime that uses handles and takes no lock before ROCm 10. Holds the library lock
+    /// exclusively, unless all functions of this runtime take its lock.
     fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().call_exclusive(call),
@@ -407,7 +408,7 @@ impl Shared {
         }
     }
 
-    /// Returns the agent with an identifier that the caller has passed as this argument.
+    /// Returns the agent with the identifier `id`, which the caller has passed as `argument`.
     fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
         let unknown = || ErrorKind::invalid(argument, id, Problem::UnknownAgent);
         self.runtime.agent(id).ok_or_else(unknown)
@@ -438,10 +439,11 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything, because stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// Frees everything except quarantined mappings and reservations, because stopping a runtime with live mappings can
+    /// crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
-            // Another thread of the parent may have held locks of libdrm.
+            // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
             std::mem::forget(std::mem::take(&mut self.page_tables));
             return;
         }

@@ -32,7 +32,8 @@ pub struct VmmOptions {
     pub(super) more_quirks: Quirks,
     /// On which runtimes opening a `Vmm` probes for quirks.
     pub(super) probing: Probing,
-    /// The exact quirks to work around. Only an unsafe function sets this.
+    /// The exact quirks to work around. Only [`with_exact_quirks`](Self::with_exact_quirks), which is unsafe, sets
+    /// them.
     pub(super) exact_quirks: Option<Quirks>,
 }
 
@@ -63,8 +64,8 @@ impl VmmOptions {
     /// tests each GPU; [`Vmm::enforcement`](crate::Vmm::enforcement) returns the result, and the log
     /// contains the reason if a GPU's page table cannot be changed.
     ///
-    /// No GPU may use a mapping while its access changes: the kernel removes the entries before it writes
-    /// the new ones. During a call that grants a GPU less than full access for the first time, the GPU has full
+    /// No GPU may use a mapping while the access to the mapping changes: the kernel removes the old entries before it
+    /// writes the new ones. During a call that grants a GPU less than full access for the first time, the GPU has full
     /// access.
     #[must_use]
     pub fn with_page_tables(self, enabled: bool) -> Self {
@@ -85,11 +86,11 @@ impl VmmOptions {
     /// Waits at the end of each operation until the operation's changes of GPUs' page tables have taken effect. Off by
     /// default; [`with_page_tables`](Self::with_page_tables) includes it.
     ///
-    /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting, a GPU's
-    /// access to a mapping can fault if it follows immediately after the grant. A GPU whose access was revoked, or
-    /// whose memory was unmapped, can still use the memory for a while. An operation that changes no GPU's entries does
-    /// not wait. Each wait makes one call on `/dev/kfd`. If `/dev/kfd` cannot be used, each wait calls
-    /// `hsa_amd_memory_lock` and `hsa_amd_memory_unlock` on one page instead.
+    /// Depending on the GPU, the kernel writes the entries after its call has returned, or does not flush the GPU's
+    /// TLB. Without waiting, a GPU's access to a mapping can fault if it follows immediately after the grant. A GPU
+    /// whose access was revoked, or whose memory was unmapped, can still use the memory for a while. An operation that
+    /// changes no GPU's entries does not wait. Each wait makes one call on `/dev/kfd`. If `/dev/kfd` cannot be used,
+    /// each wait calls `hsa_amd_memory_lock` and `hsa_amd_memory_unlock` on one page instead.
     #[must_use]
     pub fn with_barrier(self, enabled: bool) -> Self {
         Self { barrier: enabled, ..self }
@@ -116,9 +117,9 @@ impl VmmOptions {
     /// benchmarks.
     ///
     /// # Safety
-    /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the quirk makes
-    /// undefined. [`Quirks::KNOWN`] describes the defect of each. Without `export_keeps_descriptor`, for example,
-    /// dropping two exported descriptors closes a descriptor of other code.
+    /// For each quirk that `quirks` omits, the runtime must not have the quirk, or the caller must not make calls that
+    /// the quirk makes undefined. [`Quirks::KNOWN`] describes each quirk. If the runtime has `export_keeps_descriptor`,
+    /// for example, and `quirks` omits it, dropping two exported descriptors closes a descriptor of other code.
     ///
     /// ```compile_fail,E0133
     /// use hsa_vmm::vmm::{Quirks, VmmOptions};

@@ -1,18 +1,18 @@
-//! The 22 invariants of the ledger, the code that ensures each, and its test.
+//! The 22 invariants of the ledger. For each: the code that ensures or checks the invariant, and the test.
 //!
 //! [`Vmm::check`](crate::Vmm::check) calls [`Ledger::check`], which checks the invariants 1, 3 and 8. Debug builds also
 //! check the mappings of a reservation after each change, if there are at most 64.
 //!
-//! | | invariant | ensured by | tested by |
+//! | | invariant | ensured or checked by | tested by |
 //! |---|---|---|---|
 //! | 1 | mappings are in one reservation and disjoint | [`Ledger::check`], [`Mappings::check`] | `check_finds_broken_invariants` |
-//! | 2 | a reservation counts its mappings | [`Mappings::len`] | `counts_follow_every_step` |
+//! | 2 | a reservation counts its mappings | [`Mappings::len`] | `mappings_match_a_model_of_pages` |
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
 //! | 4 | the references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 5 | a handle without references is rejected | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping makes a handle without references valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
-//! | 8 | a mapping is aligned to the granule, inside its reservation, overlaps no other mapping, and is not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
+//! | 8 | a mapping is aligned to the granule, is inside its reservation, overlaps no other mapping, and is inside its handle's memory | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
 //! | 9 | no agent has access to a new mapping | `Journal::add_new` | case `access.get.never_set` |
 //! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `adjacent_requires_whole_mappings` |
 //! | 11 | a list takes effect as a whole or not at all; setting the same access again changes nothing | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
@@ -35,7 +35,7 @@ use std::collections::{BTreeSet, HashMap};
 
 impl Ledger {
     /// Checks invariants 1, 3 and 8, and returns a message about the first one that does not hold. Other threads cannot
-    /// change mappings meanwhile.
+    /// change mappings during the check.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
             // While an operation runs, a handle can count a mapping that the operation has not inserted yet.

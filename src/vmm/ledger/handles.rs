@@ -103,7 +103,7 @@ impl HandleNumbers {
         self.next - 1
     }
 
-    /// Returns why no live handle has this number.
+    /// Returns the reason why no live handle has this number.
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK_SIZE;
         if number == 0 {
@@ -148,7 +148,7 @@ impl Handles {
         handle
     }
 
-    /// Calls `act` with the record of a handle to which the caller still has a reference.
+    /// Calls `act` with the record of a handle. Fails if the caller has no reference to the handle.
     pub fn with<T>(
         &self,
         handle: Handle,
@@ -188,7 +188,7 @@ impl Handles {
 
     /// Calls `act`, which decrements a counter of the record. If all counters are then 0, removes and returns
     /// the record. The caller must release the memory.
-    #[must_use = "the memory is to be released"]
+    #[must_use = "the caller must release the memory"]
     pub fn decrement(
         &self,
         handle: Handle,
@@ -200,8 +200,8 @@ impl Handles {
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference, and removes and returns the record as [`decrement`](Self::decrement) does. Fails if
-    /// the handle has no reference.
+    /// Drops a reference. If all counters are then 0, removes and returns the record, as
+    /// [`decrement`](Self::decrement) does. Fails if the handle has no reference.
     pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
         let mut is_referenced = false;
         let removed = self.decrement(handle, |record| {
@@ -216,8 +216,8 @@ impl Handles {
         self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
-    /// Adds a reference to a live handle. Returns whether the handle is live and the counter did not
-    /// overflow.
+    /// Adds a reference to a live handle. Returns `false`, and adds nothing, if the handle is not live or the counter
+    /// would overflow.
     pub(super) fn retain(&self, handle: Handle) -> bool {
         let increment = |record: &mut HandleRecord| {
             let references = record.references.checked_add(1);
@@ -232,8 +232,8 @@ impl Handles {
         self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
     }
 
-    /// Compares the count of mappings in each handle with `mapped`, the number of its existing mappings. If
-    /// `in_progress`, a handle may also count mappings that are being created.
+    /// Compares the count of mappings in each handle with `mapped`, the number of the handle's existing mappings. If
+    /// `in_progress`, an operation is running, and a handle may also count mappings that the operation creates.
     pub(super) fn check(
         &self,
         mapped: &HashMap<Handle, u32>,

@@ -44,7 +44,8 @@ pub(super) struct Entry {
     owner: Option<u8>,
     /// The offset in units of [`OFFSET_UNIT`], which keeps entries small.
     offset: u32,
-    /// The slot of its access in [`AccessStates`], or [`AccessStates::NO_ACCESS`].
+    /// The slot of the mapping's access in [`AccessStates`]; without a slot, [`AccessStates::NO_ACCESS`] or
+    /// [`AccessStates::MAX_SLOTS`].
     pub access: u8,
 }
 
@@ -77,7 +78,7 @@ impl AccessStates {
         shared.or_else(|| self.others.get(&serial)).unwrap_or(&AccessState::NONE)
     }
 
-    /// Stores the state of a mapping, and returns its slot.
+    /// Stores the state of a mapping, and returns the value of [`Entry::access`].
     fn insert(&mut self, state: &AccessState, serial: u64) -> u8 {
         if *state == AccessState::NONE {
             return Self::NO_ACCESS;
@@ -263,7 +264,7 @@ impl Mappings {
         self.debug_check();
     }
 
-    /// Quarantines the mapping with this serial: it is never changed or unmapped.
+    /// Quarantines the mapping with this serial: no later operation changes or unmaps the mapping.
     pub fn quarantine(&mut self, serial: u64, reason: Arc<Quarantined>) {
         self.quarantined.insert(serial, reason);
     }
@@ -312,7 +313,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Checks the invariants in debug builds, if there are few mappings.
+    /// Checks the invariants in debug builds, if there are at most 64 mappings.
     fn debug_check(&self) {
         if cfg!(debug_assertions) && self.len() <= 64 {
             debug_assert_eq!(self.check(), Ok(()));

@@ -25,7 +25,7 @@ pub(crate) struct ReservationRecord {
     /// Unique in the process, unlike the address.
     pub serial: u64,
     next_serial: AtomicU64,
-    /// The identifier of the [`Reservations`] that contain this reservation.
+    /// The identifier of the index ([`Reservations`]) that contains this reservation.
     index_id: u64,
     /// Whether the reservation was freed, or is being freed. If set, another reservation may have its addresses.
     freed: AtomicBool,
@@ -88,14 +88,14 @@ impl ReservationRecord {
     pub fn new_serial(&self) -> u64 {
         let next = self.next_serial.load(Ordering::Relaxed);
         let serial = match next.is_multiple_of(BLOCK_SIZE) {
-            true => NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed),
+            true => NEXT_BLOCK_START.fetch_add(BLOCK_SIZE, Ordering::Relaxed),
             false => next,
         };
         self.next_serial.store(serial + 1, Ordering::Relaxed);
         serial
     }
 
-    /// Quarantines the reservation: every later operation fails.
+    /// Quarantines the reservation: every later operation on its mappings fails, and it is never freed.
     pub fn quarantine(&self, reason: Arc<Quarantined>) {
         let _ = self.quarantined.set(reason);
     }
@@ -125,12 +125,13 @@ thread_local! {
     static LAST: Cell<Option<Arc<ReservationRecord>>> = const { Cell::new(None) };
 }
 
-/// The number of serials that a reservation takes at a time, so that threads seldom contend for [`NEXT_BLOCK`].
+/// The number of serials that a reservation takes at a time, so that threads seldom contend for
+/// [`NEXT_BLOCK_START`].
 const BLOCK_SIZE: u64 = 1 << 16;
 
 /// The first serial of the next unused block. Serials are unique in the process, among indexes, reservations and
 /// mappings.
-static NEXT_BLOCK: AtomicU64 = AtomicU64::new(BLOCK_SIZE);
+static NEXT_BLOCK_START: AtomicU64 = AtomicU64::new(BLOCK_SIZE);
 
 type Tree = BTreeMap<usize, Arc<ReservationRecord>>;
 
@@ -143,7 +144,8 @@ pub(crate) struct Reservations {
 
 impl Default for Reservations {
     fn default() -> Self {
-        Self { id: NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed), tree: RwLock::default() }
+        let id = NEXT_BLOCK_START.fetch_add(BLOCK_SIZE, Ordering::Relaxed);
+        Self { id, tree: RwLock::default() }
     }
 }
 
@@ -156,8 +158,8 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. After use, the caller may pass the reservation to
-    /// [`cache_reservation`].
+    /// Returns the reservation that contains an address. Empties this thread's cache: after use, the caller may pass
+    /// the reservation to [`cache_reservation`].
     pub fn find(&self, address: usize) -> Option<Arc<ReservationRecord>> {
         let matches = |it: &Arc<ReservationRecord>| {
             it.contains(address) && it.index_id == self.id && !it.is_freed()
@@ -196,7 +198,7 @@ impl Reservations {
         {
             return Err(base.max(range.start));
         }
-        let serial = NEXT_BLOCK.fetch_add(BLOCK_SIZE, Ordering::Relaxed);
+        let serial = NEXT_BLOCK_START.fetch_add(BLOCK_SIZE, Ordering::Relaxed);
         let reservation = Arc::new(ReservationRecord {
             _before: [0; 8],
             base: range.start,
@@ -273,8 +275,8 @@ pub(crate) fn locked_containing<'a>(
 }
 
 impl ReservationGuard<'_> {
-    /// Checks that the range equals the reservation's range, and that nothing is mapped in the reservation. A mapping
-    /// that is quarantined cannot be unmapped, so its quarantine is the error.
+    /// Checks that the range equals the reservation's range, and that nothing is mapped in the reservation. If a
+    /// mapping is quarantined, returns that quarantine as the error, because the caller cannot unmap the mapping.
     pub fn check_free(&self, range: AddressRange) -> Result<(), ErrorKind> {
         let ReservationRecord { base, size: expected, .. } = *self.reservation;
         let invalid = |problem| {

@@ -48,7 +48,7 @@ fn map(ledger: &Ledger, range: AddressRange, handle: Handle) {
     });
 }
 
-/// Removes a mapping. Returns whether its memory is dead.
+/// Removes a mapping. Returns whether nothing keeps the memory alive any more.
 fn unmap(ledger: &Ledger, start: usize) -> bool {
     let removed = ledger.reservations.at(start, |reservation| {
         let mut mappings = reservation.mappings_mut();
@@ -81,7 +81,7 @@ fn three_mappings() -> (Ledger, Handle) {
     (ledger, handle)
 }
 
-fn mappings_in(ledger: &Ledger, range: AddressRange) -> Result<usize, ErrorKind> {
+fn count_in(ledger: &Ledger, range: AddressRange) -> Result<usize, ErrorKind> {
     let found = ledger
         .reservations
         .at(range.start, |it| it.mappings().adjacent(range).map(|it| it.count()));
@@ -91,13 +91,13 @@ fn mappings_in(ledger: &Ledger, range: AddressRange) -> Result<usize, ErrorKind>
 #[test]
 fn adjacent_requires_whole_mappings() {
     let (ledger, _) = three_mappings();
-    assert_eq!(mappings_in(&ledger, range(2, 2)).unwrap(), 1);
-    assert_eq!(mappings_in(&ledger, range(2, 3)).unwrap(), 2);
-    assert_eq!(problem(mappings_in(&ledger, range(3, 1))), Problem::SplitsMapping(page_address(2)));
-    assert_eq!(problem(mappings_in(&ledger, range(2, 1))), Problem::SplitsMapping(page_address(2)));
-    assert_eq!(problem(mappings_in(&ledger, range(4, 3))), Problem::NotMapped(page_address(5)));
-    assert_eq!(problem(mappings_in(&ledger, range(1, 3))), Problem::NotMapped(page_address(1)));
-    assert_eq!(problem(mappings_in(&ledger, range(5, 2))), Problem::NotMapped(page_address(5)));
+    assert_eq!(count_in(&ledger, range(2, 2)).unwrap(), 1);
+    assert_eq!(count_in(&ledger, range(2, 3)).unwrap(), 2);
+    assert_eq!(problem(count_in(&ledger, range(3, 1))), Problem::SplitsMapping(page_address(2)));
+    assert_eq!(problem(count_in(&ledger, range(2, 1))), Problem::SplitsMapping(page_address(2)));
+    assert_eq!(problem(count_in(&ledger, range(4, 3))), Problem::NotMapped(page_address(5)));
+    assert_eq!(problem(count_in(&ledger, range(1, 3))), Problem::NotMapped(page_address(1)));
+    assert_eq!(problem(count_in(&ledger, range(5, 2))), Problem::NotMapped(page_address(5)));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn lock_returns_none_after_free() {
 }
 
 #[test]
-fn check_is_complete_after_a_panic() {
+fn check_counts_mappings_after_a_panic() {
     let (ledger, handle) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let panics = || {
@@ -442,9 +442,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Compares with a model that has one entry for each page.
+    /// Compares the ledger with a model that has one entry for each page.
     #[test]
-    fn counts_follow_every_step(steps in steps()) {
+    fn mappings_match_a_model_of_pages(steps in steps()) {
         let ledger = Ledger::default();
         ledger.reservations.insert(range(1, 40)).unwrap();
         let handle = create(&ledger, 4);
