@@ -182,7 +182,7 @@ impl Journal<'_, '_> {
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough descriptors are
-    /// free. If another thread has used them since, mapping again fails.
+    /// free. If another thread has used them in the meantime, mapping again fails.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut changed = self.targets[index].now;
         self.targets[index].change.apply(&mut changed.access);
@@ -200,7 +200,7 @@ impl Shared {
         change: &AccessChange,
     ) -> Result<(), ErrorKind> {
         let granted = change.granted();
-        // If the owner of imported memory is unknown, the runtime decides about GPUs.
+        // If the owner of imported memory is unknown, the runtime decides whether a GPU can access the memory.
         let owner = owner.map(usize::from);
         let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.peers_of.get(owner)?)))
         else {
@@ -363,8 +363,7 @@ impl Shared {
     /// the call. Omits agents without access before and after: AMD's runtime would map the memory for them.
     fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let granted = mapping.access.runtime_granted;
-        // The runtime always maps with full access for a CPU, and for a GPU whose page table the library
-        // controls.
+        // For a CPU, and for a GPU whose page table the library controls, the library always requests full access.
         let full = self.cpus.union(self.controlled());
         let differing = mapping.access.requested.differing(&change.access).difference(full);
         let changed = granted.intersection(differing).union(change.access.read.difference(granted));
@@ -406,11 +405,11 @@ impl Shared {
         }
         let granted = mapping.access.runtime_granted;
         let new_count = gpus.granted().difference(granted).iter().count();
-        let other_count = granted.difference(self.cpus).iter().count();
+        let granted_count = granted.difference(self.cpus).iter().count();
         // If the owner is unknown, each GPU may be the owner.
         let owner = self.gpu_owner(mapping);
         new_count > 0
-            && owner.map_or(new_count + other_count > 1, |owner| granted.contains(owner.into()))
+            && owner.map_or(new_count + granted_count > 1, |owner| granted.contains(owner.into()))
     }
 
     /// Returns the index of the CPU that represents all CPUs in the runtime.

@@ -11,7 +11,7 @@
 //! | [`Step::Unmap`] | map, and restore the access |
 //! | [`Step::Access`] | restore the access; if a GPU was granted access for the first time, unmap and map again |
 //!
-//! What `finish` does with a target depends on its state, and on whether the ledger listed it before:
+//! What `finish` does with a target depends on the target's state, and on whether the ledger listed the target before:
 //!
 //! | state | listed before | not listed before |
 //! |---|---|---|
@@ -86,7 +86,8 @@ pub(super) struct Journal<'a, 'c> {
     /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target<'c>; 1]>,
-    /// The number of targets that others replace: the target with index `replaced + i` gets the name of target `i`.
+    /// The number of targets that later targets replace: the target with index `replaced + i` gets the name of target
+    /// `i`.
     pub replaced: usize,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined, or could not roll back because another thread
@@ -215,13 +216,13 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Undoes a step, whether it succeeded, failed or failed half-way.
+    /// Undoes a step, whether the step succeeded, failed, or took effect only in part.
     fn undo(&mut self, step: Step, group: Indexes<usize>) -> Result<(), ErrorKind> {
-        let alone = group.len() == 1;
+        let is_alone = group.len() == 1;
         group.rev().try_for_each(|index| match step {
             Step::Map if self.targets[index].is_mapped() => self.undo_map(index),
             Step::Map => Ok(()),
-            Step::Unmap => self.undo_unmap(index, alone),
+            Step::Unmap => self.undo_unmap(index, is_alone),
             Step::Access => self.undo_access(index),
         })
     }
@@ -237,15 +238,17 @@ impl<'a, 'c> Journal<'a, 'c> {
         unmapped?.map_or(Ok(()), Err)
     }
 
-    /// Undoes the unmap of a mapping. `alone` is false if the same call of the runtime unmapped adjacent mappings, too.
-    fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
+    /// Undoes the unmap of a mapping. `is_alone` is false if the same call of the runtime unmaps adjacent mappings,
+    /// too.
+    fn undo_unmap(&mut self, index: usize, is_alone: bool) -> Result<(), ErrorKind> {
         let (shared, now) = (self.shared, self.targets[index].now);
         if !self.targets[index].is_mapped() {
             return self.map_as_before(index);
         }
         // The runtime has failed to unmap the group. If the group has several mappings, the runtime may have unmapped
-        // some of them, and revoked some agents' access to another. If the group has one mapping, it is still mapped.
-        if !alone && !shared.is_mapped_in_runtime(&now)? {
+        // some of them, and revoked some agents' access to another. If the group has one mapping, that mapping is still
+        // mapped.
+        if !is_alone && !shared.is_mapped_in_runtime(&now)? {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
             // target again would replace the foreign mapping.
             // SAFETY: the target is locked, and was just unmapped.
@@ -297,8 +300,8 @@ impl<'a, 'c> Journal<'a, 'c> {
 
     /// Maps a target, and sets the access that `mapping` has. Records no step if `is_rollback`.
     ///
-    /// On some runtimes, the owner must be granted access last. If the owner of imported memory is unknown, tries each
-    /// possible owner in turn.
+    /// Some runtimes require that the owner is granted access last. If the library does not know which GPU owns the
+    /// memory, tries each possible owner in turn.
     pub fn map_with_access(
         &mut self,
         index: usize,
@@ -350,7 +353,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         Ok(())
     }
 
-    /// Unmaps adjacent targets without recording a step. Returns the error if their addresses could not be
+    /// Unmaps adjacent targets without recording a step. The inner result is the error if the addresses could not be
     /// kept reserved.
     fn raw_unmap(&mut self, group: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
         let group = &mut self.targets[group];

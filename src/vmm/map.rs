@@ -43,8 +43,8 @@ impl Vmm {
     /// grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
     ///
     /// Other threads observe a successful map as two steps. The first step counts the mapping, so that releasing the
-    /// handle does not free the memory; the second creates the mapping. Between the steps, another thread may release
-    /// the last reference and find nothing mapped yet.
+    /// handle does not free the memory; the second creates the mapping. Between the steps, another thread can release
+    /// the last reference although it finds nothing mapped yet.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] names the condition that does not hold; [`ErrorKind::NotSupported`] for an offset
@@ -65,8 +65,8 @@ impl Vmm {
     /// Creates many mappings and sets access to them, all or nothing (`hipMemMap`, `hipMemSetAccess`;
     /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
-    /// The ranges may be in any order and in several reservations. Each must meet the conditions of [`map`](Self::map),
-    /// and they must not overlap. Each mapping gets the access in `descriptors`, as if by
+    /// The ranges may be in any order and in several reservations. Each range must meet the conditions of
+    /// [`map`](Self::map), and the ranges must not overlap. Each mapping gets the access in `descriptors`, as if by
     /// [`set_access`](Self::set_access). If `descriptors` is empty, no agent gets access. From ROCm 6.4 on, one call of
     /// the runtime sets GPUs' access to adjacent mappings. As for `map`, other threads observe two steps: the first
     /// counts all mappings, and the second creates all of them.
@@ -101,8 +101,8 @@ impl Vmm {
     ///
     /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. If this
     /// is impossible, the runtime maps the memory for the CPU. Up to ROCm 7.1, the runtime leaves an address-space hole
-    /// when it unmaps such memory. The library fills the hole immediately. If another thread has created a mapping in
-    /// the hole, that mapping is not changed, and the reservation is quarantined.
+    /// when it unmaps memory that it has mapped for the CPU. The library fills the hole immediately. If another thread
+    /// has created a mapping in the hole, that mapping is not changed, and the reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
@@ -134,11 +134,11 @@ impl Vmm {
 pub(super) struct NewRange {
     pub range: AddressRange,
     pub handle: Handle,
-    /// Where the part to map begins in the memory.
+    /// Where the part to map begins in the memory, in bytes.
     pub offset: usize,
     /// The access to set; empty for none.
     pub change: AccessChange,
-    /// The serial of the reservation that must contain the range.
+    /// The serial of the reservation that must contain the range; `None` if any reservation may contain the range.
     pub reservation: Option<u64>,
     /// The mapping's serial, once it exists.
     pub serial: Cell<u64>,
@@ -165,8 +165,8 @@ impl NewRange {
 
 impl Shared {
     /// Unmaps all ranges in `old` and creates all mappings in `new`. After a failure, nothing has changed. `old` is
-    /// sorted by address and must consist of the expected whole mappings. `new` may have the same addresses; this
-    /// method sorts `new` by address, and sets the serials.
+    /// sorted by address and must consist of the expected whole mappings. `new` may have the addresses of `old`; this
+    /// method sorts `new` by address, and sets the serials in `new`.
     pub(super) fn replace(
         &self,
         operation: Operation,

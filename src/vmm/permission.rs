@@ -77,9 +77,9 @@ impl Vmm {
     /// Revokes all access of agents, including GPUs, to adjacent whole mappings. HIP has no such call.
     ///
     /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. If the access of every named agent
-    /// is [enforced](Vmm::enforcement), this is [`set_access`](Self::set_access) with [`Access::None`]. Otherwise this
-    /// method unmaps the memory, maps it again, and grants access to all other agents again. The contents stay. No
-    /// agent may use the memory during the call.
+    /// is [enforced](Vmm::enforcement), this method does the same as [`set_access`](Self::set_access) with
+    /// [`Access::None`]. Otherwise this method unmaps the memory, maps it again, and grants all other agents their
+    /// previous access again. The contents stay. No agent may use the memory during the call.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
@@ -89,7 +89,8 @@ impl Vmm {
         })
     }
 
-    /// Checks whether this access could be set to memory with these properties, before the memory exists.
+    /// Checks whether the access in `descriptors` could be set to memory with these properties, before such memory
+    /// exists.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access), except for errors about the range.

@@ -30,7 +30,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
     /// unknown agent or NUMA node; [`ErrorKind::OutOfMemory`]; [`ErrorKind::NotSupported`] in these cases:
     ///
-    /// * the agent is a CPU;
+    /// * the agent is a CPU, or a GPU without a pool for virtual memory;
     /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);
     /// * the properties request Windows handles, fabric handles without a fabric, or fabric handles together with
     ///   descriptors;
@@ -46,7 +46,7 @@ impl Vmm {
 
     /// Drops a reference to physical memory (`hipMemRelease`, `hsa_amd_vmem_handle_release`).
     ///
-    /// The memory is released when no reference and no mapping is left; until then its contents stay.
+    /// The memory is released when no reference and no mapping is left. Until then, the memory keeps its contents.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that was released, belongs to another `Vmm` or never existed.
@@ -149,7 +149,7 @@ impl Shared {
             native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, flags)
         });
         let native = created.map_err(|failure| match failure.status {
-            // rocddi exports the functions, and rejects the flag.
+            // rocddi exports the function that `has_mapping_types` looks for, but rejects the flag.
             Status::INVALID_ARGUMENT if properties.gpu_direct_rdma => Feature::GpuDirectRdma.into(),
             _ => ErrorKind::of_call(failure, size),
         })?;
@@ -177,7 +177,8 @@ impl Shared {
         }
     }
 
-    /// Releases memory whose handle was removed. Quarantines the memory if that fails, or if a GPU may still use it.
+    /// Releases memory whose handle was removed. Quarantines the memory if the release fails, or if a GPU may still use
+    /// the memory.
     pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         if let Err(failure) = self.release_removed(&memory) {
             let range = AddressRange { start: 0, size: memory.size };

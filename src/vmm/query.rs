@@ -16,8 +16,9 @@ impl Vmm {
         self.find_mapping(address).map(|it| self.describe(&it))
     }
 
-    /// Returns start and size in bytes of the mapping that contains an address, if any (`hipMemGetAddressRange`).
-    /// Unlike [`mapping_at`](Self::mapping_at), this method does not allocate and does not return the access.
+    /// Returns the start and the size in bytes of the mapping that contains an address, if any
+    /// (`hipMemGetAddressRange`). Unlike [`mapping_at`](Self::mapping_at), this method does not allocate and does not
+    /// return the access.
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
@@ -25,11 +26,11 @@ impl Vmm {
     /// Returns the location of the memory that is mapped at an address, if any.
     pub fn location_at(&self, address: Address) -> Option<Location> {
         let handle = self.find_mapping(address)?.handle;
-        // The memory may have been released since.
+        // Another thread may have released the memory after the look-up.
         self.ledger()?.handles.with_live(handle, |record| record.properties.location)
     }
 
-    /// Returns start and size in bytes of the reservation that contains an address, if any.
+    /// Returns the start and the size in bytes of the reservation that contains an address, if any.
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
         let range = |it: &ReservationRecord| (it.range().address(), it.size);
         self.ledger()?.reservations.at(address.get(), range)

@@ -27,8 +27,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the mappings' sizes differ, the
-    /// ranges overlap, or an agent cannot access the other memory; [`ErrorKind::Quarantined`] if the runtime and the
-    /// rollback failed.
+    /// ranges overlap, or an agent with access to one range cannot access the memory of the other;
+    /// [`ErrorKind::Quarantined`] if the runtime and the rollback failed.
     pub fn exchange(
         &self,
         destination: Address,

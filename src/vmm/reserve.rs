@@ -47,7 +47,7 @@ impl Vmm {
 
     /// Frees a reservation (`hipMemAddressFree`, `hsa_amd_vmem_address_free`).
     ///
-    /// `address` and `size` must be exactly those of the reservation, and nothing may be mapped in it.
+    /// `address` and `size` must be exactly those of the reservation, and the reservation must contain no mapping.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no reservation starts at the address, the reservation has another size, or
@@ -175,7 +175,8 @@ impl Shared {
         Err(last_failure)
     }
 
-    /// Frees addresses that the ledger does not contain yet. If the runtime fails to free them, quarantines them.
+    /// Frees addresses that the ledger does not contain yet. If the runtime fails to free the addresses, lists them as
+    /// quarantined.
     ///
     /// # Safety
     /// The runtime has just reserved exactly this range, and nothing is mapped in it.

@@ -14,7 +14,8 @@ use crate::error::ErrorKind;
 use crate::native::{block_access, fill_hole};
 use rustix::io::Errno;
 
-/// Returns the error for addresses that are no longer reserved, because a foreign mapping may be in the range.
+/// Returns the error for an address-space hole that could not be filled. The addresses are not reserved any more, and a
+/// foreign mapping may be in the range.
 pub(super) fn hole_not_filled(range: AddressRange, errno: Errno) -> ErrorKind {
     ErrorKind::HoleNotFilled { address: range.address(), size: range.size, errno }
 }
@@ -55,8 +56,8 @@ impl Shared {
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
-    /// Keeps the addresses of an unmapped range reserved, if the runtime has left an address-space hole or the old
-    /// memory there.
+    /// Keeps the addresses of an unmapped range reserved and inaccessible: fills the address-space hole, or replaces
+    /// the old memory or this library's view, if the runtime has left one of these in the range.
     ///
     /// # Safety
     /// The range is [locked](self), and was just unmapped.
