@@ -31,9 +31,9 @@ use std::os::fd::AsFd;
 /// How memory is mapped for the CPU.
 #[derive(Debug, Default)]
 pub(super) struct CpuAccess {
-    /// Whether the runtime maps memory for the CPU, because mapping a dma-buf has failed.
+    /// Whether the runtime maps all memory for the CPU, because mapping the first dma-buf has failed.
     by_runtime: AtomicBool,
-    /// Whether mapping a dma-buf of this process has succeeded.
+    /// Whether mapping a dma-buf of a GPU's memory, created by this process, has succeeded.
     dma_buf_works: AtomicBool,
 }
 
@@ -90,7 +90,7 @@ impl Shared {
         Ok(is_mapped)
     }
 
-    /// Changes the protection of the view, if the CPU has one.
+    /// Changes the protection of the view.
     ///
     /// # Safety
     /// The range is [locked](super::runtime_mapping), and mapped.
@@ -127,9 +127,9 @@ impl Shared {
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and mapped.
     pub(super) unsafe fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
-        let needed = self.cpu_access(&now.access) != Access::None
+        let is_needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
-        if self.has_own_view(before) && !needed {
+        if self.has_own_view(before) && !is_needed {
             // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this
             // library's view or, if the memory was mapped again meanwhile, the runtime's inaccessible mapping.
             let _ = unsafe { block_access(now.start, now.size) };
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Fails if the memory cannot be mapped again with its access: because no descriptor is free for the export, or
-    /// because the runtime would have to map a part for the CPU.
+    /// because the runtime would have to map memory from an offset for the CPU.
     pub(super) fn check_remap(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         if self.cpu_access(&mapping.access) == Access::None {
             return Ok(());
@@ -168,7 +168,8 @@ impl Shared {
             (exportable(it), is_imported_or_host, is_remote)
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
-        // Only a failure to map memory of a GPU, before any such memory was mapped, changes `by_runtime`.
+        // Failures for imported memory and for memory of the host do not change `by_runtime`. A failure for other
+        // memory does, unless such memory was mapped before.
         let (exportable, is_imported_or_host, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
             // Memory that was imported over the fabric has no dma-buf.

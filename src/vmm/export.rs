@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedSegment {
-    /// The dma-buf. The descriptor is closed on exec.
+    /// The dma-buf. Close-on-exec is set for the descriptor.
     pub descriptor: OwnedFd,
     /// The start of the segment in the dma-buf, in bytes.
     pub offset: usize,
@@ -109,7 +109,8 @@ impl Shared {
         exported
     }
 
-    /// Returns the parts of a mapped range. Counts a use of each part's handle; the use keeps the memory alive.
+    /// Returns the parts of a mapped range. Counts a use of each part's handle; the use keeps the memory alive. The
+    /// caller must end the uses.
     fn use_parts(&self, range: AddressRange) -> Result<Vec<Part>, ErrorKind> {
         let not_reserved = || range.invalid(Problem::NotReserved);
         let parts = self.ledger.reservations.at(range.start, |reservation| {

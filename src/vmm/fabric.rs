@@ -37,8 +37,8 @@ impl FabricHandle {
     /// The size of a fabric handle in bytes.
     pub const SIZE: usize = 64;
 
-    /// Returns the handle with these bytes, which another process has exported. Does not check the bytes; functions
-    /// that take the handle do.
+    /// Returns the handle with these bytes, which another process has exported. Does not check the bytes: the functions
+    /// that take the handle check them.
     pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self(bytes)
     }
@@ -86,11 +86,12 @@ impl Vmm {
     /// Exports physical memory as a fabric handle, for other processes and machines
     /// (`hipMemExportToShareableHandle` with `hipMemHandleTypeFabric`, `hsa_amd_vmem_export_fabric_handle`).
     ///
-    /// The memory must live until every importer has released it: the handle does not keep it alive.
+    /// Keep the memory alive until every importer has released it: the fabric handle does not keep the memory alive.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid handle, or if [`HandleType::FABRIC`] was not requested when the
-    /// memory was created. Without a fabric, that request fails with [`ErrorKind::NotSupported`].
+    /// memory was created. Without a fabric, [`create`](Vmm::create) with this type fails with
+    /// [`ErrorKind::NotSupported`].
     ///
     /// # Examples
     /// ```
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layout_is_that_of_hip() {
+    fn bytes_contain_runtime_handle_and_size() {
         assert_eq!(size_of::<FabricHandle>(), 64);
         let handle = FabricHandle::new([9; 16], 0x20_0000);
         let bytes = handle.to_bytes();

@@ -102,8 +102,8 @@ pub(super) fn choose_quirks(
     (quirks.union(options.more_quirks), probes)
 }
 
-/// Returns the result of each probe, next to the result that the version predicts. Probes the runtime if it was not
-/// probed before. Returns nothing if memory or descriptors are exhausted.
+/// Returns the result of each probe, and the result that the version predicts. Probes the runtime unless findings were
+/// kept. If no descriptor is free, returns nothing. If a call of the runtime fails, omits the remaining results.
 fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let kept_findings = runtime.attachment::<KeptFindings>();
     let known = kept_findings.0.get().copied();
@@ -146,6 +146,7 @@ struct Prober<'a> {
     peer: Option<NativeAgent>,
     /// The first CPU, if it can access that memory.
     cpu: Option<NativeAgent>,
+    /// The size of the memory in bytes: the granule of reservations.
     size: usize,
     /// Whether other code may have mapped memory at the reserved addresses.
     addresses_lost: Cell<bool>,
@@ -226,7 +227,8 @@ impl Prober<'_> {
         let mapped_second = unsafe { self.native.map(second, size, handle) };
         let cpu_has_access =
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
-        // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU.
+        // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU, and may have
+        // left a hole.
         let mut leaves_hole = fill_hole(base, size).is_ok();
         let mut unmap = |address, length| {
             // SAFETY: nothing uses these mappings of the probe's own.
@@ -298,7 +300,7 @@ impl Prober<'_> {
         ftruncate(&file, self.size as u64).is_ok().then_some(file)
     }
 
-    /// Exports the memory and imports it again.
+    /// Exports the memory twice, imports a file that is not memory of a GPU, and imports the exported memory.
     fn probe_sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
         // SAFETY: the handle is alive.
         let Ok((exported, is_same_descriptor)) = (unsafe { self.native.export_twice(handle) })?
@@ -323,7 +325,7 @@ impl Prober<'_> {
     }
 }
 
-/// Returns device and inode of the file that is mapped at an address, if any.
+/// Returns the device and the inode of the file that is mapped at an address, if any.
 fn file_mapped_at(address: usize) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {

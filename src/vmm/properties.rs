@@ -116,8 +116,8 @@ impl AllocationProperties {
     }
 
     /// Lets other PCIe devices, such as network adapters, access the memory directly. The library sets the runtime's
-    /// PCIe flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when it creates the memory. When it exports the memory, it sets the
-    /// mapping type of the dma-buf (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`).
+    /// PCIe flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when it creates the memory. When the library exports the memory, it
+    /// sets the mapping type of the dma-buf (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`).
     ///
     /// ROCm 7.0 to 7.2 know the flag and the mapping type, but ignore both for virtual memory; ROCm 7.14 rejects the
     /// mapping type for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and
@@ -162,7 +162,7 @@ pub enum Granularity {
 mod tests {
     use super::*;
 
-    /// HIP's Invalid (0) and Managed (2) are no variants: an interface that takes numbers must reject them.
+    /// HIP's kinds Invalid (0) and Managed (2) have no variant here: an interface that takes numbers must reject them.
     #[test]
     fn only_supported_kinds_exist() {
         for kind in [AllocationKind::Pinned, AllocationKind::Uncached] {

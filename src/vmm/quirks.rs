@@ -142,12 +142,13 @@ quirks! {
     export_keeps_descriptor, "rocm-systems#10604", 16..=20, probed;
 
     /// The runtime checks an import only when access is granted (since ROCm 7.14, and in rocddi), and accepts any
-    /// descriptor until then. Workaround: unless the runtime reports the memory's pool, the library reports the owner of
-    /// imported memory as unknown.
+    /// descriptor until then. Workaround: unless the runtime reports the memory's pool, the library reports the owner
+    /// of imported memory as unknown.
     import_is_lazy, "rocm-systems#6471, #11606, #12228", 16..=NEWEST, rocddi, probed;
 
-    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later; ROCm since 10.0 and rocddi do not export
-    /// imports. Workaround: the library keeps a duplicate, and uses it for exports and for mappings for the CPU.
+    /// Imported memory needs its descriptor: ROCm 7.14 uses the descriptor's number again after the import; ROCm since
+    /// 10.0 and rocddi cannot export imported memory. Workaround: the library keeps a duplicate of the descriptor, and
+    /// uses it for exports and for mappings for the CPU.
     import_needs_descriptor, "rocm-systems#8440, #12228", 16..=NEWEST, rocddi, probed;
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other processes. This

@@ -35,7 +35,7 @@ impl Vmm {
         })
     }
 
-    /// Imports a file descriptor that another process exported
+    /// Imports physical memory from a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
     /// Every import returns a new handle of the same memory, with the size of the whole allocation. The caller keeps
@@ -88,8 +88,8 @@ pub(super) struct Exportable {
 }
 
 impl Shared {
-    /// Calls `read` with a handle's record, and `export` with the result. Fails if `handle_type` was not requested
-    /// when the memory was created. The memory stays alive during the call.
+    /// Calls `read` with a handle's record, and `export` with the result. Marks the memory as exported. Fails if
+    /// `handle_type` was not requested when the memory was created. The memory stays alive during the call.
     pub(super) fn while_exporting<S, T>(
         &self,
         handle: Handle,
@@ -111,7 +111,7 @@ impl Shared {
         exported
     }
 
-    /// Exports the memory of a handle.
+    /// Exports the memory of a live handle, with or without references.
     ///
     /// # Safety
     /// The handle's memory stays alive during the call.
@@ -202,7 +202,7 @@ impl Shared {
         Ok((native, copy))
     }
 
-    /// Returns the agent that owns imported memory, if it can be determined.
+    /// Returns the agent that owns imported memory, if the owner is known.
     ///
     /// # Safety
     /// The handle is alive.
@@ -213,7 +213,8 @@ impl Shared {
         let pool_owner = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))
         });
-        // If the pool belongs to no known agent and the runtime has one GPU, this GPU is the owner.
+        // If the pool belongs to no known agent and the runtime has one GPU, this GPU is the owner, because the runtime
+        // has checked the import. A runtime with `import_is_lazy` has not.
         let mut gpus = self.runtime.gpus();
         let only_gpu = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn size_of_buffer_rejects_other_files() {
+    fn pipes_have_no_size_and_directories_fail() {
         assert_eq!(size_by(0, || Err(Errno::SPIPE)), Err(Errno::SPIPE));
         let (pipe, _) = std::io::pipe().unwrap();
         assert_eq!(size_of_buffer(pipe.as_fd()), Ok(0));

@@ -29,13 +29,13 @@ use std::sync::Arc;
 pub struct ReservationEntry {
     /// The start address.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Its name, if the caller has set one.
+    /// The name, if the caller has set one.
     pub name: Option<String>,
     /// Whether the reservation is quarantined and never used again; [`Vmm::quarantined_ranges`] lists the reasons.
     pub quarantined: bool,
-    /// The mappings in it, by address.
+    /// The mappings in the reservation, by address.
     pub mappings: Vec<MappingEntry>,
 }
 
@@ -62,13 +62,13 @@ pub struct ReservationEntry {
 pub struct MappingEntry {
     /// The start address.
     pub address: Address,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: usize,
     /// Where the mapped part begins in the memory, in bytes.
     pub offset: usize,
-    /// Its name, or the name of its memory; `None` if the caller has set neither.
+    /// The mapping's name, or the memory's name if the mapping has none; `None` if the caller has set neither.
     pub name: Option<String>,
-    /// The handle of its memory, which [`Vmm::snapshot`] lists.
+    /// The handle of the mapped memory. [`Vmm::snapshot`] also lists this memory.
     pub memory: Handle,
     /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
@@ -127,11 +127,11 @@ pub struct AccessEntry {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryEntry {
-    /// Its handle.
+    /// The handle.
     pub handle: Handle,
-    /// Its name, if the caller has set one.
+    /// The name, if the caller has set one.
     pub name: Option<String>,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: usize,
     /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
@@ -139,13 +139,13 @@ pub struct MemoryEntry {
     pub imported: bool,
     /// The number of references that the caller has.
     pub references: u32,
-    /// The number of its mappings.
+    /// The number of mappings of the memory.
     pub mappings: u32,
 }
 
 impl Vmm {
-    /// Returns a consistent snapshot of all reservations and mappings, by address, and of all physical memory
-    /// that is referenced or mapped.
+    /// Returns a consistent snapshot of all reservations and mappings, by address, and of all physical memory that is
+    /// referenced, mapped or used by an operation in progress.
     ///
     /// Does not wait for the runtime calls of other operations: the snapshot shows the state before an unfinished
     /// operation. Empty in a [forked child](crate::Runtime::has_forked).

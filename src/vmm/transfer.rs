@@ -114,8 +114,8 @@ impl Vmm {
     /// memory. A GPU fills the memory by copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, no such agent has write
-    /// access, or address or size are not multiples of four.
+    /// [`ErrorKind::InvalidArgument`] if the range is empty or not completely mapped in one reservation, no such agent
+    /// has write access, or the address or the size is not a multiple of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared| shared.fill(address, value, size, ExpectedMappings::Any))
     }
@@ -274,7 +274,7 @@ pub(super) fn for_operand(kind: ErrorKind, to: AddressRange) -> ErrorKind {
     kind.for_argument(argument)
 }
 
-/// Returns the ranges of destination and source, each `size` bytes long.
+/// Returns the ranges of the destination and the source, each `size` bytes long.
 pub(super) fn two_ranges(
     destination: Address,
     source: Address,

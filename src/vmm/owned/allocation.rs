@@ -109,7 +109,7 @@ impl Allocation {
         self.inner.properties
     }
 
-    /// Exports the memory as a file descriptor (`hipMemExportToShareableHandle`). Its properties must
+    /// Exports the memory as a file descriptor (`hipMemExportToShareableHandle`). The memory's properties must
     /// contain [`HandleType::POSIX_FILE_DESCRIPTOR`].
     ///
     /// # Errors
@@ -146,8 +146,8 @@ impl Allocation {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
     }
 
-    /// Returns the value if nothing else uses the memory: it has no clones, no other references and no mappings, and it
-    /// was never exported. Otherwise drops the value; the last user releases the memory.
+    /// Returns the value if nothing else uses the memory: the memory was never exported, and no clones, other
+    /// references, mappings or operations use it. Otherwise drops the value; the last user releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
         let unused = |record: &HandleRecord| {
             record.references == 1 && record.mappings == 0 && record.uses == 0 && !record.exported

@@ -209,7 +209,7 @@ impl Mapping {
         )
     }
 
-    /// Copies to memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
+    /// Copies to memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
     /// As for [`Vmm::write`], for the part in each reservation.
@@ -227,7 +227,7 @@ impl Mapping {
         )
     }
 
-    /// Fills memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
+    /// Fills memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
     /// As for [`Vmm::fill`], for the part in each reservation.

@@ -179,14 +179,15 @@ impl Mapping {
         )
     }
 
-    /// Calls `act` with the address while the reservation is locked, if an agent has the access.
+    /// Calls `act` with the mapping's address while the reservation is locked. Fails if `agent` has less than this
+    /// access.
     ///
     /// This method is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
     /// operation of the library, on any reservation. `act` must also not wait for another thread that calls an
     /// operation: both threads could wait forever.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
+    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent has less access; otherwise as for
     /// [`Vmm::read`].
     ///
     /// # Panics

@@ -9,8 +9,8 @@ use crate::vmm::{Address, ExpectedMappings, ReservationRecord, Vmm};
 use derive_more::Debug;
 use std::sync::Arc;
 
-/// A reserved range of addresses. Cheap to clone; freed when the last clone and the last
-/// [`Mapping`] in it are dropped.
+/// A reserved range of addresses. Clones share the reservation, and are cheap. The reservation is freed when the last
+/// clone and the last [`Mapping`] in it are dropped.
 ///
 /// ```
 /// use hsa_vmm::{Reservation, Runtime, Vmm};
@@ -63,7 +63,7 @@ impl ReservationBuilder {
         self
     }
 
-    /// Prefers a start address. If the address is in use or not aligned, the runtime chooses another.
+    /// Prefers a start address. If the address is in use or not aligned, the runtime chooses another address.
     pub fn near(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, false);
         self
@@ -113,7 +113,8 @@ impl Reservation {
         self
     }
 
-    /// Returns the name; `None` without a name, and in a [forked child](crate::Runtime::has_forked).
+    /// Returns the name; `None` if the reservation has no name or was freed by its address, and in a
+    /// [forked child](crate::Runtime::has_forked).
     pub fn name(&self) -> Option<String> {
         if self.vmm().runtime().has_forked() || self.inner.reserved.is_freed() {
             return None;
@@ -121,7 +122,7 @@ impl Reservation {
         self.inner.reserved.mappings().name.as_deref().map(str::to_owned)
     }
 
-    /// Maps all of `allocation`, `offset` bytes from the start (`hipMemMap`).
+    /// Maps all of `allocation`, `offset` bytes from the start of the reservation (`hipMemMap`).
     ///
     /// # Errors
     /// As for [`Vmm::map`].
@@ -171,7 +172,7 @@ impl Reservation {
         freed.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Returns the range of `size` bytes at an offset, which must be inside the reservation.
+    /// Returns the range of `size` bytes at an offset. Fails if the range is not inside the reservation.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<AddressRange, ErrorKind> {
         // Another reservation may begin at the end of this reservation.
         Argument::Offset.check_bounds(offset, size, self.size())?;
@@ -223,7 +224,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Another thread may be freeing the reservation by its address, and may fail.
+        // Does not check `is_freed` first: another thread that is freeing the reservation by its address may fail.
         if !self.vmm.runtime().has_forked()
             && let Err(error) = self.free()
             && error.problem() != Some(Problem::NotAReservation)

@@ -1,8 +1,8 @@
 //! GPUs' permissions in their page tables, and the barrier at the end of an operation.
 //!
 //! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. For a GPU whose page
-//! table it controls, this library requests read and write access once for each mapping, and then replaces the entries
-//! ([`Shared::set_entries`]). Between the two calls the GPU has full access.
+//! table the library controls, the library requests read and write access once for each mapping, and then replaces the
+//! entries ([`Shared::set_entries`]). Between the two calls the GPU has full access.
 //!
 //! Later requests to the runtime also name read and write access, so that the runtime makes no driver call. If a
 //! request named another permission, the runtime would unmap the memory and map it again with full access.
@@ -32,8 +32,8 @@ pub(super) struct PageTables {
     barrier: Option<Barrier>,
     /// Why operations cannot wait by `/dev/kfd`, and what they do instead.
     pub barrier_failure: Option<String>,
-    /// Whether the waits of an operation and of its rollback have failed. If so, GPUs may still use unmapped memory or
-    /// revoked access.
+    /// Whether changes were made without a successful wait, for example because the wait of a rollback has failed. If
+    /// so, GPUs may still use unmapped memory or revoked access.
     wait_is_due: Mutex<bool>,
     /// The GPUs whose page tables are not controlled: the index of the agent, and the reason.
     failures: Vec<(usize, ControlFailure)>,
@@ -128,7 +128,7 @@ impl PageTables {
 }
 
 impl Vmm {
-    /// Returns whether the access of an agent is enforced by this `Vmm`; `None` for an unknown agent.
+    /// Returns whether the access of an agent is enforced or only recorded; `None` for an unknown agent.
     ///
     /// A GPU's access is enforced if the `Vmm` was opened
     /// [with control of page tables](VmmOptions::with_page_tables), and the GPU's page table can be changed.
@@ -180,7 +180,7 @@ impl Shared {
         agents.difference(self.cpus).difference(self.controlled()).is_empty()
     }
 
-    /// Returns the GPUs whose entries differ from those that a grant of the runtime writes.
+    /// Returns the GPUs whose entries must differ from those that a grant of the runtime writes.
     pub(super) fn restricted(&self, mapping: &MappedRange) -> AgentSet {
         let granted = mapping.access.runtime_granted.intersection(self.controlled());
         let differs = |&agent: &usize| {
@@ -249,13 +249,14 @@ impl Shared {
         }
     }
 
-    /// Records that waiting has failed, so that [`wait_for_gpus_if_due`](Self::wait_for_gpus_if_due) repeats it.
+    /// Records that changes were made without a successful wait, so that
+    /// [`wait_for_gpus_if_due`](Self::wait_for_gpus_if_due) waits.
     pub(super) fn set_wait_due(&self) {
         *lock(&self.page_tables.wait_is_due) = true;
     }
 
-    /// If the wait of an earlier operation has failed, waits again. Must succeed before memory is released or addresses
-    /// are freed.
+    /// Waits if earlier changes were made without a successful wait. Must succeed before memory is released or
+    /// addresses are freed.
     pub(super) fn wait_for_gpus_if_due(&self) -> Result<(), ErrorKind> {
         if !self.waits_for_gpus() {
             return Ok(());
@@ -289,7 +290,7 @@ fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<St
         match by_driver {
             Ok(page) => return (Some(Barrier::Kfd(page)), None),
             Err(reason) => {
-                crate::log::event!(INFO, %reason, "waits for page tables by hsa_amd_memory_lock");
+                crate::log::event!(INFO, %reason, "operations wait by hsa_amd_memory_lock");
                 driver_failure = Some(reason);
             }
         }
@@ -301,7 +302,7 @@ fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<St
             (Some(Barrier::Pinned(page)), failure)
         }
         Err(Failure { call, status }) => {
-            crate::log::event!(WARN, call, %status, "calls do not wait until they have taken effect");
+            crate::log::event!(WARN, call, %status, "operations do not wait until changes take effect");
             let prefix = driver_failure.map(|reason| format!("{reason}; ")).unwrap_or_default();
             (None, Some(format!("{prefix}{call} returned {status}; operations do not wait")))
         }

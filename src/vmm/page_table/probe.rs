@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The bytes that the probe writes to each half of its memory.
 const PATTERNS: [[u8; 64]; 2] = [[0x5a; 64], [0xa5; 64]];
 
-/// A probe of one GPU: what it needs to change the GPU's page table and to test the effect.
+/// A probe of one GPU: the values that are needed to change the GPU's page table and to test the effect.
 #[derive(Clone, Copy)]
 pub(super) struct PageTableProbe<'a> {
     pub native: &'a Native,
@@ -23,16 +23,17 @@ pub(super) struct PageTableProbe<'a> {
     pub barrier: &'a Barrier,
 }
 
-/// Memory of the probe, two granules, and its reserved addresses.
+/// The probe's memory of two granules, and the addresses that are reserved for the memory.
 #[derive(Clone, Copy)]
 struct ProbeMemory {
     address: usize,
+    /// The size of each half in bytes: one granule.
     half: usize,
     memory: NativeHandle,
 }
 
 impl<'a> PageTableProbe<'a> {
-    /// Maps memory, lets the entries of the first half point to the second half, and reads the first half with the
+    /// Maps memory, makes the entries of the first half point to the second half, and reads the first half with the
     /// GPU. No access can fault.
     ///
     /// The inner result tells whether the GPU uses changed entries. An outer error means that the memory may still be
@@ -62,7 +63,8 @@ impl<'a> PageTableProbe<'a> {
         Ok(result)
     }
 
-    /// Returns the result of the probe. An outer error has the same meaning as that of [`run`](Self::run).
+    /// Exports and maps the memory, and returns the result of the probe. An outer error has the same meaning as that of
+    /// [`run`](Self::run).
     fn with_memory(
         self,
         probe_memory: ProbeMemory,
@@ -89,7 +91,8 @@ impl<'a> PageTableProbe<'a> {
         Ok(result)
     }
 
-    /// Returns the result of the probe. An outer error means that entries may remain after the runtime's unmap.
+    /// Changes entries of the mapping, and returns whether the GPU uses them. An outer error means that entries may
+    /// remain after the runtime's unmap.
     fn with_mapping(
         self,
         probe_memory: ProbeMemory,

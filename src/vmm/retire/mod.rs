@@ -30,7 +30,7 @@ use std::time::Instant;
 /// # }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "it contains the errors"]
+#[must_use = "the report contains the errors"]
 #[non_exhaustive]
 pub struct RetireReport {
     /// The number of mappings that were unmapped since the previous report.
@@ -89,8 +89,8 @@ pub struct RetireQueueBuilder {
 }
 
 impl RetireQueueBuilder {
-    /// Sets how long a mapping waits for its signals; the default is ten seconds. If the signals have not fired by
-    /// then, the mapping is quarantined.
+    /// Sets how long the queue waits for the signals of a mapping; the default is ten seconds. If the signals have not
+    /// fired by then, the queue quarantines the mapping.
     pub fn with_time_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
@@ -101,7 +101,7 @@ impl RetireQueueBuilder {
         Self { has_thread: false, ..self }
     }
 
-    /// Creates the queue, and its thread.
+    /// Creates the queue and, by default, its thread.
     ///
     /// # Errors
     /// [`Problem::Zero`] for a capacity of 0; [`Problem::OutOfMemory`] if memory for the capacity cannot be
@@ -131,14 +131,16 @@ impl RetireQueueBuilder {
 
 /// A queue that unmaps each of its mappings when HSA signals show that no agent uses the mapping any more.
 ///
-/// Without a queue, a program must wait for the kernel before it releases memory that the kernel reads. A retire queue
-/// takes the mapping, and unmaps it when all its signals meet their conditions (`hsa_signal_load_scacquire`). It then
-/// releases the memory and frees the addresses, if nothing else refers to them. Until then, the addresses stay in use.
+/// Without a queue, a program must wait for a GPU kernel to end before it releases memory that the kernel reads. A
+/// retire queue takes the mapping, and unmaps it when all signals of the mapping meet their conditions
+/// (`hsa_signal_load_scacquire`). The queue then releases the memory and frees the addresses, if nothing else refers to
+/// them. Until then, the addresses stay in use.
 ///
 /// * [`submit`](Self::submit) does not allocate, and waits for no other thread and no call of the runtime. The
 ///   queue is bounded; if it is full, the error contains the mapping.
-/// * A thread of the queue unmaps. If the queue was built [without a thread](RetireQueueBuilder::without_thread),
-///   [`poll`](Self::poll) and [`drain`](Self::drain) unmap.
+/// * A thread of the queue unmaps the mappings. If the queue was built
+///   [without a thread](RetireQueueBuilder::without_thread), [`poll`](Self::poll) and [`drain`](Self::drain) unmap
+///   them.
 /// * Mappings whose signals have fired are unmapped in the order of their submission. A mapping does not wait for the
 ///   signals of an earlier mapping. A range can only be mapped and submitted again after it was unmapped, so the
 ///   retirements of a range keep their order.
@@ -147,8 +149,8 @@ impl RetireQueueBuilder {
 ///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm`
 ///   frees everything except quarantined mappings, and leaves the runtime started.
 /// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.
-/// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the runtime calls that
-///   unmap.
+/// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the time of the runtime
+///   calls that unmap.
 /// * In a forked child, every fallible call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
 ///
 /// Neither the closure of [`Mapping::with_access`] nor a subscriber of `tracing` may call `poll` or `drain`, or drop
@@ -192,7 +194,7 @@ pub struct RetireQueue {
 impl RetireQueue {
     /// The maximum number of signals of one submission.
     ///
-    /// More signals can be combined into one by a barrier packet on the caller's queue.
+    /// To wait for more signals, combine them into one by a barrier packet on an HSA queue of the caller.
     pub const MAX_SIGNALS: usize = pass::MAX_SIGNALS;
 
     /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
@@ -390,7 +392,7 @@ impl RetireQueue {
 impl Drop for RetireQueue {
     fn drop(&mut self) {
         if self.core.vmm.runtime().has_forked() {
-            // The thread does not exist in a forked child, and may have held a lock.
+            // Leaks the queue: its thread does not exist in a forked child, and may have held a lock at the fork.
             std::mem::forget((self.core.clone(), self.thread.take()));
             return;
         }

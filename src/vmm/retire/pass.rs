@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use std::collections::TryReserveError;
 use std::time::Instant;
 
-/// The maximum number of signals of a mapping. [`Signals`] stores this number inline, so that a submission does not
-/// allocate.
+/// The maximum number of signals of a mapping. [`Signals`] stores up to this number of signals inline, so that a
+/// submission does not allocate.
 pub(super) const MAX_SIGNALS: usize = 8;
 
 pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS]>;
@@ -38,7 +38,7 @@ pub(super) struct Retirement {
     pub mapping: Option<Mapping>,
     /// The signals whose conditions have not held yet.
     pub signals: Signals,
-    /// When the time limit passes; `None` without a limit.
+    /// When the time limit passes; `None` if the limit is too large for an [`Instant`].
     pub deadline: Option<Instant>,
 }
 
@@ -70,8 +70,8 @@ struct Backoff(Duration);
 
 impl Backoff {
     /// Returns the pause after a pass. While no signal fires, the thread is busy for at most a fifth of the time.
-    fn after(&mut self, started: Instant, progress: bool) -> Duration {
-        if progress {
+    fn after(&mut self, started: Instant, made_progress: bool) -> Duration {
+        if made_progress {
             self.0 = FIRST_PAUSE;
             return self.0;
         }
@@ -99,7 +99,7 @@ impl Core {
         })
     }
 
-    /// Marks the thread as awake. Returns whether it was asleep, so that the caller must wake it.
+    /// Marks the thread as awake. Returns `true` if the thread was asleep; the caller must then wake it.
     pub fn begin_wake(&self) -> bool {
         self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst)
     }
@@ -117,20 +117,20 @@ impl Core {
             // Reads the time after locking, so that waiting for another thread's pass does not count as this thread's
             // work.
             let started = Instant::now();
-            let progress = self.pass(&mut pending);
+            let made_progress = self.pass(&mut pending);
             drop(pending);
             let is_empty = self.submissions.reserved() == 0;
             if is_empty && self.ended.load(Ordering::SeqCst) {
                 return;
             }
-            empty_passes = if is_empty && !progress { empty_passes + 1 } else { 0 };
-            let pause = backoff.after(started, progress);
+            empty_passes = if is_empty && !made_progress { empty_passes + 1 } else { 0 };
+            let pause = backoff.after(started, made_progress);
             if empty_passes < PASSES_BEFORE_SLEEP {
                 thread::sleep(pause);
                 continue;
             }
-            // A submitting thread stores its retirement before it reads `sleeps`. Therefore it either wakes this
-            // thread, or this thread finds the retirement here.
+            // A submitting thread stores its retirement before it reads `sleeps`. Therefore either the submitting
+            // thread wakes this thread, or this thread finds the retirement here.
             self.sleeps.store(true, Ordering::SeqCst);
             if self.submissions.reserved() == 0 && !self.ended.load(Ordering::SeqCst) {
                 thread::park();
@@ -147,7 +147,7 @@ impl Core {
         loop {
             let mut pending = lock(&self.pending);
             let started = Instant::now();
-            let progress = self.pass(&mut pending);
+            let made_progress = self.pass(&mut pending);
             let oldest = pending.retirements.first().map_or(pending.next, |it| it.number);
             let remaining =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -156,7 +156,7 @@ impl Core {
                 return RetireReport { pending: self.submissions.reserved(), ..report };
             }
             drop(pending);
-            let pause = backoff.after(started, progress);
+            let pause = backoff.after(started, made_progress);
             thread::sleep(remaining.map_or(pause, |remaining| remaining.min(pause)));
         }
     }
@@ -255,7 +255,7 @@ impl Shared {
     /// not exist any more.
     fn quarantine_mapping(&self, range: AddressRange, serial: u64, error: &Error) -> bool {
         let Some(reservation) = self.ledger.reservations.find(range.start) else { return false };
-        // A quarantined reservation can be locked, too: the operation that has quarantined it may still change its
+        // Also locks a quarantined reservation, because the operation that has quarantined it may still be changing its
         // mappings.
         let _guard = reservation.lock_unchecked();
         let found = reservation.mappings().exact(range);

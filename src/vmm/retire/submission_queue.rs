@@ -48,7 +48,7 @@ impl<T> SubmissionQueue<T> {
     }
 
     /// Reserves places for values with consecutive numbers, and returns the first number. Returns `None` if there
-    /// are not enough places.
+    /// are not enough free places.
     pub fn reserve(&self, count: usize) -> Option<u64> {
         let add = |reserved: usize| {
             reserved.checked_add(count).filter(|&reserved| reserved <= self.capacity())
