@@ -1,4 +1,4 @@
-//! Checks whether this process has a free file descriptor.
+//! Checks whether this process has a free file descriptor, and keeps one in reserve.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -10,7 +10,8 @@ fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Returns whether the process has no free descriptor. In this case, the runtime reports a lack of memory.
+/// Returns whether no descriptor is free, or the system's limit of open files is reached. In these cases, the runtime
+/// reports a lack of memory.
 pub(crate) fn out_of_descriptors() -> bool {
     matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }

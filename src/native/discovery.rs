@@ -35,9 +35,10 @@ impl NativePool {
 /// A callback of the runtime's iterate functions. Appends each item to a vector.
 ///
 /// # Safety
-/// `data` must be the `Vec` that was passed to the iteration.
+/// `data` must point to a `Vec<T>`.
 unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: the caller guarantees that `data` is a `Vec<T>`. Only this function uses the vector during the iteration.
+    // SAFETY: the caller guarantees that `data` points to a `Vec<T>`. Only this function uses the vector during the
+    // iteration.
     let items = unsafe { &mut *data.cast::<Vec<T>>() };
     items.push(item);
     sys::HSA_STATUS_SUCCESS
@@ -110,7 +111,8 @@ impl Native {
         Ok(pools.into_iter().map(NativePool).collect())
     }
 
-    /// Returns the names of an agent's instruction sets. Omits names that are too long for an [`AttributeValue`].
+    /// Returns the names of an agent's instruction sets. Omits names of 256 bytes or more (half of the capacity of an
+    /// [`AttributeValue`]).
     pub fn isas(&self, agent: NativeAgent) -> Result<Vec<String>, Failure> {
         let mut isas: Vec<sys::hsa_isa_t> = Vec::new();
         let data = (&raw mut isas).cast();
@@ -155,7 +157,7 @@ impl Native {
         })
     }
 
-    /// Returns the runtime's build, or an empty text.
+    /// Returns the runtime's build version; empty if the runtime returns no text.
     pub fn build_version(&self) -> Result<String, Failure> {
         let build = self.system_attribute(sys::HSA_AMD_SYSTEM_INFO_BUILD_VERSION)?.number::<usize>()
             as *const c_char;

@@ -39,7 +39,7 @@ const ALIGNMENT: u64 = 4096;
 /// The errors after which a call of DRM is repeated: a signal interrupted it, or the kernel asks to try again.
 const RETRIED: &[Errno] = &[Errno::INTR, Errno::AGAIN];
 
-/// Allocates memory on a DRM file that only this function uses, and exports the memory as a dma-buf. The memory
+/// Allocates memory through a DRM file that only this function uses, and exports the memory as a dma-buf. The memory
 /// contains zeros. It is freed when the last descriptor of the dma-buf is closed and nothing else uses it.
 fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     use rustix::ioctl::opcode::{read_write, write};

@@ -135,7 +135,8 @@ pub(crate) fn wait(
     Ok(ready > 0)
 }
 
-/// Sends bytes, and `descriptor` with the first byte. Does not block, and raises no `SIGPIPE`.
+/// Sends bytes, and `descriptor` with the first byte. Returns the number of sent bytes. Does not block, and raises no
+/// `SIGPIPE`.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -154,7 +155,7 @@ pub(crate) fn send(
 /// The received part of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// 0 if the other end has disconnected.
+    /// The number of bytes; 0 if the other end has disconnected.
     pub bytes: usize,
     pub descriptors: Vec<OwnedFd>,
     /// Whether the kernel has closed received descriptors, because the buffer or this process's table of descriptors
@@ -190,9 +191,9 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Closes descriptors of another process in a new thread, and waits at most [`CLOSE_TIME`]. The other process can
-/// make closing slow: closing a socket with `SO_LINGER` waits until the data is sent, and closing a file of a FUSE
-/// file system waits until the file system's server answers.
+/// Closes descriptors that another process has sent, in a new thread, and waits at most [`CLOSE_TIME`]. The other
+/// process can make closing slow: closing a socket with `SO_LINGER` waits until the data is sent, and closing a file of
+/// a FUSE file system waits until the file system's server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
@@ -217,7 +218,7 @@ pub(crate) enum ByteLock {
     Shared = libc::F_RDLCK as isize,
     /// Locks the byte exclusively; the file must be open for writing.
     Exclusive = libc::F_WRLCK as isize,
-    /// Unlocks.
+    /// Unlocks the byte.
     Unlocked = libc::F_UNLCK as isize,
 }
 

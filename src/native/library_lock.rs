@@ -62,7 +62,7 @@ pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
     LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the start of a locked range that overlaps a range; `None` if there is none.
+/// Returns the start of a locked range that overlaps `start..end`; `None` if no locked range overlaps it.
 pub(crate) fn overlapping_lock(locked: &LockedRanges, start: usize, end: usize) -> Option<usize> {
     let forks = ForkCount::current();
     let last = locked.range((forks, 0)..(forks, end)).next_back();
@@ -95,12 +95,12 @@ extern "C" fn before_fork() {
     let _ = FORKING.try_with(|held| *held.borrow_mut() = Some((registry(), locked_ranges())));
 }
 
-/// Unlocks the registry and the list again.
+/// Unlocks the registry and the list of locked ranges after the fork.
 extern "C" fn unlock_after_fork() {
     let _ = FORKING.try_with(RefCell::take);
 }
 
-/// Counts the fork, and unlocks the registry and the list in the child.
+/// Counts the fork, and unlocks the registry and the list of locked ranges, in the child.
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     unlock_after_fork();

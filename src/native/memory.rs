@@ -1,4 +1,4 @@
-//! Loads and stores of this process to memory that agents and other threads also use.
+//! Loads and stores of this process, on memory that agents and other threads also use.
 //!
 //! Each byte is accessed by one relaxed atomic access. A race with another access of this module therefore only
 //! mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 ///
 /// # Safety
 /// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped and writable,
-/// and they do not overlap. If other threads or agents also use a byte, this process accesses the byte only
+/// and the two ranges do not overlap. If other threads or agents also use a byte, this process accesses the byte only
 /// atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
@@ -53,8 +53,8 @@ unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
 /// While the reference lives, the address is mapped, and this process accesses the byte only atomically.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
-    // SAFETY: the caller guarantees that the address is mapped and the byte accessed only atomically. A byte is
-    // always aligned.
+    // SAFETY: the caller guarantees that the address is mapped, and that this process accesses the byte only
+    // atomically. A byte is always aligned.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }
 }
 

@@ -1,8 +1,8 @@
 //! Calls of the runtime, and unsafe system calls. No other module calls the runtime.
 //!
-//! For each function of the runtime, this module has a function with Rust types, which calls the runtime through the
-//! table and converts the status to a `Result`. Some runtimes return success without a handle or a descriptor; then
-//! `handle_create` and the exports of descriptors return an error.
+//! For each function of the runtime, this module has a function with Rust types. That function calls the runtime
+//! through the table of functions ([`Table`]), and converts the status to a `Result`. Some runtimes return success
+//! without a handle or a descriptor; in this case, `handle_create` and the exports of descriptors return an error.
 //!
 //! The runtime does not check all conditions of its calls. Types ensure some of them: values of [`NativeAgent`] and
 //! [`NativePool`] always come from the runtime. The ledger checks other conditions before the call.
@@ -148,7 +148,7 @@ pub(crate) struct Native {
     agent_names: AgentNames,
     /// The loaded library; `None` for the simulation.
     library: Option<Library>,
-    /// The simulation. The caller may also hold a reference to it.
+    /// The simulation; `None` for a loaded library. The program may also hold a reference to the simulation.
     #[cfg(feature = "simulation")]
     simulation: Option<Arc<hsa_sim::Simulation>>,
 }
@@ -252,7 +252,7 @@ impl Native {
         self.table.core.optional().chain(vmem).collect()
     }
 
-    /// Sets the names of all agents. Only the first call has an effect.
+    /// Sets the names of all agents in the log. Only the first call has an effect.
     pub fn name_agents(&self, names: Vec<(NativeAgent, String)>) {
         let _ = self.agent_names.set(names);
     }

@@ -30,7 +30,7 @@ impl Native {
     /// Frees memory of a pool.
     ///
     /// # Safety
-    /// [`pool_allocate`](Self::pool_allocate) returned the address, it was not freed since, and nothing
+    /// [`pool_allocate`](Self::pool_allocate) returned the address, the memory was not freed since then, and nothing
     /// accesses the memory any more.
     pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: the caller guarantees that the memory is allocated and not in use.
@@ -45,7 +45,7 @@ impl Native {
     /// Sets the agents that can access memory of a pool, and revokes the access of all others.
     ///
     /// # Safety
-    /// [`pool_allocate`](Self::pool_allocate) returned the address, and it was not freed since.
+    /// [`pool_allocate`](Self::pool_allocate) returned the address, and the memory was not freed since then.
     pub unsafe fn allow_access(
         &self,
         address: usize,
@@ -148,10 +148,10 @@ impl Native {
         Ok(handle.handle)
     }
 
-    /// Maps another process's allocation for agents. There must be at least one agent, because AMD's runtime reads
-    /// the first agent without checking the count.
+    /// Maps another process's allocation for agents. The parameters require at least one agent, because AMD's runtime
+    /// reads the first agent without checking the count.
     ///
-    /// AMD's runtime accepts any size, and can map fewer bytes. The caller checks this with
+    /// AMD's runtime accepts any size, and can map fewer bytes. The caller checks the mapped size with
     /// [`ipc_is_attached`](Self::ipc_is_attached).
     pub fn ipc_attach(
         &self,

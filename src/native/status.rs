@@ -114,7 +114,7 @@ pub enum DriverState {
          a container: the device was not passed in)"
     )]
     Missing,
-    /// This user may not open `/dev/kfd`.
+    /// This user has no permission to open `/dev/kfd`.
     #[display("permission denied for /dev/kfd: add this user to the groups `render` and `video`")]
     Forbidden,
     /// `/dev/kfd` exists, and permission to open it was not denied.
@@ -123,7 +123,7 @@ pub enum DriverState {
 }
 
 impl DriverState {
-    /// Tries to open `/dev/kfd` as the runtime would.
+    /// Finds the state by trying to open `/dev/kfd` as the runtime would.
     pub fn probe() -> Self {
         Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
     }

@@ -210,8 +210,8 @@ impl Native {
         self.table.core.hsa_signal_load_scacquire.is_some()
     }
 
-    /// Returns the value of a signal; `None` if the runtime does not export that function. Does not log the call,
-    /// because retire queues repeat it often.
+    /// Returns the value of a signal; `None` if the runtime does not export `hsa_signal_load_scacquire`. Does not log
+    /// the call, because retire queues repeat the call often.
     ///
     /// # Safety
     /// The signal must be a signal of this runtime, and must not have been destroyed.

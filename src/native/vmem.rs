@@ -123,11 +123,11 @@ impl Native {
         }
     }
 
-    /// Maps the start of a handle.
+    /// Maps the first `size` bytes of a handle's memory.
     ///
     /// # Safety
-    /// The range is reserved and nothing is mapped in it. The handle is at least as large as the range,
-    /// and alive until the range is unmapped.
+    /// The range is reserved and nothing is mapped in it. The handle's memory is at least as large as the range, and
+    /// alive until the range is unmapped.
     pub unsafe fn map(
         &self,
         address: usize,
@@ -159,7 +159,7 @@ impl Native {
         }
     }
 
-    /// Returns the access of a GPU to the mapping at an address.
+    /// Returns the access of a GPU to the mapping at an address, as the number in [`NativeAccess`].
     pub fn access_of(&self, address: usize, agent: NativeAgent) -> Result<u32, Failure> {
         let (pointer, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
         // SAFETY: the address is only looked up; `access` is writable.
@@ -275,7 +275,7 @@ impl Native {
         Ok(Ok((first, false)))
     }
 
-    /// Returns the name of a function of fabric handles that the library does not export. Returns `None` if it
+    /// Returns the name of a function of fabric handles that the library does not export. Returns `None` if the library
     /// exports both functions.
     pub fn missing_fabric_function(&self) -> Option<&'static str> {
         let table = self.vmem().ok();

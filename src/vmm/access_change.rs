@@ -282,8 +282,8 @@ impl Shared {
         !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
     }
 
-    /// Restores the access of a mapping for the agents in `attempted`. Returns the mapping with the restored
-    /// access.
+    /// Restores the access `before` of a mapping: of the CPUs, and of the GPUs in `attempted` to which the runtime has
+    /// granted access. Returns the mapping with the restored access.
     ///
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and mapped.

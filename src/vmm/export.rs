@@ -80,10 +80,10 @@ impl Vmm {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is empty, not mapped completely in one reservation, past the end of
-    /// pool memory, or pool memory of a CPU; [`ErrorKind::NotSupported`] if the runtime cannot export pool memory;
-    /// [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::OutsideDmaBuf`] if the runtime returns a dma-buf that does not
-    /// contain the range.
+    /// [`ErrorKind::InvalidArgument`] if the range is empty, is not mapped completely in one reservation, extends past
+    /// the end of pool memory, or is pool memory of a CPU; [`ErrorKind::NotSupported`] if the runtime cannot export
+    /// pool memory; [`ErrorKind::OutOfDescriptors`]; [`ErrorKind::OutsideDmaBuf`] if the runtime returns a dma-buf that
+    /// does not contain the range.
     pub fn export_address_range(
         &self,
         address: Address,

@@ -43,7 +43,7 @@ pub(super) struct Target<'c> {
     pub change: &'c AccessChange,
     /// The index of the mapping's reservation in the journal's guards.
     guard: usize,
-    /// The agents that the operation has named in requests to the runtime, including failed requests.
+    /// The agents whose access the operation may have changed in the runtime or in page tables, also by failed calls.
     pub attempted: AgentSet,
     state: State,
     /// Whether the ledger listed the mapping before the operation.

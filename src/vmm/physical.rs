@@ -126,7 +126,7 @@ impl Shared {
         let pool = self.pool(properties)?;
         match properties.handle_types {
             HandleType::FABRIC => self.check_fabric()?,
-            // HIP rejects both types together.
+            // HIP rejects fabric handles together with descriptors.
             types if !HandleType::POSIX_FILE_DESCRIPTOR.contains(types) => {
                 return Err(Feature::HandleType.into());
             }

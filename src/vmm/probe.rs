@@ -200,7 +200,7 @@ impl Prober<'_> {
         result
     }
 
-    /// Sets the access of agents to a mapping, in this order.
+    /// Sets the access of agents to the mapping at `base`, in the order of `access`.
     fn grant(&self, base: usize, access: &[(NativeAgent, u32)]) -> Result<(), Failure> {
         let access: Vec<_> = access.iter().map(|it| NativeAccess::new(it.0, it.1)).collect();
         // SAFETY: the range is one mapping of the probe's own.

@@ -54,8 +54,8 @@ impl Vmm {
     /// Checks the invariants of the library's own state.
     ///
     /// # Errors
-    /// The invariant that does not hold, which is a defect of this library. In a [forked
-    /// child](crate::Runtime::has_forked), always returns an error, because the check is not possible there.
+    /// Names the invariant that does not hold. A broken invariant is a defect of this library. In a
+    /// [forked child](crate::Runtime::has_forked), always returns an error, because the check is not possible there.
     pub fn check(&self) -> Result<(), BrokenInvariant> {
         let message = || "cannot check in a forked child; check in the parent".to_owned();
         let ledger = self.ledger().ok_or_else(|| BrokenInvariant(message()))?;

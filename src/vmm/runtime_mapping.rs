@@ -47,7 +47,8 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Returns whether the runtime has this mapping.
+    /// Returns whether the runtime has memory mapped at the addresses of a mapping. Returns `true` without a GPU,
+    /// because only the access of a GPU can be queried.
     pub(super) fn is_mapped_in_runtime(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
         // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;

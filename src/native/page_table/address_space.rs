@@ -39,7 +39,7 @@ pub(crate) struct DrmDevice {
     device: NonNull<abi::amdgpu_device>,
 }
 
-// SAFETY: libdrm's functions may be called on one device by several threads; they lock it themselves.
+// SAFETY: several threads may call libdrm's functions on one device; the functions lock the device themselves.
 unsafe impl Send for DrmDevice {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for DrmDevice {}
@@ -70,11 +70,11 @@ impl AddressSpace {
         let used_file = unsafe {
             BorrowedFd::borrow_raw((drm_device.library.get_fd)(drm_device.device.as_ptr()))
         };
-        let is_own = fcntl_getfl(used_file).map_err(failed)?.contains(OFlags::NONBLOCK);
+        let is_own_file = fcntl_getfl(used_file).map_err(failed)?.contains(OFlags::NONBLOCK);
         let device_number = |fd| rustix::fs::fstat(fd).map(|status| status.st_rdev);
-        let same_gpu = device_number(used_file).map_err(failed)?
+        let is_same_gpu = device_number(used_file).map_err(failed)?
             == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
-        if is_own || !same_gpu {
+        if is_own_file || !is_same_gpu {
             return Err(DriverError::NotShared { library: drm_device.library.name, path });
         }
         Ok(Self::Drm(drm_device))
@@ -141,9 +141,9 @@ impl Buffer<'_> {
     /// the old entries before it writes the new entries, so a GPU that uses the range during the call faults.
     ///
     /// # Safety
-    /// The range is a whole mapping that ROCr has made of this memory for this GPU. If the range is only a part, a
-    /// later call must replace the whole mapping. Otherwise ROCr's unmap would leave entries through which the GPU can
-    /// access freed memory.
+    /// The range is a mapping, or a part of a mapping, that ROCr has made of this memory for this GPU. If the range is
+    /// a part, a later call must replace the whole mapping. Otherwise ROCr's unmap would leave entries through which
+    /// the GPU can access freed memory.
     pub unsafe fn replace(
         &self,
         address: usize,

@@ -169,7 +169,8 @@ pub(crate) struct PinnedPage {
 struct Page([u8; PAGE_SIZE]);
 
 impl Page {
-    /// Allocates a page that overlaps no locked memory. Other code may have freed memory that an area has locked.
+    /// Allocates a page that overlaps no locked memory. Other code may have freed memory that an area has locked, and
+    /// the allocator may return this memory.
     fn new() -> Box<Self> {
         loop {
             let page = Box::new(Self([0; PAGE_SIZE]));
@@ -190,8 +191,8 @@ impl PinnedPage {
         Ok(page)
     }
 
-    /// Waits by locking and unlocking the page. If the page cannot be unlocked, leaks it and allocates another page:
-    /// locking it again would only increment a counter, and would not wait.
+    /// Waits by locking and unlocking the page. If the page cannot be unlocked, leaks the page and allocates another
+    /// one: locking the same page again would only increment a counter, and would not wait.
     fn wait(&self, native: &Native) -> Result<(), Failure> {
         let mut page = lock(&self.page);
         let start = page.0.as_ptr().expose_provenance();

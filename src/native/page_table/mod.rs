@@ -54,7 +54,7 @@ pub(crate) enum DriverError {
     Runtime(Failure),
 }
 
-/// Opens a file of the driver.
+/// Opens a file of the driver for reading and writing.
 pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
     let opened = File::options().read(true).write(true).open(path);
     opened.map_err(|error| DriverError::file(path.to_owned(), &error))
@@ -101,7 +101,7 @@ impl DriverError {
     }
 }
 
-/// A GPU as the kernel names it.
+/// The kernel's identifiers of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelGpu {
     /// The identifier in calls on `/dev/kfd`.

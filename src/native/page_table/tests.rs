@@ -18,7 +18,7 @@ struct RuntimeWithMemory {
     gpus: Vec<(NativeAgent, KernelGpu)>,
     memory: MappedMemory,
     /// The destination of copies.
-    other: MappedMemory,
+    copy_target: MappedMemory,
 }
 
 /// Memory that every GPU can access at an address.
@@ -74,8 +74,8 @@ impl RuntimeWithMemory {
         let pool = pools.next().unwrap();
         // The owner is last, because some releases require that.
         let agents: Vec<_> = gpus.iter().rev().map(|(agent, _)| *agent).collect();
-        let [memory, other] = [(); 2].map(|()| map_memory(&native, pool, &agents));
-        Self { native, gpus, memory, other }
+        let [memory, copy_target] = [(); 2].map(|()| map_memory(&native, pool, &agents));
+        Self { native, gpus, memory, copy_target }
     }
 
     fn space(&self, gpu: usize) -> AddressSpace {
@@ -104,15 +104,15 @@ impl RuntimeWithMemory {
         let mut byte = [0];
         // SAFETY: both mappings are allocated and the GPU has access.
         unsafe {
-            self.native.copy(engine, self.other.address, address, 64).unwrap();
-            self.native.read(engine, self.other.address, &mut byte).unwrap();
+            self.native.copy(engine, self.copy_target.address, address, 64).unwrap();
+            self.native.read(engine, self.copy_target.address, &mut byte).unwrap();
         }
         byte[0]
     }
 
     /// Unmaps and frees everything, and stops the runtime.
     fn end(self) {
-        for MappedMemory { address, handle, descriptor } in [self.memory, self.other] {
+        for MappedMemory { address, handle, descriptor } in [self.memory, self.copy_target] {
             // SAFETY: nothing uses the mappings or the memory any more.
             unsafe {
                 self.native.unmap(address, SIZE).unwrap();
@@ -280,8 +280,8 @@ fn concurrent_imports_keep_runtime_handles() {
 }
 
 #[test]
-fn other_copies_and_other_nodes_are_rejected() {
-    let name = "native::page_table::tests::other_copies_and_other_nodes_are_rejected";
+fn unshared_libdrm_and_wrong_nodes_are_rejected() {
+    let name = "native::page_table::tests::unshared_libdrm_and_wrong_nodes_are_rejected";
     run_on_releases(name, &Emulation::with_gpus(1), |fixture| {
         assert_eq!(Libdrm::find_loaded().map(drop), Err(DriverError::NoLibrary));
         // SAFETY: loads AMD's runtime without starting it, so that libdrm has no device.

@@ -238,7 +238,7 @@ impl RetireQueue {
         submitted.map_err(|Rejected { value: [mapping], error }| Rejected { value: mapping, error })
     }
 
-    /// Submits many mappings with the same signals, as [`submit`](Self::submit) does for one: all of them or none.
+    /// Submits many mappings with the same signals, all or none, as [`submit`](Self::submit) does for one mapping.
     ///
     /// # Errors
     /// As for [`submit`](Self::submit); the error contains all mappings.
@@ -253,8 +253,8 @@ impl RetireQueue {
         self.submit_all(mappings, signals)
     }
 
-    /// Submits the mappings of a range, which [`Vmm::map`] has created, as [`submit`](Self::submit) does for one
-    /// mapping: all of them or none.
+    /// Submits the mappings that [`Vmm::map`] has created in a range, all or none, as [`submit`](Self::submit) does for
+    /// one mapping.
     ///
     /// The caller must not unmap the range afterwards. If the caller does, the report contains the mapping with
     /// [`Problem::NotMapped`], and the queue does not change a new mapping at its addresses.
