@@ -192,8 +192,8 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
 }
 
 /// Closes descriptors that another process has sent, in a new thread, and waits at most [`CLOSE_TIME`]. The other
-/// process can make closing slow: closing a socket with `SO_LINGER` waits until the data is sent, and closing a file of
-/// a FUSE file system waits until the file system's server answers.
+/// process can make closing slow. Closing a socket with `SO_LINGER` waits until the data is sent; closing a file of a
+/// FUSE file system waits until the file system's server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;

@@ -146,7 +146,7 @@ pub(crate) unsafe fn map_shared(
 /// to Linux 6.11).
 ///
 /// # Errors
-/// Those of the driver that owns the memory.
+/// The errors of the driver that owns the memory.
 pub(crate) fn try_map_shared(
     descriptor: BorrowedFd<'_>,
     protection: ProtFlags,

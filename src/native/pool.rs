@@ -194,7 +194,7 @@ impl Native {
     ///
     /// # Safety
     /// [`ipc_attach`](Self::ipc_attach) must have returned this address, the memory must not have been
-    /// unmapped since, and nothing may access it any more.
+    /// unmapped since then, and nothing may access the memory any more.
     pub unsafe fn ipc_detach(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: the caller guarantees that the address is attached and not in use.
         unsafe {

@@ -1,9 +1,9 @@
 //! This process's view of mapped memory: its own mapping for loads and stores.
 //!
-//! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`. It removes the view by
-//! mapping inaccessible pages (`PROT_NONE`) over it, at the end of an operation, when no step can fail any more. The
-//! library does not call the runtime to remove the view: the runtime calls `munmap`, which leaves an address-space hole
-//! in the reservation.
+//! The library maps the exported dma-buf over the reservation, and changes access by `mprotect`. The library removes
+//! the view by mapping inaccessible pages (`PROT_NONE`) over the view, at the end of an operation, when no step can
+//! fail any more. The library does not call the runtime to remove the view: the runtime calls `munmap`, which leaves an
+//! address-space hole in the reservation.
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
@@ -60,7 +60,7 @@ impl Shared {
     }
 
     /// Changes the view to the CPU's access in `new`. An unneeded view stays, without access, until
-    /// [`drop_unused_view`](Self::drop_unused_view): restoring it after a failure then needs no file
+    /// [`drop_unused_view`](Self::drop_unused_view): restoring the view after a failure then needs no file
     /// descriptor.
     ///
     /// Returns `false` if the runtime has to map the memory for the CPU.
@@ -131,13 +131,14 @@ impl Shared {
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !is_needed {
             // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this
-            // library's view or, if the memory was mapped again meanwhile, the runtime's inaccessible mapping.
+            // library's view or, if the memory was mapped again since the view was made, the runtime's inaccessible
+            // mapping.
             let _ = unsafe { block_access(now.start, now.size) };
         }
     }
 
-    /// Fails if the memory cannot be mapped again with its access: because no descriptor is free for the export, or
-    /// because the runtime would have to map memory from an offset for the CPU.
+    /// Fails if the memory cannot be mapped again with its access. This is the case if no descriptor is free for the
+    /// export, or if the runtime would have to map memory from an offset for the CPU.
     pub(super) fn check_remap(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         if self.cpu_access(&mapping.access) == Access::None {
             return Ok(());

@@ -120,10 +120,10 @@ use std::sync::Arc;
 /// Virtual memory management on one runtime. Cheap to clone; may be used from any thread. Concurrent accesses to memory
 /// are described in the [memory model](self#memory-model).
 ///
-/// Operations on different reservations wait for each other in three cases only: before ROCm 10, while one of them
-/// exports or imports; while the process has no free file descriptor; and while one of them waits for the GPUs
+/// Operations on different reservations wait for each other in three cases only: one of them exports or imports (before
+/// ROCm 10), the process has no free file descriptor, or one of them waits for the GPUs
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
-/// mapped, allocated or reserved.
+/// mapped, allocated or reserved, except [quarantined](Vmm::quarantined_ranges) ranges.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -221,8 +221,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if the runtime has no GPU or more than 128 agents, or if the runtime or the driver
-    /// does not support virtual memory; for lack of support,
-    /// [`RuntimeInfo::virtual_memory_failure`](crate::runtime::RuntimeInfo) contains the reason.
+    /// does not support virtual memory. [`RuntimeInfo::virtual_memory_failure`](crate::runtime::RuntimeInfo) contains
+    /// the reason for the missing support.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         Self::open_with(runtime, VmmOptions::default())
     }

@@ -1,5 +1,5 @@
-//! Queries by address, lists, and names. In a forked child, queries and lists return nothing: a thread of the
-//! parent may have held a lock at the fork, and the child would wait for this lock forever.
+//! Queries by address, lists, and names. In a forked child, queries and lists return nothing. A thread of the parent
+//! may have held a lock at the fork, and the child would wait for this lock forever.
 
 use super::ledger::{AddressRange, Ledger, MappedRange, not_mapped};
 use super::{

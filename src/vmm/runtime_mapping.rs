@@ -57,8 +57,9 @@ impl Shared {
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
-    /// Keeps the addresses of an unmapped range reserved and inaccessible: fills the address-space hole, or replaces
-    /// the old memory or this library's view, if the runtime has left one of these in the range.
+    /// Keeps the addresses of an unmapped range reserved and inaccessible. If the runtime has left an address-space
+    /// hole, fills the hole. If the runtime has left the old memory, or this library's view is in the range, replaces
+    /// it by an inaccessible mapping.
     ///
     /// # Safety
     /// The range is [locked](self), and was just unmapped.

@@ -213,8 +213,8 @@ impl Shared {
         let pool_owner = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|listed| listed.native == pool))
         });
-        // If the pool belongs to no known agent and the runtime has one GPU, this GPU is the owner, because the runtime
-        // has checked the import. A runtime with `import_is_lazy` has not.
+        // If the pool belongs to no known agent, the only GPU of the runtime is the owner, because the runtime has
+        // checked the import. A runtime with `import_is_lazy` has not checked the import.
         let mut gpus = self.runtime.gpus();
         let only_gpu = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
@@ -259,9 +259,9 @@ fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Returns the size that `fstat` reported. If this is 0, returns the offset of the end of the file: older kernels do
-/// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`), which does not change the
-/// position. Newer kernels report the size (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
+/// Returns the size that `fstat` reported. If this is 0, returns the offset of the end of the file. Older kernels do
+/// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`). This seek does not change the
+/// file position. Newer kernels report the size (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
 fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
     let size = if reported == 0 { usize::try_from(end()?) } else { usize::try_from(reported) };
     size.map_err(|_| Errno::OVERFLOW)

@@ -192,7 +192,7 @@ impl PinnedPage {
     }
 
     /// Waits by locking and unlocking the page. If the page cannot be unlocked, leaks the page and allocates another
-    /// one: locking the same page again would only increment a counter, and would not wait.
+    /// page. Locking the same page again would only increment a counter, and would not wait.
     fn wait(&self, native: &Native) -> Result<(), Failure> {
         let mut page = lock(&self.page);
         let start = page.0.as_ptr().expose_provenance();

@@ -9,8 +9,8 @@
 //!
 //! Two facts about the kernel determine when a change has taken effect:
 //!
-//! * If the CPU can access all memory of a GPU, the kernel writes the entries before `GEM_VA` returns, but it does
-//!   not flush the GPU's TLB.
+//! * If the CPU can access all memory of a GPU, the kernel writes the entries before `GEM_VA` returns, but does not
+//!   flush the GPU's TLB.
 //! * If the CPU cannot access all memory of a GPU, the GPU's SDMA engine writes the entries after `GEM_VA` has
 //!   returned.
 //!

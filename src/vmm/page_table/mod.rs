@@ -144,8 +144,8 @@ impl Vmm {
     }
 
     /// Returns why operations cannot wait by `/dev/kfd` until their changes of page tables have taken effect
-    /// ([`VmmOptions::with_barrier`]). The text also says what they do instead: they wait by `hsa_amd_memory_lock`, or
-    /// do not wait.
+    /// ([`VmmOptions::with_barrier`]). The text also says what the operations do instead: wait by
+    /// `hsa_amd_memory_lock`, or not wait.
     ///
     /// Returns `None` if waiting was not requested, or operations wait by `/dev/kfd` (on the simulation, by
     /// `hsa_amd_memory_lock`).
