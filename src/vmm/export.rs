@@ -194,16 +194,16 @@ mod tests {
 
     #[test]
     fn segment_rejects_ranges_outside_the_dma_buf() {
-        let check = |offset, length| {
+        let export = |offset, length| {
             let file = memfd_create("buffer", MemfdFlags::empty()).unwrap();
             ftruncate(&file, 8192).unwrap();
             segment(file, offset, length).map(|it| (it.offset, it.length))
         };
-        assert_eq!(check(0, 8192), Ok((0, 8192)));
-        assert_eq!(check(8191, 1), Ok((8191, 1)));
+        assert_eq!(export(0, 8192), Ok((0, 8192)));
+        assert_eq!(export(8191, 1), Ok((8191, 1)));
         for (offset, length) in [(1, 8192), (8192, 1), (u64::MAX, 1), (u64::MAX - 4095, 4096)] {
             let outside = ErrorKind::OutsideDmaBuf { offset, length, size: 8192 };
-            assert_eq!(check(offset, length), Err(outside));
+            assert_eq!(export(offset, length), Err(outside));
         }
     }
 }

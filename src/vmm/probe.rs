@@ -138,6 +138,7 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindin
     findings
 }
 
+/// The runtime, the agents and the size that the probes use.
 struct Prober<'a> {
     native: &'a Native,
     /// The GPU whose memory the probes use.

@@ -175,7 +175,7 @@ impl Vmm {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
-                agent: self.shared.owner(record.owner),
+                agent: self.shared.owner_id(record.owner),
                 imported: record.imported,
                 references: record.references,
                 mappings: mapped.get(&handle).copied().unwrap_or_default(),
@@ -244,13 +244,13 @@ impl Shared {
             offset: it.offset,
             name: name.cloned().or_else(name_of_memory).map(|name| name.to_string()),
             memory: it.handle,
-            agent: self.owner(it.owner),
+            agent: self.owner_id(it.owner),
             access: access.collect(),
         }
     }
 
     /// Returns the identifier of the owner with this index.
-    pub(super) fn owner(&self, index: Option<u8>) -> Option<AgentId> {
+    pub(super) fn owner_id(&self, index: Option<u8>) -> Option<AgentId> {
         self.runtime.agents().get(usize::from(index?)).map(Agent::id)
     }
 }
