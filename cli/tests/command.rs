@@ -196,13 +196,13 @@ fn replay_finds_divergent_result() {
 #[test]
 fn replay_names_missing_file_and_invalid_line() {
     let output = run(&["replay", "--runtime", "sim", "/nowhere/trace.jsonl"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/nowhere/trace.jsonl"), "{}", stderr(&output));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("garbage.jsonl");
     std::fs::write(&path, "{}\nnonsense\n").unwrap();
     let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("line 1"), "{}", stderr(&output));
 }
 

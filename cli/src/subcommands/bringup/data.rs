@@ -15,7 +15,7 @@ const BY_CPU: u32 = 0xda7b_0001;
 /// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
 /// The time within which a late mapping or a late copy takes effect.
-const LATE_LIMIT: Duration = Duration::from_millis(200);
+const LATE_LIMIT: Duration = Duration::from_millis(500);
 /// How messages describe copies whose data arrives after their signal.
 pub const LATE_COPY: &str = "end only some time after their signal";
 /// How messages describe a mapping that took effect after the call that granted access.
