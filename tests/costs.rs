@@ -11,8 +11,9 @@ use machine::{Machine, access, at};
 
 const PAGE: usize = 2 << 20;
 
-/// Reserves addresses of `pages` pages, and creates memory of one page, on a runtime that does nothing.
-fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
+/// Opens a `Vmm` on a runtime that does nothing. Reserves the addresses of `pages` pages, and
+/// creates memory of one page.
+fn open_and_reserve(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::no_op_vmem(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
     let base = vmm.address_reserve(pages * PAGE, PAGE, None).unwrap();
@@ -37,7 +38,7 @@ fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
 fn mapping_takes_little_memory() {
     const PAGES: usize = 100_000;
     for (order, pages) in orders(PAGES) {
-        let (vmm, base, handle) = reserve_pages(PAGES);
+        let (vmm, base, handle) = open_and_reserve(PAGES);
         // Adjacent mappings differ in their access.
         let grants = [1, 2].map(|count| {
             let gpus = vmm.runtime().gpus().take(count);
@@ -69,7 +70,7 @@ fn mapping_takes_little_memory() {
 #[test]
 fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
-    let (vmm, base, handle) = reserve_pages(PAGES);
+    let (vmm, base, handle) = open_and_reserve(PAGES);
     let bytes = allocations::bytes();
     // One of `interval` mappings stays mapped, at regular or random positions.
     for interval in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
@@ -102,7 +103,7 @@ fn memory_shrinks_after_unmapping_many() {
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
     for (order, pages) in orders(PAGES) {
-        let (vmm, base, handle) = reserve_pages(PAGES);
+        let (vmm, base, handle) = open_and_reserve(PAGES);
         let mut counts = [0; 8];
         for (number, page) in pages.into_iter().enumerate() {
             let before = allocations::count();

@@ -219,7 +219,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
 /// To import memory, the library duplicates the descriptor. Some runtimes need a further descriptor to check the
 /// import.
 #[test]
-fn import_without_descriptors_is_out_of_descriptors() {
+fn import_fails_until_enough_descriptors_are_free() {
     run_on_releases(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
@@ -367,7 +367,8 @@ fn on_hostile_runtime(
     }
 }
 
-/// Revoking unmaps the memory. Before the library maps the memory again, another thread takes the last descriptors.
+/// Revoking unmaps the memory. Before the library maps the memory again, the hostile runtime uses
+/// up all descriptors, as another thread could.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {

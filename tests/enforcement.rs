@@ -411,10 +411,11 @@ fn state_matches_results_at_the_mapping_limit() {
     }
 }
 
-/// When CPUs lose access, the library does not call the runtime, even after it has mapped memory again. The library
-/// calls `mprotect`, even if the runtime has mapped the memory for the CPU.
+/// When CPUs lose access, the library does not call the runtime. It calls `mprotect` instead, even
+/// if the runtime has mapped the memory for the CPU, and even after a revoke has mapped the memory
+/// again.
 #[test]
-fn revoking_cpus_makes_no_runtime_call() {
+fn cpus_lose_access_without_a_runtime_call() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -443,7 +444,7 @@ fn revoking_cpus_makes_no_runtime_call() {
 }
 
 #[test]
-fn two_cpus_can_be_revoked_together() {
+fn two_cpus_can_lose_access_together() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -103,7 +103,7 @@ fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static 
     operation(&scenario)
         .unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = scenario.simulation.all_calls();
-    // This function returns the signal's value and no status, so it cannot fail.
+    // `hsa_signal_wait_scacquire` returns the signal's value and no status, so it cannot fail.
     let can_fail = |name: &str| name != "hsa_signal_wait_scacquire";
     let calls_made =
         before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && can_fail(old.0));
@@ -112,7 +112,7 @@ fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static 
     calls
 }
 
-/// Returns whether an operation succeeds although this function fails.
+/// Returns whether an operation may succeed although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // Without the properties, the owner of an import is unknown.
@@ -206,8 +206,8 @@ fn check_failure(
     }
 }
 
-/// Repeats each operation. Each time, one function of the runtime fails from its n-th call on: every function that the
-/// operation calls, with every n.
+/// Makes each function that an operation calls fail from its n-th call on, for every n. Checks that
+/// each failed operation has changed nothing, or has quarantined a range.
 fn fail_from(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {
@@ -313,13 +313,13 @@ fn one_failure_is_harmless_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
         return;
     }
-    for (release, config) in machine::generations() {
+    for (generation, config) in machine::generations() {
         fail_once(
             &without_cpu_mapping(config.clone()),
-            &format!("{release}, CPU access by the runtime"),
+            &format!("{generation}, CPU access by the runtime"),
         );
         let two_cpus = with_two_cpus(without_cpu_mapping(config));
-        fail_once(&two_cpus, &format!("{release}, CPU access by the runtime, two CPUs"));
+        fail_once(&two_cpus, &format!("{generation}, CPU access by the runtime, two CPUs"));
     }
 }
 
@@ -328,9 +328,10 @@ fn repeated_failures_restore_or_quarantine() {
     if process::rerun_in_own_process() {
         return;
     }
-    for (release, config) in machine::generations() {
-        fail_from(&config, release);
-        fail_from(&without_cpu_mapping(config), &format!("{release}, CPU access by the runtime"));
+    for (generation, config) in machine::generations() {
+        fail_from(&config, generation);
+        let context = format!("{generation}, CPU access by the runtime");
+        fail_from(&without_cpu_mapping(config), &context);
     }
 }
 
@@ -354,9 +355,10 @@ fn two_failures_restore_or_quarantine() {
     );
 }
 
-/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose access was set to none
-/// stays in this set, because unmapping the memory still leaves a hole that the library must fill. The CPU also stays
-/// in the set after a failed unmap whose rollback has granted access again.
+/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose
+/// access was set to none stays in this set: unmapping the memory still leaves a hole that the
+/// library must fill. The CPU also stays in the set after a failed unmap whose rollback has granted
+/// access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::rerun_in_own_process() {

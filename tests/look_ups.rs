@@ -28,19 +28,19 @@ fn look_ups_and_rejections_allocate_nothing() {
         machine.map(at(base, 2 * number * granule), granule, handle);
     }
     let properties = machine.shareable_on(0);
-    let (inside, hole) = (at(base, 10 * granule + 7), at(base, 11 * granule));
+    let (inside, gap) = (at(base, 10 * granule + 7), at(base, 11 * granule));
     let rejected = |result: Result<(), Error>| result.unwrap_err();
     let map = |address: Address| vmm.map(address, granule, 0, handle);
     for (call, count) in [
         ("get_access", count_allocations(|| vmm.get_access(gpu, inside).unwrap())),
         (
             "get_access of an unmapped address",
-            count_allocations(|| vmm.get_access(gpu, hole).unwrap_err()),
+            count_allocations(|| vmm.get_access(gpu, gap).unwrap_err()),
         ),
         ("mapped_range_at", count_allocations(|| vmm.mapped_range_at(inside).unwrap())),
-        ("mapped_range_at of an unmapped address", count_allocations(|| vmm.mapped_range_at(hole))),
+        ("mapped_range_at of an unmapped address", count_allocations(|| vmm.mapped_range_at(gap))),
         ("location_at", count_allocations(|| vmm.location_at(inside).unwrap())),
-        ("reservation_at", count_allocations(|| vmm.reservation_at(hole).unwrap())),
+        ("reservation_at", count_allocations(|| vmm.reservation_at(gap).unwrap())),
         ("retain", count_allocations(|| vmm.retain_allocation_handle(inside).unwrap())),
         ("allocation_size", count_allocations(|| vmm.allocation_size(handle).unwrap())),
         ("allocation_properties", count_allocations(|| vmm.allocation_properties(handle).unwrap())),
@@ -50,14 +50,14 @@ fn look_ups_and_rejections_allocate_nothing() {
                 vmm.allocation_granularity(&properties, Granularity::Minimum).unwrap()
             }),
         ),
-        ("unmap over a hole", count_allocations(|| rejected(vmm.unmap(base, 4 * granule)))),
+        ("unmap over a gap", count_allocations(|| rejected(vmm.unmap(base, 4 * granule)))),
         ("map over a mapping", count_allocations(|| rejected(map(base)))),
         ("free while mapped", count_allocations(|| rejected(vmm.address_free(base, 64 * granule)))),
     ] {
         assert_eq!(count, 0, "allocations by {call}");
     }
     assert_eq!(vmm.mapped_range_at(inside), Some((at(base, 10 * granule), granule)));
-    assert_eq!(vmm.mapped_range_at(hole), None);
+    assert_eq!(vmm.mapped_range_at(gap), None);
     // This call allocates, which shows that the counter works.
     assert!(count_allocations(|| vmm.mappings()) >= 100);
     assert_eq!(vmm.get_access(gpu, inside), Ok(Access::None));

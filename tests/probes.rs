@@ -187,7 +187,7 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
 
 /// By default, a `Vmm` probes a runtime that it cannot identify, whatever version the runtime reports.
 #[test]
-fn hidden_identity_is_probed_by_default() {
+fn unidentified_simulation_is_probed_by_default() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -200,9 +200,9 @@ fn hidden_identity_is_probed_by_default() {
             check_probes(release, &machine, present_quirks);
             let found = reported_with(present_quirks);
             for quirk in Quirks::KNOWN.iter().filter(|quirk| !found.contains(quirk.name)) {
-                let follows = quirk.name == "memory_returns_with_addresses"
+                let is_implied = quirk.name == "memory_returns_with_addresses"
                     && present_quirks.unmap_keeps_memory;
-                let expected = quirk.if_unknown || follows;
+                let expected = quirk.if_unknown || is_implied;
                 assert_eq!(machine.vmm.quirks().has(quirk), expected, "{}", quirk.name);
             }
             machine.assert_empty();
@@ -239,7 +239,7 @@ fn unknown_runtime_is_probed() {
     if process::rerun_in_own_process() {
         return;
     }
-    // This runtime behaves like ROCm 6.4 under another name.
+    // This runtime behaves like ROCm 6.4, but reports no build.
     let path = fake_runtime("probed", &["-DBUILD=\"\""]);
     // SAFETY: this test compiled the runtime, which implements HSA's functions.
     let runtime = unsafe { Runtime::load_from(&path) }.unwrap();

@@ -179,26 +179,26 @@ fn make_rejected_calls(
 ) -> Vec<(Result<Vec<ExportedSegment>, Error>, Argument, Problem)> {
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let (base, _) = map_with_pattern(machine, &[1, 1]);
-    let with_hole = machine.reserve(3 * granule);
+    let with_gap = machine.reserve(3 * granule);
     let handle = machine.create(0, granule);
-    machine.map(with_hole, granule, handle);
-    machine.map(at(with_hole, 2 * granule), granule, handle);
+    machine.map(with_gap, granule, handle);
+    machine.map(at(with_gap, 2 * granule), granule, handle);
     let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 8192).unwrap();
     let host = machine.runtime.host().id();
     let host_memory =
         PoolMemory::allocate_with(&machine.runtime, host, 4096, PoolFlags::FINE_GRAINED).unwrap();
     let pool_end = memory.address().get() + 8192;
     let export = |address, size| vmm.export_address_range(address, size);
-    let unmapped = Problem::NotMapped(at(with_hole, granule));
+    let unmapped = Problem::NotMapped(at(with_gap, granule));
     vec![
         (export(Address::NULL, granule), Argument::Address, Problem::Null),
         (export(base, 0), Argument::Size, Problem::Zero),
         (export(base, usize::MAX), Argument::Size, Problem::Overflow),
         (export(Address::new(4096), 4096), Argument::Address, Problem::NotReserved),
         (export(base, 3 * granule), Argument::Address, Problem::NotReserved),
-        (export(with_hole, 2 * granule), Argument::Address, unmapped),
-        (export(with_hole, 3 * granule), Argument::Address, unmapped),
-        (export(at(with_hole, granule), granule), Argument::Address, unmapped),
+        (export(with_gap, 2 * granule), Argument::Address, unmapped),
+        (export(with_gap, 3 * granule), Argument::Address, unmapped),
+        (export(at(with_gap, granule), granule), Argument::Address, unmapped),
         (
             export(at(memory.address(), 4096), 4097),
             Argument::Address,

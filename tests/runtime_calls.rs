@@ -116,7 +116,7 @@ fn aligned_hint_takes_one_call() {
             )
         };
         let (reserved, freed) = reserve_and_free_calls();
-        // Other threads may have taken the address meanwhile.
+        // If another thread has taken the address meanwhile, the same call returns another address.
         machine.vmm.address_reserve(granule, 0, Some(free)).unwrap();
         assert_eq!(reserve_and_free_calls(), (reserved + 1, freed), "{release}");
     }
@@ -269,7 +269,7 @@ fn failed_grant_is_not_recorded_as_granted() {
 }
 
 #[test]
-fn barrier_locks_a_page_once_per_change_of_gpus() {
+fn barrier_waits_once_per_change_of_gpu_access() {
     let machine = Machine::new(Config::mi300x(2));
     let options = VmmOptions::new().with_barrier(true);
     let vmm = Vmm::open_with(&machine.runtime, options).unwrap();
