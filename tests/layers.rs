@@ -93,8 +93,8 @@ fn declared(code: &str, visibility: &str) -> BTreeSet<String> {
     declarations.filter_map(name).map(str::to_owned).collect()
 }
 
-/// Returns the names that code uses of other types or modules. These are names after `.` or `::`, and names that are
-/// imported from the crate.
+/// Returns the names in some code that can belong to other types or modules: names after `.` or
+/// `::`, and names that are imported from the crate.
 fn used(code: &str) -> BTreeSet<&str> {
     let is_imported = |before: &str| {
         let statement = &before[before.rfind(';').map_or(0, |end| end + 1)..];
@@ -189,7 +189,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("of_each", "the descriptors of a list of agents"),
     (
         "has_mapping",
-        "a retiring page is empty once its mapping is gone; another may have its address",
+        "a retiring page is empty once its mapping is gone; a new one may have its address",
     ),
     ("mapping_count", "the users of a page's memory, in this and other buffers"),
     ("has_clones", "a retire queue drops a mapping after it has unmapped it"),

@@ -259,8 +259,9 @@ fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // AMD's runtime pads the abstract name with zeros to its greatest size. A socket that has bound the name, but does
-    // not listen, looks to the library like the socket of another process.
+    // AMD's runtime pads the abstract name of its socket with zeros to the greatest size of such
+    // names. If a socket has bound the name but does not listen, the library takes it for the
+    // socket of another process.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -297,7 +298,7 @@ fn export_reports_missing_descriptors() {
     assert_eq!(end, End::Success);
 }
 
-/// Tests the same as the cases `NoGpuTst_hipIpc…` of hip-tests.
+/// Tests the behaviour that hip-tests covers in the cases `NoGpuTst_hipIpc…`.
 #[test]
 fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -393,6 +394,7 @@ fn exports_share_one_descriptor() {
     let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());
     let [first, second] =
         memory.each_ref().map(|memory| ipc.get_mem_handle(memory.address()).unwrap().to_bytes());
+    // The bytes that contain the descriptor of the file, and those that contain the entry's slot.
     let (descriptor, slot) = (52..55, 55..57);
     assert_eq!(first[descriptor.clone()], second[descriptor]);
     assert_ne!(first[slot.clone()], second[slot]);
