@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The program prints the number of calls. A second argument is a number of additional calls, which the printed number
-//! does not include. `.ci/instructions` uses it to test that it detects an increase.
+//! does not include. `.ci/instructions` uses this argument to test that the script detects an
+//! increase.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
-/// The number of mappings before the measurement prepares its calls. It is also the number of holes.
+/// The number of mappings that [`Workload::new`] makes, and the number of holes.
 const LIVE_MAPPINGS: usize = 1 << 13;
 /// The number of calls that the program prints, without additional calls.
 const CALLS: usize = 1000;
@@ -146,7 +147,8 @@ impl Workload {
             }
             "export" => {
                 let handle = self.create_shareable()?;
-                // Close each descriptor immediately, because the limit can be lower than the number of calls.
+                // Closes each descriptor immediately, because the limit can be lower than the
+                // number of calls.
                 measured(&mut || live_pages().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {

@@ -17,7 +17,7 @@ const MAX_SAMPLES: usize = 200;
 /// [`Level::Vmm`] does. The opening of HIP itself is not measured.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
-/// A level at which a runtime can be opened and closed.
+/// Opens and closes a runtime at one level.
 trait Opener {
     fn open(&mut self) -> Result<(), BenchError>;
     fn close(&mut self) -> Result<(), BenchError>;

@@ -332,7 +332,7 @@ pub(crate) fn compute_measurement(
         *raw = Some(median);
     }
     let raw = raw.filter(|_| level != Level::Raw);
-    // Independent errors add up as squares.
+    // The errors are independent, so their squares add up.
     let error = |raw: Median| (median.high - median.low).hypot(raw.high - raw.low) / 2.0;
     Some(Measurement {
         operation,

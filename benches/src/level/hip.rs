@@ -177,7 +177,7 @@ impl CInterface {
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Closes the runtime that the C interface has opened, and configures the next runtime to open.
+    /// Closes the runtime that the C interface has opened, and sets which runtime it opens next.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a NUL"));
