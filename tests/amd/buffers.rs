@@ -13,7 +13,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
 
-/// Returns bytes that repeat after 253 bytes, a number that divides no page size.
+/// Returns bytes with a period of 253 bytes, which divides no page size.
 fn test_bytes(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 253) as u8 + 1).collect()
 }
@@ -64,7 +64,8 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
-            // The other GPU copies across mappings that were made before and after this GPU got access.
+            // The second GPU copies across several mappings. Some were made before this GPU got access,
+            // others afterwards.
             let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];

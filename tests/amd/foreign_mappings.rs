@@ -17,7 +17,7 @@ fn foreign_mappings_stay_outside() {
     });
 }
 
-/// Compiles `read_only_exports.c` into a library that loads AMD's runtime, and returns its path.
+/// Compiles `read_only_exports.c` into a shim that loads AMD's runtime. Returns the shim's path.
 fn build_shim(fixture: &Fixture) -> PathBuf {
     let name = format!("read-only-exports-{}.so", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -47,8 +47,8 @@ fn access_changes(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. They grant access again with `MAP_FIXED`, which
-/// replaces a foreign mapping that was created in between.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. When they grant access again,
+/// they call `mmap` with `MAP_FIXED`, which replaces a foreign mapping that was created meanwhile.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {

@@ -1,5 +1,6 @@
-//! Each driver call of an operation that changes page tables fails in turn. The operation fails and changes nothing,
-//! succeeds anyway, or quarantines its range.
+//! Each driver call of an operation that changes page tables fails in turn. The operation fails and
+//! changes nothing, succeeds anyway, or quarantines its range. AMD's runtime may abort the process
+//! at the calls that `ABORTS` lists.
 //!
 //! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` then maps memory and grants
 //! access. If it cannot control page tables, the library reports why.
@@ -69,8 +70,8 @@ impl Setup {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Starts `raw` before the last grants. The waits of these grants also cover the page-table changes for the
-        // mapping of `raw`.
+        // Starts `raw` before the last grants. When these grants wait for page tables, the entries of
+        // the scratch memory of `raw` also take effect.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);
@@ -269,10 +270,10 @@ fn failed_call_while_opening_is_reported() {
                 tried += 1;
                 reported += usize::from(!reasons.is_empty());
                 // The library still enforces permissions, because calls of the runtime can also wait.
-                let waits_by_runtime = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
+                let expected_reason = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 failed_opens +=
-                    usize::from(call.starts_with("OPEN#") && reasons == waits_by_runtime);
+                    usize::from(call.starts_with("OPEN#") && reasons == expected_reason);
                 // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it
                 // cannot map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
                 let may_abort = may_abort("grant", call).is_some()

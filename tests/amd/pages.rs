@@ -88,8 +88,8 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// In ROCm 7.2, unmapped memory is kept until its addresses are freed. On the emulated driver, mapping other memory at
-/// these addresses also frees the unmapped memory.
+/// The runtime of ROCm 7.2 keeps unmapped memory until its addresses are freed. On the emulated
+/// driver, mapping other memory at these addresses also frees the unmapped memory.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
@@ -222,8 +222,8 @@ fn thread_maps_pages_ahead_and_ends() {
 }
 
 #[test]
-fn relocate_keeps_contents() {
-    on_each("pages::relocate_keeps_contents", |fixture| {
+fn moved_pages_keep_their_contents() {
+    on_each("pages::moved_pages_keep_their_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
             let [source, target] = zeros.map(|has_zero_page| new_paged(&library, has_zero_page, 0));
@@ -291,8 +291,8 @@ impl Setup for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let states = [&self.plain, &self.zero].into_iter();
-        let states = states
+        let buffers = [&self.plain, &self.zero].into_iter();
+        let states = buffers
             .flat_map(|buffer| (0..buffer.page_count()).map(|page| buffer.state(page).unwrap()));
         let paused = [self.resident.is_paused(), self.paused.is_paused()];
         (states.collect(), paused, self.library.vmm.mappings())
@@ -335,7 +335,8 @@ fn one_failed_call_changes_nothing() {
     fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }
 
-/// In ROCm 7.2, the buffer keeps the memory of unmapped pages, but not all memory that it ever received.
+/// In ROCm 7.2, a buffer keeps the memory of unmapped pages. It does not keep all memory that it ever
+/// received from other buffers.
 #[test]
 fn received_memory_does_not_accumulate() {
     on_each("pages::received_memory_does_not_accumulate", |fixture| {
@@ -345,19 +346,19 @@ fn received_memory_does_not_accumulate() {
             let buffer = PagedBuffer::builder(4 * MIB).with_page_size(4 * MIB);
             buffer.reserve(&library.vmm, &library.shareable_on(0)).unwrap()
         };
-        let live = new_buffer();
+        let target = new_buffer();
         for round in 0..40 {
-            let received = new_buffer();
-            received.map(0..1).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let source = new_buffer();
+            source.map(0..1).unwrap_or_else(|error| panic!("round {round}: {error}"));
             if round % 2 == 0 {
-                received.share_pages(0..1, &live, 0).unwrap();
+                source.share_pages(0..1, &target, 0).unwrap();
             } else {
-                received.move_pages(0..1, &live, 0).unwrap();
+                source.move_pages(0..1, &target, 0).unwrap();
             }
-            drop(received);
-            live.unmap(0..1).unwrap();
+            drop(source);
+            target.unmap(0..1).unwrap();
         }
-        drop(live);
+        drop(target);
         library.assert_everything_freed();
     });
 }

@@ -78,7 +78,7 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Setup)) {
     });
 }
 
-/// Does the same as [`in_each_mode`], with planned faults of the driver.
+/// Runs `body` in each of [`PAGE_TABLE_MODES`], with planned faults of the emulated driver.
 fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Setup)) {
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         for mode in PAGE_TABLE_MODES {

@@ -1,5 +1,6 @@
-/* A library that passes calls to AMD's runtime, and makes the exported descriptors read-only. The CPU cannot map
- * them for writing, so the runtime has to map the memory. Counts the calls that change access. */
+/* A shim that passes calls to AMD's runtime, and makes the exported descriptors read-only. hsa-vmm
+ * cannot map such descriptors for writing, so the runtime has to map the memory for the CPU. The
+ * shim counts the calls that change access. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <dlfcn.h>

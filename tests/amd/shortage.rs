@@ -119,7 +119,7 @@ fn ipc_handle_without_descriptors_fails() {
         let result = ipc.get_mem_handle(memory.address());
         raise_limit();
         result.expect_err("a handle needs a descriptor");
-        // 6.1.2 shares memory by a call that only the kernel driver of AMD's own package has.
+        // 6.1.2 shares memory by a driver call that only the kernel driver of AMD's package has.
         if fixture.release() != Release::R6_1_2 {
             ipc.get_mem_handle(memory.address()).unwrap();
         }

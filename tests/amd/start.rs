@@ -66,11 +66,11 @@ fn vmms_on_one_runtime_are_independent() {
     });
 }
 
-/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped. AMD's runtime 6.4.3
-/// would crash if it were stopped then.
+/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped.
+/// AMD's runtime 6.4.3 would crash if the library stopped the runtime in this state.
 #[test]
-fn failed_probe_calls_do_not_crash_at_the_end() {
-    on_each("start::failed_probe_calls_do_not_crash_at_the_end", |fixture| {
+fn stop_after_failed_probe_calls_does_not_crash() {
+    on_each("start::stop_after_failed_probe_calls_does_not_crash", |fixture| {
         for call in 1..=24 {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA#{call}=ENOMEM"));
