@@ -63,8 +63,9 @@ unsafe extern "C" fn push_to_list<T: Copy>(item: T, list: *mut c_void) -> hsa_st
     HSA_STATUS_SUCCESS
 }
 
-// Each unsafe block below calls a function of the loaded runtime with pointers to locals of the right type.
-// The tests check how the runtime treats invalid numbers; a call that may crash the runtime runs in a child.
+// Each unsafe block below calls a function of the loaded runtime with pointers to locals of the right
+// type. Some tests pass invalid handles and addresses on purpose. A call that may crash the runtime
+// runs in a child.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "explained once, above")]
 impl RawRuntime {
     #[track_caller]
@@ -77,7 +78,7 @@ impl RawRuntime {
         let agents = agents(&core);
         let has_type = |device_type| {
             let core = &core;
-            move |agent: &&hsa_agent_t| device(core, **agent) == device_type
+            move |agent: &&hsa_agent_t| device_type_of(core, **agent) == device_type
         };
         let cpu = *agents.iter().find(has_type(HSA_DEVICE_TYPE_CPU)).expect("a CPU");
         let gpus: Vec<_> = agents.iter().filter(has_type(HSA_DEVICE_TYPE_GPU)).copied().collect();
@@ -362,7 +363,7 @@ fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "explained at `impl RawRuntime`")]
-fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
+fn device_type_of(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
     let mut device_type: hsa_device_type_t = UNWRITTEN;
     let value = (&raw mut device_type).cast();
     let query = core.hsa_agent_get_info;
