@@ -70,8 +70,8 @@ impl Setup {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Starts `raw` before the last grants. When these grants wait for page tables, the entries of
-        // the scratch memory of `raw` also take effect.
+        // Starts `raw` before the last grants. When these grants wait for page tables, the entries
+        // of the scratch memory of `raw` also take effect.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);
