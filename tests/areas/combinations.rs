@@ -284,7 +284,7 @@ fn host_memory_belongs_to_the_nearest_cpu() {
     check_all_combinations(&Fixture::simulated(config), few_sizes(), standard_row);
 }
 
-/// With granules of 2 MiB, memory keeps its requested size, and bytes past its end are not accessible.
+/// With granules of 2 MiB, memory keeps its requested size, and its allocated size is rounded up.
 #[test]
 fn large_granules_keep_the_requested_size() {
     let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));

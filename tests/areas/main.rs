@@ -16,7 +16,7 @@ mod rejected_calls;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// The numbers of errors in AML, which `Error::aml` returns.
+/// AML's error numbers, which `Error::aml` returns.
 const AML_FAILURE: i32 = 1;
 const AML_OUT_OF_MEMORY: i32 = 2;
 const AML_INVALID_VALUE: i32 = 3;

@@ -226,7 +226,7 @@ fn copy_rejects_memory_freed_by_its_address() {
             vmm.unmap(memory.address(), SIZE).unwrap();
             vmm.address_free(memory.address(), SIZE).unwrap();
         }
-        // The kernel prefers the free addresses, of which some are adjacent.
+        // The kernel places the new memory at the freed addresses, some of which are adjacent.
         let memories: Vec<_> = (0..10).map(|_| mmap(memory_size)).collect();
         let mut offsets = Vec::new();
         for memory in &memories {
@@ -253,9 +253,10 @@ fn copy_rejects_memory_freed_by_its_address() {
     fixture.assert_idle();
 }
 
-/// If no GPU can make the copy, this process reads and writes. Errors still name the copy.
+/// If no GPU can access both memories, the library copies through a buffer: it reads and then
+/// writes. Errors still name the copy.
 #[test]
-fn errors_of_copies_by_this_process_name_the_copy() {
+fn errors_of_buffered_copies_name_the_copy() {
     let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
     let [(first_vmm, first), (_, second)] = fixtures.each_ref().map(|fixture| {
         let vmm = Vmm::open(&fixture.runtime).unwrap();
