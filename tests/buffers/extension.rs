@@ -1,4 +1,4 @@
-//! Buffers that grow past the end of their reservation into a new reservation.
+//! Growable buffers grow past the end of their reservation, into a new reservation.
 
 use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine, generations};
@@ -85,7 +85,7 @@ fn failed_reservation_extends_nothing() {
 }
 
 #[test]
-fn rejected_writes_change_no_reservation() {
+fn rejected_writes_change_no_bytes() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = machine.extended_buffer(STEP, &[1]);
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();

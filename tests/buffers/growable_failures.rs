@@ -58,9 +58,9 @@ impl Setup for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let sizes = [&self.small.buffer, &self.full];
+        let buffers = [&self.small.buffer, &self.full];
         (
-            sizes.map(|buffer| (buffer.size(), buffer.mapped_size(), buffer.maximum())),
+            buffers.map(|buffer| (buffer.size(), buffer.mapped_size(), buffer.maximum())),
             RuntimeState::of(&self.machine),
         )
     }
@@ -115,7 +115,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // The buffer keeps the memory for its next growth, or until it is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // The operations "make" call these functions only when they drop a value, which returns no error.
+        // The "make" operations call these functions only to drop a value, which returns no error.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
         // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
@@ -178,8 +178,8 @@ fn repeated_failures_lose_no_contents() {
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Each buffer has two mappings, the ring three. The operations "make" drop a new value. If this drop
-                // fails, memory stays mapped.
+                // Each buffer has two mappings, the ring three. The "make" operations drop a new
+                // value. If this drop fails, memory stays mapped.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");
                 }

@@ -114,7 +114,7 @@ fn pause_and_resume_errors_name_the_method() {
 }
 
 #[test]
-fn too_large_size_is_not_blamed_on_the_runtime() {
+fn too_large_size_error_names_no_runtime_call() {
     let machine = Machine::new(Config::mi300x(1));
     let error = Reservation::builder(1 << 63).reserve(&machine.vmm).unwrap_err();
     let text = "cannot reserve addresses: out of memory: 0x8000000000000000 bytes of addresses exceed the \

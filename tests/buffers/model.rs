@@ -165,7 +165,8 @@ impl Pair {
         }
     }
 
-    /// Performs one operation on the buffer and the model. If `fault` is a number, this runtime call fails.
+    /// Performs one operation on the buffer and the model. If `fault` is a number, the runtime call
+    /// with this number fails.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, ERROR));
         let simulation = self.machine.simulation.clone();
@@ -177,7 +178,7 @@ impl Pair {
         self.locked |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
-            // May fail, because another thread of the process may use the addresses.
+            // `extend` may fail, because another thread of the process may use the addresses.
             self.model.maximum += result.map_or(0, |()| steps * STEP);
         } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {

@@ -181,7 +181,7 @@ fn opposite_moves_do_not_deadlock() {
     });
 }
 
-/// The program has freed the addresses of one of the buffers, and the other buffer has reserved them.
+/// The program has freed the addresses of one buffer, and the other buffer has reserved them.
 #[test]
 fn buffers_at_the_same_address_do_not_deadlock() {
     if rerun_in_own_process() {
@@ -193,9 +193,9 @@ fn buffers_at_the_same_address_do_not_deadlock() {
         machine.vmm.address_free(freed.address(), 8 * PAGE).unwrap();
         let buffer = new_buffer(&machine, false);
         assert_eq!(buffer.address(), freed.address());
-        let both_run = Barrier::new(2);
+        let barrier = Barrier::new(2);
         let share_from = |source: &PagedBuffer, target: &PagedBuffer| {
-            both_run.wait();
+            barrier.wait();
             for _ in 0..200_000 {
                 let error = source.share_pages(0..1, target, 0).unwrap_err();
                 assert_eq!(error.problem(), Some(Problem::PageNotMapped));

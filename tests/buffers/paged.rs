@@ -171,7 +171,7 @@ fn zero_page_backs_unmapped_pages() {
                 "{generation}: loads do not fault"
             );
             assert_eq!(store_in_child(address), FAULT, "{generation}: stores fault");
-            let entry = machine.simulation.page(0, address).expect("GPUs have the zero page, too");
+            let entry = machine.simulation.page(0, address).expect("GPUs map the zero page, too");
             assert_eq!((entry.readable, entry.writable), (true, false), "{generation}");
             assert_eq!(
                 buffer.write(page * PAGE, &[1]).map_err(Error::into_kind),

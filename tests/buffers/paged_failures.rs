@@ -1,5 +1,6 @@
-//! Each runtime call of mapping, unmapping and moving pages fails in turn. Either the buffers do not change, or the
-//! library reports lost pages.
+//! The runtime calls of operations on paged buffers fail. If only one call fails, the buffers do
+//! not change. If one call and all later calls fail, pages can be lost, and the library reports
+//! them.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -50,8 +51,8 @@ impl Setup for Buffers {
         let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
         runtime.usage.handles -= ready;
         runtime.usage.vram_used[0] -= (ready * PAGE) as u64;
-        let states = self.buffers().into_iter();
-        let states = states.flat_map(|buffer| (0..PAGES).map(|page| buffer.state(page).unwrap()));
+        let buffers = self.buffers().into_iter();
+        let states = buffers.flat_map(|buffer| (0..PAGES).map(|page| buffer.state(page).unwrap()));
         (states.collect(), runtime)
     }
 }
@@ -120,8 +121,9 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The buffer keeps the memory for the next page, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // The operations "make" call the first two functions only when they drop a value, which returns no error.
-        // Without aligned reservations, the library repeats the third call until it succeeds.
+        // The "make" operation calls the first two functions only to drop a value, which returns no
+        // error. Without aligned reservations, the library repeats the third call until it
+        // succeeds.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -186,9 +188,7 @@ fn repeated_failures_report_lost_pages() {
                 failed.setup.close();
             }
         });
-        println!(
-            "{runs} runs with a failed runtime: {losses} lost pages, {quarantined} quarantined"
-        );
+        println!("{runs} runs: {losses} with lost pages, {quarantined} with quarantined ranges");
         assert!(runs > 300 && losses > 20 && quarantined > 5, "{runs}, {losses}, {quarantined}");
     });
 }

@@ -1,6 +1,6 @@
-//! The runtime calls of operations on pausable buffers fail. If one call fails, the buffers do not change, except that
-//! a pause can lose the buffer's addresses in generation B. If all calls from one call on fail, no contents are lost,
-//! but addresses can be quarantined.
+//! The runtime calls of operations on pausable buffers fail. If only one call fails, the buffers do
+//! not change, except that a pause can lose the buffer's addresses in generation B. If one call and
+//! all later calls fail, no contents are lost, but addresses can be quarantined.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -116,9 +116,9 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // The failure leaks a signal, or leaves memory of this process locked.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The operation "make" calls these functions only when it drops a value, which returns no error.
+        // The "make" operation calls this function only to drop a value, which returns no error.
         "hsa_amd_vmem_handle_release" => name.starts_with("make"),
-        // Removing the second mapping of the memory is tried twice.
+        // The library tries twice to remove the second mapping of the memory.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             ["make", "pause and save", "resume"].iter().any(|it| name.starts_with(it))
         }
@@ -228,7 +228,7 @@ fn next_call_removes_second_mapping() {
                 fail();
                 let error = buffer.pause(PauseMode::Save).expect_err(&context);
                 if matches!(error.kind(), ErrorKind::Quarantined { .. }) {
-                    // The failed call was not rolled back, because that needs another call of the same function.
+                    // The rollback failed too, because it calls the same function.
                     quarantined.push(configuration);
                     continue;
                 }

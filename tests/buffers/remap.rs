@@ -406,10 +406,10 @@ fn stale_mapping_exchanges_nothing() {
     };
     let (mut first, mut second, mut foreign) =
         (new_mapping(&machine), new_mapping(&machine), new_mapping(&foreign_machine));
-    let error = first.exchange(&mut foreign).expect_err("of another Vmm");
+    let error = first.exchange(&mut foreign).expect_err("another Vmm's mapping");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut first, error } =
-        first.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
+        first.relocate(foreign.reservation(), 0).expect_err("another Vmm's reservation");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     // Calls by address unmap `second`, and map other memory at its address.
     machine.vmm.unmap(second.address(), granule).unwrap();

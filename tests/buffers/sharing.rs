@@ -79,29 +79,30 @@ fn shared_memory_stays_out_of_the_pool() {
     machine.assert_empty();
 }
 
-/// If the runtime frees memory only with its addresses, the buffer keeps memory, but not all that it ever received.
+/// Some runtimes free memory only when the memory's addresses are freed. On these, the buffer keeps
+/// memory, but not all memory that it ever received.
 #[test]
 fn received_memory_does_not_accumulate() {
     for (generation, config) in generations() {
         for moves in [false, true] {
             let machine = Machine::new(config.clone());
-            let live = PagedBuffer::builder(PAGE).with_page_size(PAGE);
-            let live = live.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+            let target = PagedBuffer::builder(PAGE).with_page_size(PAGE);
+            let target = target.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
             for round in 0..20 {
-                let received = new_buffer(&machine, 0);
-                received.map(0..1).unwrap();
+                let source = new_buffer(&machine, 0);
+                source.map(0..1).unwrap();
                 if moves {
-                    received.move_pages(0..1, &live, 0).unwrap();
+                    source.move_pages(0..1, &target, 0).unwrap();
                 } else {
-                    received.share_pages(0..1, &live, 0).unwrap();
+                    source.share_pages(0..1, &target, 0).unwrap();
                 }
-                drop(received);
-                assert_eq!(live.statistics().ready, 0, "{generation}, round {round}");
-                live.unmap(0..1).unwrap();
+                drop(source);
+                assert_eq!(target.statistics().ready, 0, "{generation}, round {round}");
+                target.unmap(0..1).unwrap();
                 let used = machine.simulation.usage().vram_used[0];
                 assert!(used <= PAGE as u64, "{generation}, round {round}: {used:#x} bytes");
             }
-            drop(live);
+            drop(target);
             machine.assert_empty();
         }
     }
@@ -110,21 +111,21 @@ fn received_memory_does_not_accumulate() {
 #[test]
 fn buffer_keeps_memory_only_for_unmapped_pages() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
-    let (source, live) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
+    let (source, target) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
     let used_pages = || machine.simulation.usage().vram_used[0] / PAGE as u64;
-    live.map(0..8).unwrap();
-    live.unmap(0..8).unwrap();
-    assert_eq!(live.statistics().ready, 8);
+    target.map(0..8).unwrap();
+    target.unmap(0..8).unwrap();
+    assert_eq!(target.statistics().ready, 8);
     source.map(0..6).unwrap();
-    source.share_pages(0..6, &live, 0).unwrap();
-    assert_eq!((live.statistics().ready, used_pages()), (2, 8));
+    source.share_pages(0..6, &target, 0).unwrap();
+    assert_eq!((target.statistics().ready, used_pages()), (2, 8));
     drop(source);
-    live.unmap(0..6).unwrap();
-    assert_eq!((live.statistics().ready, used_pages()), (8, 8));
+    target.unmap(0..6).unwrap();
+    assert_eq!((target.statistics().ready, used_pages()), (8, 8));
     let created = machine.simulation.calls("hsa_amd_vmem_handle_create");
-    live.map(0..8).unwrap();
+    target.map(0..8).unwrap();
     assert_eq!(machine.simulation.calls("hsa_amd_vmem_handle_create"), created);
-    drop(live);
+    drop(target);
     machine.assert_empty();
 }
 

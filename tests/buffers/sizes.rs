@@ -1,4 +1,4 @@
-//! Buffers accept any size from one byte on, and map whole granules.
+//! Buffers accept any size of at least one byte, and map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};
