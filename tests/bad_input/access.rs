@@ -45,13 +45,13 @@ fn set_access_and_revoke_reject_bad_agents() {
             |_| Problem::UnknownAgent,
         ),
         (
-            "from an empty list",
+            "revoke from an empty list",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[]),
             Argument::Descriptors,
             |_| Problem::Empty,
         ),
         (
-            "from an agent of another runtime",
+            "revoke from an agent of another runtime",
             |s| {
                 s.machine.vmm.revoke(
                     s.used,
@@ -63,7 +63,7 @@ fn set_access_and_revoke_reject_bad_agents() {
             |_| Problem::UnknownAgent,
         ),
         (
-            "from no agent",
+            "revoke from no agent",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
             Argument::Agent,
             |_| Problem::UnknownAgent,

@@ -155,7 +155,7 @@ fn range_calls_reject_bad_ranges() {
             Problem::SplitsMapping(s.granule_at(1)),
         ),
         (
-            "a hole at the end",
+            "unmapped addresses at the end",
             s.used,
             5 * granule,
             Argument::Address,
@@ -170,7 +170,7 @@ fn range_calls_reject_bad_ranges() {
         ),
         ("more than the reservation", s.used, 9 * granule, Argument::Address, Problem::NotReserved),
         (
-            "only a hole",
+            "only unmapped addresses",
             s.granule_at(7),
             granule,
             Argument::Address,

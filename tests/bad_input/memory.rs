@@ -151,7 +151,7 @@ fn sharing_rejects_bad_input() {
             |_| Problem::NotImportable,
         ),
         (
-            "a file of an odd size",
+            "a regular file",
             |s| {
                 let file = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
                 s.machine.vmm.import_from_shareable_handle(file.unwrap(), DESCRIPTOR).map(drop)

@@ -85,7 +85,7 @@ pub fn adjacent_reservations(machine: &Machine, size: usize) -> (Address, Addres
     for _ in 0..1000 {
         let base = machine.reserve(2 * size);
         machine.vmm.address_free(base, 2 * size).unwrap();
-        // Another thread may take some of the addresses meanwhile.
+        // Another thread may have taken some of the freed addresses.
         if let (Ok(first), Ok(second)) = (reserve_at(base), reserve_at(at(base, size))) {
             std::mem::forget((first, second));
             return (base, at(base, size));
