@@ -40,6 +40,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
     });
     let receiver = Child::start(|| {
         let library = open();
+        // The first connection is the `strict` channel of the sender.
         drop(listener.accept().unwrap());
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
