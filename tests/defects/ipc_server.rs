@@ -52,7 +52,7 @@ fn thread_ids() -> BTreeSet<libc::pid_t> {
 }
 
 /// Calls `share`, which starts the server thread on some releases. Then delays the server thread, and calls `stop`.
-fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
+fn stop_before_server_ends<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = thread_ids();
     let shared = share();
     let server = thread_ids().difference(&before).next().copied();
@@ -99,8 +99,8 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
         ipc.get_mem_handle(memory.address()).unwrap();
         memory
     };
-    // Dropping `share` drops its clones of the runtime.
-    stop_before_the_server(share, |memory| drop((memory, runtime)));
+    // `share` drops its clone of the runtime when it returns.
+    stop_before_server_ends(share, |memory| drop((memory, runtime)));
 }
 
 /// Calls `function` in up to [`TRIES`] processes, one after another. Returns whether one of them crashes.
@@ -126,7 +126,7 @@ fn server_outlives_the_stop_on_the_runtime() {
                 let raw = RawRuntime::start(fixture);
                 // A mapping would trigger another defect.
                 raw.unmap_scratch().unwrap();
-                stop_before_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
+                stop_before_server_ends(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
             })
         },
     );
@@ -165,8 +165,8 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Calls `function` while another process has taken the name of this process's socket, as a process with the same ID
-/// in another PID namespace would.
+/// Calls `function` while another process has taken the name of this process's socket. A process
+/// with the same ID in another PID namespace would take the same name.
 fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
     with_taken_names(&[], function)
 }
@@ -264,9 +264,9 @@ fn forged_socket_names_are_ignored() {
     });
 }
 
-/// Shares memory, and makes a process of another user request the memory from the server without acknowledging the
-/// reply.
-/// Calls `function` before that process ends. Returns `None` if the process did not get the memory.
+/// Shares memory. A process of another user then requests the memory from the server, and does not
+/// acknowledge the reply. Calls `function` before that process ends. Returns `None` if the process
+/// did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
     function: impl FnOnce(S) -> T,

@@ -7,7 +7,7 @@ use crate::process::regions;
 use crate::table::ADDRESSES_OUTLIVE_STOP;
 use hsa_vmm::Access;
 
-/// The size of the reservation. Later mappings can fill only a small part of so large a range.
+/// The size of the reservation. After the stop, other mappings can fill only a small part of it.
 const LARGE: usize = 1 << 30;
 
 /// Returns how many bytes of the range are mapped.

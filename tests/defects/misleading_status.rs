@@ -4,7 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};
 use crate::machine::Library;
 use crate::table::{
-    IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_IS_OUT_OF_RESOURCES, TOO_LARGE_IS_OUT_OF_RESOURCES,
+    IMPORT_HAS_ANOTHER_POOL, TOO_LARGE_IS_OUT_OF_RESOURCES, UNALIGNED_SIZE_IS_OUT_OF_RESOURCES,
 };
 use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::error::Argument;
@@ -24,9 +24,9 @@ fn too_large_is_out_of_resources_on_the_runtime() {
 }
 
 #[test]
-fn odd_size_is_out_of_resources_on_the_runtime() {
-    let test = "misleading_status::odd_size_is_out_of_resources_on_the_runtime";
-    ODD_SIZE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
+fn unaligned_size_is_out_of_resources_on_the_runtime() {
+    let test = "misleading_status::unaligned_size_is_out_of_resources_on_the_runtime";
+    UNALIGNED_SIZE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });
@@ -54,9 +54,9 @@ fn errors_name_the_argument_through_the_library() {
         let too_large = vmm.map(base, 2 * SIZE, 0, memory).unwrap_err();
         assert!(matches!(too_large.kind(), ErrorKind::InvalidArgument { .. }), "{too_large}");
         assert_eq!(too_large.argument(), Some(Argument::Size));
-        let odd_size = vmm.address_reserve(PAGE - 1, 0, None).unwrap_err();
-        assert!(matches!(odd_size.kind(), ErrorKind::InvalidArgument { .. }), "{odd_size}");
-        assert_eq!(odd_size.argument(), Some(Argument::Size));
+        let unaligned = vmm.address_reserve(PAGE - 1, 0, None).unwrap_err();
+        assert!(matches!(unaligned.kind(), ErrorKind::InvalidArgument { .. }), "{unaligned}");
+        assert_eq!(unaligned.argument(), Some(Argument::Size));
 
         let descriptor_type = HandleType::POSIX_FILE_DESCRIPTOR;
         let shared = vmm.export_to_shareable_handle(memory, descriptor_type).unwrap();

@@ -1,4 +1,4 @@
-//! Memory is created when no memory is free, and a failed map leaks memory.
+//! `handle_create` succeeds although no memory is free, and a failed `map` leaks memory.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};

@@ -1,4 +1,4 @@
-//! The table of defects of AMD's runtime. The tests in this folder prove each row.
+//! The table of defects of AMD's runtime. The tests in this folder check each row.
 //!
 //! Each row lists the presence of the defect in the releases 6.1.2, 6.4.3 and 7.2.4. The texts are the
 //! defect, its source, and the behaviour through the library. A source such as "runtime.cpp" is ROCr's
@@ -145,11 +145,11 @@ defects! {
         "runtime.cpp, VMemorySetAccess: any number is stored",
         "impossible: `Access` has no such value, and `Access::from_bits` returns `None`";
     UNALIGNED_ADDRESS_MAPPED: [Yes, Yes, No],
-        "map accepts an address that is not a multiple of the page; no agent can then get access to the mapping",
+        "map accepts an address that is not a multiple of the page size; no agent can then get access to the mapping",
         "runtime.cpp, VMemoryHandleMap: the address is not checked",
         "rejected";
     UNALIGNED_SIZE_MAPPED: [Yes, Yes, Yes],
-        "map accepts a size that is not a multiple of the page",
+        "map accepts a size that is not a multiple of the page size",
         "runtime.cpp, VMemoryHandleMap: the size is not checked",
         "rejected";
     HINT_OVERRIDES_ALIGNMENT: [Yes, Yes, Yes],
@@ -180,8 +180,8 @@ defects! {
         "a mapping larger than the memory fails with the status `out of resources`",
         "runtime.cpp, VMemoryHandleMap: returns this status for any failure of ExportDMABuf",
         "rejected as an invalid size";
-    ODD_SIZE_IS_OUT_OF_RESOURCES: [Yes, Yes, Yes],
-        "a reservation whose size is not a multiple of the page fails with the status `out of resources`",
+    UNALIGNED_SIZE_IS_OUT_OF_RESOURCES: [Yes, Yes, Yes],
+        "a reservation whose size is not a multiple of the page size fails with the status `out of resources`",
         "runtime.cpp, VMemoryAddressReserve: returns this status for any failure of hsaKmtAllocMemoryAlign",
         "rejected as an invalid size";
     IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
