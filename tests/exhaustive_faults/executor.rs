@@ -42,7 +42,7 @@ impl Executor {
         for &operation in sequence {
             let result = executor.execute(operation);
             result.unwrap_or_else(|error| {
-                panic!("{sequence:?} succeeds when nothing fails: {operation:?}: {error}")
+                panic!("{operation:?} of {sequence:?} failed although no call failed: {error}")
             });
             model = model.after(operation);
             executor.write_tags(&model);

@@ -66,7 +66,7 @@ const REVOKED_AGENTS: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 pub struct HandleState {
     /// The number of the memory. Handles of the same memory have the same number.
     pub memory: usize,
-    /// The agent whose memory it is: a GPU or the CPU.
+    /// The agent that owns the memory: a GPU or the CPU.
     pub owner: usize,
     pub references: usize,
 }

@@ -101,9 +101,11 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. If a GPU's access was
-    /// set to none, the GPU keeps its entry only until the memory is mapped again, for example by a rollback. If the
-    /// library controls page tables, a GPU may also gain an entry without permissions.
+    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access.
+    ///
+    /// A GPU whose access was set to none keeps its entry only until the memory is mapped again. A
+    /// rollback can map the memory again. If the library controls page tables, a GPU may also gain
+    /// an entry without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {

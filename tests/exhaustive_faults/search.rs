@@ -10,7 +10,7 @@ use crate::model::{Model, Operation};
 use crate::observation::{Observation, check_quarantine};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
-use crate::system_calls::with_failing;
+use crate::system_calls::with_failing_calls;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{Quarantined, VmmOptions};
 use hsa_vmm::{Address, Error, ErrorKind};
@@ -292,7 +292,7 @@ impl Trial<'_> {
                 let range = |base: &Address| base.get()..base.get() + size;
                 let watched: Vec<_> = prepared.executor.reservations.iter().map(range).collect();
                 let last = if all { u64::MAX } else { first };
-                let (result, failed) = with_failing(&watched, first..=last, errno, || {
+                let (result, failed) = with_failing_calls(&watched, first..=last, errno, || {
                     prepared.executor.execute(self.operation)
                 });
                 let run = format!("with system calls {first} to {last} failing ({errno})");
