@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 const PAGES_PER_MAPPING: usize = 4;
 /// The number of mappings in the reservation.
 const MAPPINGS: usize = 4;
-/// The maximum number of foreign mappings that a thread keeps at the same time, except while it makes new mappings.
+/// The maximum number of foreign mappings that a thread keeps from one round to the next.
 const MAX_FOREIGN: usize = 64;
 const MIN_DURATION: Duration = Duration::from_millis(600);
 
@@ -124,8 +124,8 @@ pub fn map_during_changes(library: &Library, name: &str) {
     library.assert_everything_freed();
 }
 
-/// Maps memory, changes the access of the CPU and of GPUs, on the whole reservation and on parts of it, and unmaps the
-/// memory.
+/// Maps memory in the reservation, changes the access of the CPU and of GPUs, and unmaps the
+/// memory. Some calls change the whole reservation, others a part.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES_PER_MAPPING * PAGE, MAPPINGS * PAGES_PER_MAPPING * PAGE);
