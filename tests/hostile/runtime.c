@@ -1,6 +1,7 @@
 /* A runtime whose misbehaviour a test controls: one CPU, one GPU, and the quirks of ROCm 6.4.
- * Handles are memory files. Unless hostile_writable is set, their exports are read-only, so that this runtime
- * maps memory for the CPU. Granting a GPU access has no effect. */
+ * A handle is the descriptor of a memory file (memfd). Unless hostile_writable is set, exported
+ * descriptors are read-only: the library cannot map the memory for the CPU, so this runtime maps
+ * it. Granting a GPU access has no effect. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <fcntl.h>
@@ -20,8 +21,8 @@
 /* The byte in foreign pages. mod.rs defines the same value. */
 #define FOREIGN_BYTE 0x77
 
-/* The minor version of AMD's extension, and the build. Without a build, the library takes this runtime for an unknown
- * runtime, or for AMD's second runtime. */
+/* The minor version of AMD's extension, and the build. Without a build, the library identifies this
+ * runtime as unknown, or as AMD's second runtime. */
 #ifdef ROCDDI
 #define EXTENSION 33
 #define BUILD ""
@@ -194,7 +195,7 @@ hsa_status_t hsa_amd_vmem_map(
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
   if (hostile_meet) {
-    /* Waits until all calls have arrived. */
+    /* Waits until hostile_meet calls have arrived, but at most ten seconds. */
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 10;
