@@ -1,4 +1,4 @@
-//! Forges handles, as a process can that knows their layout.
+//! Forges handles, as any process that knows their layout can.
 //!
 //! This module implements the documented layout of [`IpcHandle`] independently of the library. Tests fail if the
 //! library does not follow its documentation.

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture::on_all_fixtures;
 
 /// Returns the command that opens and closes a handle a million times.
-fn rounds_command(handle: &hsa_vmm::ipc::IpcHandle) -> String {
+fn open_repeatedly_command(handle: &hsa_vmm::ipc::IpcHandle) -> String {
     format!("open_repeatedly {} 1000000", executor::to_hex(&handle.to_bytes()))
 }
 
@@ -18,7 +18,7 @@ on_all_fixtures! {
         let before = exporter.run("count_resources");
         for round in 0..8 {
             let mut importer = setup.peer();
-            importer.send(&rounds_command(&handle));
+            importer.send(&open_repeatedly_command(&handle));
             std::thread::sleep(Duration::from_millis(3 + 7 * round));
             importer.kill();
         }
@@ -40,7 +40,7 @@ on_all_fixtures! {
             let mut exporter = setup.peer();
             let address = exporter.allocate(SIZE);
             let handle = exporter.get_handle(address);
-            importer.send(&rounds_command(&handle));
+            importer.send(&open_repeatedly_command(&handle));
             std::thread::sleep(Duration::from_millis(5 + 3 * round));
             exporter.kill();
             let result = within(15, || importer.receive());
@@ -54,7 +54,7 @@ on_all_fixtures! {
         for _ in 0..8 {
             let address = exporter.allocate(SIZE);
             let handle = exporter.get_handle(address);
-            importer.send(&rounds_command(&handle));
+            importer.send(&open_repeatedly_command(&handle));
             std::thread::sleep(Duration::from_millis(20));
             within(10, || exporter.free(address));
             let result = within(10, || importer.receive());

@@ -86,7 +86,7 @@ impl Setup {
         stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        stream.read_line(&mut line).expect("a peer sends its process id");
+        stream.read_line(&mut line).expect("a peer sends its process ID");
         // Ignores the ID that the peer has sent, which is valid only in the peer's PID namespace. The socket's
         // credentials contain the peer's ID in the test's namespace.
         let credentials =
@@ -173,8 +173,8 @@ impl Peer {
 
     /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
     ///
-    /// Tries several sizes, because releases of AMD's runtime differ in the sizes that they cache after a free, and in
-    /// the addresses that they choose.
+    /// Tries several sizes, because releases of AMD's runtime cache different sizes after a free,
+    /// and choose different addresses.
     #[track_caller]
     pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
@@ -221,8 +221,9 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread. Meanwhile, opens and closes the second handle repeatedly. Returns how long
-    /// opening the first handle took, and how long opening and closing the second handle took at most.
+    /// Opens the first handle in a thread. Until the thread ends, opens and closes the second
+    /// handle repeatedly. Returns the time that opening the first handle took, and the longest time
+    /// that opening and closing the second handle took.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,

@@ -153,6 +153,7 @@ on_all_fixtures! {
         let genuine = exporter.get_handle(address);
         server.run("send_invalid_descriptor");
         let mut bytes = to_hip_handle(&genuine).to_bytes();
+        // Makes the handle name the process of `server` instead of the exporter, in both fields.
         bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
         bytes[forge::PROCESS].copy_from_slice(&server.process.to_le_bytes());
         let handle = IpcHandle::from_bytes(&bytes);
