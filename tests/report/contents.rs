@@ -67,12 +67,12 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(numbers(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = FreeSpace { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
-    // An inconsistent value must not panic.
+    // An inconsistent value must not cause a panic.
     assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver gives a GPU read and write access with any grant. The report says if a GPU can do more than
-/// the caller has requested.
+/// AMD's user-space driver gives a GPU read and write access with any grant. The report says
+/// whether a GPU can do more than the caller has requested.
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();

@@ -61,7 +61,7 @@ fn naming_rejects_values_that_do_not_exist() {
 }
 
 #[test]
-fn names_end_with_their_values() {
+fn names_are_removed_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = map_granules(&machine, 2, &[0]);
@@ -80,7 +80,8 @@ fn names_end_with_their_values() {
     machine.assert_empty();
 }
 
-/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken them.
+/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has
+/// taken the addresses.
 fn reserve_again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
     match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {
