@@ -16,7 +16,7 @@ const SIZE: usize = 64 << 10;
 /// The number of mappings that fit into a thread's reservation. Mappings with late signals stay in their slots, so
 /// there must be more slots than such mappings.
 const SLOTS: usize = 256;
-/// How long a worker waits before it tries again. Meanwhile, the queue's own thread can run.
+/// How long a worker sleeps before it tries again, so that the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
 /// On average, one of `LATE_SUBMISSION_INTERVAL` submissions has signals that fire too late or never.
 const LATE_SUBMISSION_INTERVAL: usize = 250;
@@ -84,12 +84,12 @@ impl Load<'_> {
     pub fn run(&self) -> Outcome {
         let queue = RetireQueue::builder(self.capacity).with_time_limit(self.time_limit);
         let queue = queue.open(&self.library.vmm).unwrap();
-        let left = Mutex::new(RemainingMappings::default());
+        let remaining_mappings = Mutex::new(RemainingMappings::default());
         let mut outcome = Outcome::default();
         thread::scope(|scope| {
             let run = |seed| {
-                let (queue, left) = (&queue, &left);
-                scope.spawn(move || Worker::new(self, queue, seed).run(left))
+                let (queue, remaining_mappings) = (&queue, &remaining_mappings);
+                scope.spawn(move || Worker::new(self, queue, seed).run(remaining_mappings))
             };
             let workers: Vec<_> = (1..=self.threads as u64).map(run).collect();
             for worker in workers {
@@ -112,7 +112,8 @@ impl Load<'_> {
         }
 
         // Signals that fire now are too late.
-        let RemainingMappings { late: mut remaining, possibly_late } = left.into_inner().unwrap();
+        let RemainingMappings { late: mut remaining, possibly_late } =
+            remaining_mappings.into_inner().unwrap();
         let quarantined: BTreeSet<_> = report.failures.iter().map(|it| it.address).collect();
         // If several mappings were at the same address, only the last of them can still be mapped.
         for pending in possibly_late.into_iter().rev() {
@@ -132,18 +133,22 @@ impl Load<'_> {
         let vmm = &self.library.vmm;
         vmm.check().unwrap();
         let sorted = |all: &mut dyn Iterator<Item = Address>| all.collect::<BTreeSet<_>>();
-        let left_addresses = remaining.iter().map(|it| {
+        let remaining_addresses = remaining.iter().map(|it| {
             (self.read)(it.address, it.tag);
             it.address
         });
-        let left_addresses = sorted(&mut left_addresses.into_iter());
-        assert_eq!(left_addresses.len(), outcome.quarantined);
+        let remaining_addresses = sorted(&mut remaining_addresses.into_iter());
+        assert_eq!(remaining_addresses.len(), outcome.quarantined);
         assert_eq!(
             sorted(&mut vmm.quarantined_ranges().iter().map(|it| it.address)),
-            left_addresses
+            remaining_addresses
         );
-        assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left_addresses);
-        assert_eq!(vmm.usage().handles, left_addresses.len(), "only their memory is left");
+        assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), remaining_addresses);
+        assert_eq!(
+            vmm.usage().handles,
+            remaining_addresses.len(),
+            "only the memory of quarantined mappings is left"
+        );
         outcome
     }
 }
@@ -161,7 +166,7 @@ struct Worker<'a> {
     possibly_late: Vec<Pending>,
     /// Signals for new submissions.
     idle: Vec<Signal>,
-    /// Signals that have fired, with the address of the mapping that waits for them.
+    /// Fired signals that the retirement of the mapping at the address may still use.
     used: Vec<(Address, Vec<Signal>)>,
     rejected: usize,
     submitting: Duration,
@@ -189,10 +194,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn run(mut self, left: &Mutex<RemainingMappings>) -> (usize, Duration) {
+    fn run(mut self, remaining_mappings: &Mutex<RemainingMappings>) -> (usize, Duration) {
         for number in 0..self.load.retirements_per_thread {
             self.retire(number as u8 | 1);
-            // On average, one signal for each submission.
+            // Fires one signal for each submission on average.
             for _ in 0..self.random.below(3) {
                 self.fire_one();
             }
@@ -204,9 +209,9 @@ impl<'a> Worker<'a> {
             self.reclaim_signals();
             thread::sleep(PAUSE);
         }
-        let mut left = left.lock().unwrap();
-        left.late.append(&mut self.late);
-        left.possibly_late.append(&mut self.possibly_late);
+        let mut remaining = remaining_mappings.lock().unwrap();
+        remaining.late.append(&mut self.late);
+        remaining.possibly_late.append(&mut self.possibly_late);
         (self.rejected, self.submitting)
     }
 
