@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::mem::transmute;
 use std::ptr::NonNull;
 
-/// A signal, destroyed when it is dropped.
+/// A signal, which is destroyed when this value is dropped.
 pub struct Signal {
     pub handle: hsa_signal_t,
     store: hsa_signal_store_screlease_fn,
@@ -55,12 +55,12 @@ impl Signal {
         unsafe { self.store.expect("signals")(self.handle, value) };
     }
 
-    /// Returns the condition that this signal is at most `value`, as completion signals need it.
+    /// Returns the condition that this signal is at most `value`, for signals that count down.
     pub fn at_most(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
         (self.handle, SignalCondition::AtMost(value))
     }
 
-    /// Returns the condition that this signal is at least `value`, as signals that count up need it.
+    /// Returns the condition that this signal is at least `value`, for signals that count up.
     pub fn at_least(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
         (self.handle, SignalCondition::AtLeast(value))
     }
