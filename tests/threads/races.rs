@@ -38,7 +38,7 @@ fn succeeded(result: Result<(), Error>) -> bool {
     }
 }
 
-/// Runs two operations at the same time, repeatedly.
+/// Runs two operations at the same time in each of `rounds` rounds.
 fn race(machine: &Machine, rounds: usize, new_round: impl Fn() -> (Operation, Operation)) {
     for _ in 0..rounds {
         let (first, second) = new_round();

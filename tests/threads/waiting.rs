@@ -52,9 +52,9 @@ fn copy_returns_while_reservations_change() {
                 }
             });
             for _ in 0..300 {
-                let merged =
+                let whole =
                     Reservation::builder(2 * granule).exactly_at(base).reserve(&machine.vmm);
-                drop(merged);
+                drop(whole);
                 let low = Reservation::builder(granule).exactly_at(base).reserve(&machine.vmm);
                 let high = Reservation::builder(granule).exactly_at(at(base, granule));
                 drop((low, high.reserve(&machine.vmm)));
