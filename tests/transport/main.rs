@@ -109,7 +109,7 @@ fn receive_accepts_messages_in_parts() {
     for part in bytes.chunks(7) {
         send_raw(&sender, part, &[]);
     }
-    // The receiver has got no descriptor with the message.
+    // No descriptor came with the message.
     assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example_description() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
@@ -123,7 +123,7 @@ fn receive_accepts_messages_in_parts() {
 }
 
 #[test]
-fn malformed_messages_are_rejected_and_closed() {
+fn malformed_messages_are_rejected_without_leaks() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -249,8 +249,8 @@ fn waits_end_at_the_time_limit() {
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. The pipe's reader gets the end of file when all descriptors of the writer are closed, also those in
-/// other processes and in messages.
+/// Returns a pipe. The pipe's reader gets the end of file when all descriptors of the writer are
+/// closed. Descriptors in other processes and in messages also keep the writer open.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }

@@ -1,4 +1,5 @@
-//! Channels and tickets transport memory between processes, also of different users and namespaces.
+//! Channels and tickets transport memory between processes, also if the processes have different
+//! users or namespaces.
 
 use super::*;
 
@@ -99,7 +100,7 @@ fn channels_cross_pid_namespaces() {
     }
 }
 
-/// In a new user namespace, all users have the ID of `nobody`.
+/// A new user namespace maps no users: inside, every user has the ID of `nobody`.
 #[test]
 fn unmapped_users_are_untrusted() {
     if process::rerun_in_own_process() {
