@@ -189,11 +189,11 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("unmap several", |s| s.library.vmm.unmap(s.used, s.mapped_size())),
     ("unmap one with CPU access", |s| s.library.vmm.unmap(s.used, s.granule())),
-    ("revoke a GPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.gpu(0)])),
-    ("revoke the other GPU", |s| {
+    ("revoke from a GPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.gpu(0)])),
+    ("revoke from the other GPU", |s| {
         s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.gpu(1)])
     }),
-    ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.cpu(0)])),
+    ("revoke from the CPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.cpu(0)])),
     ("revoke from all agents", |s| {
         let agents: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         s.library.vmm.revoke(s.used, s.mapped_size(), &agents)
