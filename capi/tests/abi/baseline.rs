@@ -67,7 +67,7 @@ fn versioned_functions(nodes: &Nodes) -> BTreeSet<String> {
     nodes.iter().flat_map(names).collect()
 }
 
-/// Returns the interface as lines.
+/// Returns the interface as lines: layouts of types, values, prototypes, versioned functions.
 fn interface() -> BTreeSet<String> {
     let layout = SOURCES.map(|source| layout_of(source, Language::C99)).concat();
     let lines = layout.lines().map(str::to_owned).chain(prototypes());
@@ -111,7 +111,8 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library with the soname of `libhsavmm`. It exports the functions of some nodes. Each function returns 1.
+/// Builds a library with the soname of `libhsavmm` that exports the functions of `nodes`. Each
+/// function returns 1.
 fn build_library(nodes: &Nodes, folder: &Path) {
     let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
     for (node, names) in nodes {
@@ -132,8 +133,8 @@ fn build_library(nodes: &Nodes, folder: &Path) {
     expect_success(&link.output().unwrap(), "the library of the baseline");
 }
 
-/// Writes the source of a program that refers to every function of some nodes, so that the loader must find every
-/// function. The program does not call the functions.
+/// Writes the source of a program that refers to every function of `nodes`, so that the loader must
+/// find every function. The program does not call the functions.
 fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {
@@ -147,7 +148,7 @@ fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
 }
 
 #[test]
-fn program_linked_to_the_baseline_runs_with_the_library() {
+fn program_built_with_the_baseline_still_runs() {
     let (folder, nodes) = (tempfile::tempdir().unwrap(), baseline_nodes());
     assert_eq!(nodes[0].0, "HSAVMM_1");
     build_library(&nodes, folder.path());
@@ -177,7 +178,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     };
     assert!(run(&cycle).contains("written at the first"));
     assert_eq!(run(&every), "loaded\n");
-    // The loader rejects a library without the version.
+    // The loader rejects a library without the version `HSAVMM_1`.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     build_library(&vec![("HSAVMM_0".to_owned(), nodes[0].1.clone())], &other);
@@ -188,7 +189,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
 }
 
 #[test]
-fn installed_library_exports_only_versioned_functions() {
+fn installation_exports_only_versioned_functions() {
     let folder = tempfile::tempdir().unwrap();
     install(folder.path());
     let library = folder.path().join("lib/libhsavmm.so.1");

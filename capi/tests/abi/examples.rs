@@ -40,12 +40,12 @@ fn examples_run_on_the_simulation() {
 
 #[test]
 fn examples_run_on_amds_runtime() {
-    let Some(fetch_releases) = test::fetch_releases("examples::examples_run_on_amds_runtime")
+    let Some(fetched_releases) = test::fetch_releases("examples::examples_run_on_amds_runtime")
     else {
         return;
     };
     for (program, parts) in examples() {
-        for fetched in fetch_releases {
+        for fetched in fetched_releases {
             let mut command = program.on_release(fetched, &Emulation::with_gpus(2));
             let release = fetched.release().to_string();
             expect_lines(&expect_success(&command.output().unwrap(), &release), parts);

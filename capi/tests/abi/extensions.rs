@@ -1,4 +1,4 @@
-//! Functions that HIP lacks, and environment variables.
+//! The functions of `hsavmm.h`, which HIP lacks, and the environment variables.
 
 use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, test};
@@ -18,17 +18,17 @@ fn extensions_work() {
 #[test]
 fn extensions_work_on_amds_runtime() {
     let name = "extensions::extensions_work_on_amds_runtime";
-    let fetch_releases = test::fetch_selected_releases(name);
+    let fetched_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/extensions.c", Language::C99, &[]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver
-/// keeps entries in the TLB and forgets parts of mappings (`split_bug`). In the second mode, it also writes entries
-/// late.
+/// HIP's permissions hold for a GPU's copies from and to a part of a handle. In both modes, the
+/// emulated driver keeps entries in the TLB and forgets parts of mappings (`split_bug`). In the
+/// second mode, the driver also writes page table entries late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
@@ -67,9 +67,9 @@ fn area_memory_is_copied_and_filled() {
 #[test]
 fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let name = "extensions::area_memory_is_copied_and_filled_on_amds_runtime";
-    let fetch_releases = test::fetch_selected_releases(name);
+    let fetched_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
@@ -87,9 +87,9 @@ fn failed_copies_change_nothing() {
 #[test]
 fn failed_copies_change_nothing_on_amds_runtime() {
     let name = "extensions::failed_copies_change_nothing_on_amds_runtime";
-    let fetch_releases = test::fetch_selected_releases(name);
+    let fetched_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/failed_copies.c", Language::C99, &[]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), "all checks passed\n");
     }
@@ -109,10 +109,10 @@ fn mappings_are_retired() {
 
 #[test]
 fn mappings_are_retired_on_amds_runtime() {
-    let fetch_releases =
+    let fetched_releases =
         test::fetch_selected_releases("extensions::mappings_are_retired_on_amds_runtime");
     let program = Program::compile("tests/c/retire.c", Language::C99, &["-ldl"]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let mut command = program.on_release(fetched, &Emulation::with_gpus(1));
         let output = command.arg(fetched.runtime()).output().unwrap();
         let release = fetched.release().to_string();
@@ -141,9 +141,9 @@ fn ipc_cases_pass() {
 #[test]
 fn ipc_cases_pass_on_amds_runtime() {
     let name = "extensions::ipc_cases_pass_on_amds_runtime";
-    let fetch_releases = test::fetch_selected_releases(name);
+    let fetched_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/ipc.c", Language::C99, &["-pthread"]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         assert_eq!(expect_success(&output, &fetched.release().to_string()), IPC_CASES);
     }
@@ -161,9 +161,9 @@ fn host_access_is_set_for_each_mapping() {
 #[test]
 fn host_access_is_set_for_each_mapping_on_amd() {
     let name = "extensions::host_access_is_set_for_each_mapping_on_amd";
-    let fetch_releases = test::fetch_selected_releases(name);
+    let fetched_releases = test::fetch_selected_releases(name);
     let program = Program::compile("tests/c/host_access.c", Language::C99, &[]);
-    for fetched in fetch_releases {
+    for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         expect_success(&output, &fetched.release().to_string());
     }

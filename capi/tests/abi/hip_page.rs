@@ -1,4 +1,4 @@
-//! `docs/hip.md` lists what the library does in each function of HIP that it exports.
+//! Compares `docs/hip.md`, which lists HIP's functions, types and values, with the headers.
 
 use crate::headers::{code, functions, headers};
 use crate::program::{Language, Program, expect_success, package};
@@ -23,7 +23,7 @@ fn program_name(name: String) -> String {
     if name == "hipGetDevicePropertiesR0600" { "hipGetDeviceProperties".to_owned() } else { name }
 }
 
-/// Returns the functions of the list that follows a text of the page.
+/// Returns the functions of the list that follows `heading` in the page.
 fn list(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(heading).expect("the list");
     let (list, _) = rest.split_once("\n\n").unwrap();
@@ -41,7 +41,7 @@ fn page_lists_every_function() {
     let listed: BTreeSet<String> = table.into_keys().chain(rest).collect();
     let exported = functions().into_iter().filter(|name| name.starts_with("hip"));
     let mut expected: BTreeSet<String> = exported.map(program_name).collect();
-    // This function is a template in the header.
+    // A template in the header, which `functions` does not return.
     expected.insert("hipLaunchKernelGGL".to_owned());
     assert_eq!(listed, expected);
 }

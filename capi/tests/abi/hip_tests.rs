@@ -1,12 +1,12 @@
-//! Runs hip-tests' cases of virtual memory and IPC on the simulation and on AMD's runtime. The cases are rewritten in C
-//! under the same names, and need no kernel.
+//! Runs cases of virtual memory and IPC from hip-tests, AMD's tests of HIP, on the simulation and
+//! on AMD's runtime. The cases are rewritten in C under the same names, and launch no GPU kernel.
 
 use crate::program::{Language, Program};
 use hsa_rocr::{Emulation, Release, test};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// hip-tests' cases, grouped by source.
+/// hip-tests' cases, grouped by source file.
 const CASES: &[(&str, &[&str])] = &[
     ("hipMemAddressFree", &["negative"]),
     ("hipMemAddressReserve", &["AlignmentTest", "Negative"]),
@@ -211,7 +211,7 @@ fn run_cases(
 const PROFILES: [&str; 2] = ["hip6", "hip7"];
 
 #[test]
-fn cases_pass_on_every_generation() {
+fn cases_pass_on_the_simulation() {
     let numbers_of_gpus: &[_] = if test::is_long() { &[1, 2] } else { &[2] };
     for generation in ["a", "b", "c", "d"] {
         for &gpus in numbers_of_gpus {

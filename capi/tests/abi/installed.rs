@@ -1,4 +1,5 @@
-//! The installed library, which pkg-config and CMake find, and the folder that replaces HIP.
+//! The installed library, which pkg-config and CMake find, and the drop-in folder, which replaces
+//! HIP.
 
 use crate::program::{expect_success, library_folder, package};
 use hsa_rocr::test;
@@ -17,7 +18,7 @@ pub fn install(prefix: &Path) {
     expect_success(&installer().arg(prefix).output().unwrap(), "install");
 }
 
-/// Returns whether a tool is installed. If not, prints that a test is skipped.
+/// Returns whether a tool is installed. If not, reports that the test `name` is skipped.
 pub fn is_installed(tool: &str, name: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
@@ -159,7 +160,7 @@ fn install_rejects_drop_in_folders_that_hide_hip() {
     let output = installer().arg("--drop-in").arg(&hip).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(!destination.exists());
-    // Here, DESTDIR followed by the prefix is the path in `hip`.
+    // DESTDIR followed by this prefix is the folder `hip`.
     let root = folder.path().file_name().unwrap();
     let output = installer()
         .args(["--drop-in".as_ref(), Path::new("/").join(root).join("rocm").as_os_str()])
@@ -169,13 +170,13 @@ fn install_rejects_drop_in_folders_that_hide_hip() {
     assert_eq!(output.status.code(), Some(2));
     let text = std::fs::read_to_string(hip.join("include/hip/hip_runtime_api.h")).unwrap();
     assert_eq!(text, "/* AMD's */\n");
-    // The usual installation has no <hip/…> where compilers search for it.
+    // Without --drop-in, the headers are not in `include/hip`, where compilers would find them.
     let prefix = folder.path().join("prefix");
     install(&prefix);
     assert!(!prefix.join("include/hip").exists() && prefix.join("include/hsavmm/hip").exists());
 }
 
-/// Asserts that everybody can read all files of a folder.
+/// Asserts that all users can read all files of a folder.
 fn assert_readable(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -201,8 +202,8 @@ fn installed_files_are_readable_despite_umask() {
     assert_readable(folder.path());
 }
 
-/// Returns whether `install` ends with one line on standard error and status 2. A deadline of 10 seconds ends a
-/// script that loops.
+/// Returns whether `install` ends with one line on standard error and status 2. Kills a script that
+/// does not end within 10 seconds.
 fn is_rejected(arguments: &[&std::ffi::OsStr]) -> bool {
     let mut command = Command::new("timeout");
     let output = command.arg("10").arg(package().join("install")).args(arguments).output().unwrap();
@@ -236,7 +237,7 @@ fn prefix_can_contain_a_space() {
     let text = expect_success(&installer().arg(&prefix).output().unwrap(), "install");
     let printed = text.lines().last().unwrap();
     std::fs::copy(package().join("examples/cycle.c"), folder.path().join("program.c")).unwrap();
-    // The printed command is run as a user would: pasted into a shell.
+    // Run the printed command in a shell, as a user would.
     let mut shell = Command::new("sh");
     shell.args(["-c", printed]).current_dir(folder.path());
     expect_success(&shell.output().unwrap(), printed);

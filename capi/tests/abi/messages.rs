@@ -1,4 +1,4 @@
-//! Messages of errors, as a C program reads them.
+//! Error messages, as a C program reads them.
 
 use crate::program::{Language, Program, expect_success};
 use std::collections::BTreeMap;

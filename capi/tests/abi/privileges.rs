@@ -23,8 +23,8 @@ fn privileged_program_ignores_variables() {
     let run = |user: u32, argument: Option<&str>| {
         let mut command = Command::new(&program);
         command.args(argument).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", "gpus=3");
-        // The dynamic linker ignores this variable for a privileged program, and uses the program's
-        // own path.
+        // For a privileged program, the dynamic linker ignores this variable and uses the path in
+        // the program's file (DT_RPATH).
         command.env("LD_LIBRARY_PATH", library_folder());
         let output = command.uid(user).gid(user).output().unwrap();
         let text = expect_success(&output, "the program");
@@ -48,6 +48,6 @@ fn privileged_program_ignores_variables() {
     assert_eq!(messages.matches("C: hsavmm_use_runtime").count(), 2, "{messages}");
     assert!(messages.contains("last message: hipGetDeviceCount: "), "{messages}");
     assert!(!messages.contains("HSA_VMM_RUNTIME=sim"), "useless advice: {messages}");
-    // The program's own choice is used, not its caller's configuration.
+    // The program can select the simulation itself. The library still ignores the caller's HSA_SIM.
     assert_eq!(run(UNPRIVILEGED, Some("sim")).0, "privileged 1: hipSuccess, 2 devices\n");
 }

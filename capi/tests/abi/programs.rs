@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns the programs' folders, sorted by name. If the variable is not set, reports that the test is skipped, and
-/// returns no folder.
+/// Returns the programs' folders, sorted by name. If `HSA_VMM_PROGRAMS` is not set, reports that
+/// the test `name` is skipped, and returns no folder.
 #[track_caller]
 fn folders(name: &str) -> Vec<PathBuf> {
     let Some(root) = std::env::var_os("HSA_VMM_PROGRAMS") else {
@@ -46,8 +46,8 @@ fn programs_of_other_projects_run() {
     if folders.is_empty() {
         return;
     }
-    let fetch_releases = test::fetch_releases(name).unwrap_or_default();
-    let newest = fetch_releases.iter().find(|found| found.release() == Release::R7_2_4);
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
+    let newest = fetched_releases.iter().find(|found| found.release() == Release::R7_2_4);
     for folder in &folders {
         let program = Program::compile_folder(folder);
         let program_name = folder.file_name().unwrap().display();
