@@ -134,7 +134,7 @@ static void test_destroy_during_mmap(void) {
     pthread_barrier_wait(&barrier);
     hipError_t destroy_error = hsavmm_area_destroy(shared);
     EXPECT(pthread_join(thread, NULL) == 0);
-    /* One of the two calls fails. */
+    /* Exactly one of the two calls succeeds. */
     EXPECT((mmap_error == hipSuccess) != (destroy_error == hipSuccess));
     if (destroy_error == hipSuccess) {
       EXPECT(mmap_error == hipErrorInvalidHandle);

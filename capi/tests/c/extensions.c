@@ -150,8 +150,8 @@ static void test_batches(size_t granule) {
   OK(hipMemAddressFree(other, granule));
 }
 
-/* Maps the two granules of a handle in the opposite order. Expects an error if the library does not control page
- * tables (`controlled` is 0). */
+/* Maps the two granules of a handle in reverse order. Expects an error if the library does not
+ * control page tables (`controlled` is 0). */
 static void test_parts(size_t granule, int controlled) {
   void *ptr;
   OK(hipMemAddressReserve(&ptr, 4 * granule, 0, NULL, 0));
@@ -287,7 +287,8 @@ static void test_ranges(size_t granule) {
   OK(hipMemRelease(handles[0]));
   OK(hipMemRelease(handles[1]));
 
-  /* GPUDirect RDMA needs mapping types of dma-bufs, which runtimes have since version 1.9 of AMD's extension. */
+  /* GPUDirect RDMA needs dma-bufs with mapping types. Runtimes support them since version 1.9 of
+   * AMD's extension. */
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   prop.allocFlags.gpuDirectRDMACapable = 1;
@@ -528,7 +529,7 @@ int main(void) {
   OK(hipGetDeviceCount(&count));
   EXPECT(hipGetLastError() == hipErrorInvalidValue && hipGetLastError() == hipSuccess);
   OK(hsavmm_shut_down());
-  /* Starts again with a configuration chosen by the program. */
+  /* The next call opens the runtime again, with the configuration that the program chooses. */
   OK(hsavmm_use_simulation("mi300x,gpus=3"));
   OK(hsavmm_use_profile(6));
   OK(hsavmm_use_page_tables(1));

@@ -1,4 +1,5 @@
-/* Fabric handles: hipMemFabricHandle_t of 64 bytes. The first argument is "yes" if the runtime has a fabric. */
+/* Exports and imports fabric handles (hipMemFabricHandle_t). The first argument is "yes" if the
+ * runtime supports fabric handles. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>

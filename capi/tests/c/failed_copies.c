@@ -23,8 +23,9 @@ static void expect_unchanged(void *start, size_t size, int line) {
   free(bytes);
 }
 
-/* Makes transfers to and from the range at `start`. Only the first `valid` bytes there can be accessed, and the
- * transfers need about twice as many. Expects that each transfer fails and changes nothing. */
+/* Makes transfers to and from a range at `start`, of which only the first `valid` bytes are
+ * accessible. Each transfer needs about twice as many bytes. Expects that each transfer fails and
+ * changes nothing. */
 static void expect_failures(void *start, size_t valid, int line) {
   const size_t size = 2 * valid;
 #define FAILS(call) \
@@ -97,7 +98,7 @@ static void test_buffers(size_t granule) {
   OK(hsavmm_paged_destroy(paged));
 }
 
-/* The first row is in the allocation; the second row passes the allocation's end. */
+/* The first row is inside the allocation. The second row extends beyond its end. */
 static void test_rows(void) {
   void *ptr;
   OK(hipMalloc(&ptr, 4096));
@@ -105,13 +106,13 @@ static void test_rows(void) {
   char *row = (char *)ptr + 4000;
   EXPECT(hipMemcpy2D(row, 80, host, 64, 64, 2, hipMemcpyHostToDevice) == hipErrorInvalidValue);
   expect_unchanged(ptr, 4096, __LINE__);
-  /* Rows without bytes. */
+  /* Rows of width 0: the call copies nothing, so any number of rows is valid. */
   OK(hipMemcpy2D(row, 8, host, 8, 0, (size_t)1 << 58, hipMemcpyHostToDevice));
   OK(hipFree(ptr));
 }
 
 int main(void) {
-  /* A copy has several chunks, each of 4 MiB. */
+  /* Larger than 4 MiB, so that the library copies a granule in several chunks. */
   const size_t granule = 6 << 20;
   host = (char *)malloc(2 * granule);
   EXPECT(host != NULL);

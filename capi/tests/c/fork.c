@@ -42,8 +42,8 @@ struct progress {
 
 typedef long (*function)(void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* Passed as every argument: a function takes it as a pointer to a result, as an empty string, or as a large
- * number. */
+/* Every argument is the address of this array. A function uses the argument as a pointer to a
+ * result, as an empty string, or as a large number. */
 static char zeros[1 << 16];
 
 static void call_every_function(int count, char **names, struct progress *progress) {

@@ -1,4 +1,5 @@
-/* The host's access to mappings, which hipMemSetAccess changes although no descriptor names the host. */
+/* Checks the host's access to mappings. hipMemSetAccess changes it even if no descriptor names the
+ * host. */
 #include "../hip_tests/memory.h"
 
 static void expect_host_access(hipDeviceptr_t ptr, hipMemAccessFlags expected) {
@@ -34,7 +35,8 @@ static void host_access_is_set_for_each_mapping(void) {
   size_t size = granularity_of(0);
   hipDeviceptr_t first = reserve(2 * size), second = at(first, size);
   map_two(first, size);
-  /* The host keeps the access that it was granted by name. It gets the access of the device to the other mapping. */
+  /* In the first mapping, the host keeps the access that a descriptor granted to it. In the second
+   * mapping, the host gets the access of the device. */
   grant_to_both(first, size, hipMemAccessFlagsProtReadWrite, hipMemAccessFlagsProtNone);
   grant(first, 2 * size, 0, hipMemAccessFlagsProtReadWrite);
   expect_host_access(first, hipMemAccessFlagsProtNone);

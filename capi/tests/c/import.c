@@ -45,7 +45,7 @@ int main(void) {
   EXPECT(import(&negative, &by_pointer) == hipErrorInvalidValue);
   EXPECT(import((void *)(uintptr_t)-1, &by_number) == hipErrorInvalidValue);
   EXPECT(import((void *)(uintptr_t)70000, &by_number) == hipErrorInvalidValue);
-  /* An unmapped page, the end of the page before it, and a page without access. */
+  /* Pointers to an unmapped page, to the last two bytes before it, and to a page without access. */
   long page = sysconf(_SC_PAGESIZE);
   char *pages = mmap(NULL, (size_t)page * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT(pages != MAP_FAILED && munmap(pages + page, (size_t)page) == 0);

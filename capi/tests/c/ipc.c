@@ -8,7 +8,7 @@
 
 static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
 
-/* Two handles of the parent's memory: one of its start, and one of its second page. */
+/* Two handles of the parent's memory: one for its start, and one for its second page. */
 struct shared_handles {
   hipIpcMemHandle_t start, second_page;
 };
@@ -74,10 +74,10 @@ static void close_accepts_interior_address(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-/* Locks the entry of a handle in its exporter's table, like an exporter that hangs. Returns a descriptor that unlocks
- * the entry when it is closed. */
+/* Locks the entry of a handle in the exporter's table, like an exporter that hangs. Closing the
+ * returned descriptor unlocks the entry. */
 static int lock_entry(const hipIpcMemHandle_t *handle, pid_t exporter) {
-  /* Bytes 52 to 56 of a handle are the descriptor of the table, and the slot of the entry. */
+  /* Bytes 52 to 56 of a handle contain the table's descriptor and the entry's slot. */
   const unsigned char *bytes = (const unsigned char *)handle->reserved + 52;
   struct flock range;
   char path[64];

@@ -105,7 +105,7 @@ static void print_messages_of_retire_queues(void) {
   OK(hipMemRelease(handle));
 }
 
-/* The message names the argument that is invalid, not another one. */
+/* Each message must name the invalid argument. */
 static void print_messages_about_lists(void) {
   static hsavmm_mapping mapping;
   static hipMemAccessDesc desc;

@@ -1,4 +1,4 @@
-/* The numbers of objects are never reused, even after the library was shut down. */
+/* Checks that the library never reuses the number of an object, even after it was shut down. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* Maps a whole handle, and maps its second half again at other addresses. Then the runtime, without the library, makes
- * the GPU copy from or to this second mapping. Arguments: the runtime's file, the access flags to set for the second
- * mapping (0, 1 or 3), and what the GPU does with it (reads, writes). Prints "copied" or "faulted". */
+/* Maps a whole handle, and maps its second half again at other addresses. Then calls the runtime
+ * directly, so that the GPU copies from or to this second mapping. Arguments: the runtime's file,
+ * the access flags of the second mapping (0, 1 or 3), and whether the GPU "reads" or "writes" the
+ * second mapping. Prints "copied" or "faulted". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,7 +21,7 @@ static void fail(int line, const char *what) {
 #define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
 #define OK(call) EXPECT((call) == hipSuccess)
 
-/* As in hsa.h and hsa_ext_amd.h. */
+/* Equivalents of declarations in hsa.h and hsa_ext_amd.h. */
 typedef struct {
   uint64_t handle;
 } agent_t;

@@ -192,7 +192,8 @@ static void test_registered_memory(void) {
   char *own = aligned_alloc(4096, SIZE), back[16];
   EXPECT(own != NULL);
   OK(hipHostRegister(own, SIZE, hipHostRegisterPortable));
-  /* The library keeps registered memory in an area, but no number of an area lets a program unmap this memory. */
+  /* The library keeps registered memory in an area of its own. No area number lets the program
+   * unmap this memory. */
   for (uintptr_t number = 0; number < 1000; number++)
     EXPECT(hsavmm_area_munmap((hsavmm_area_t)number, own) == hipErrorInvalidHandle);
   EXPECT(hipHostRegister(own, 1, 0) == hipErrorHostMemoryAlreadyRegistered);
@@ -213,7 +214,7 @@ static void test_registered_memory(void) {
   OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, own + 5));
   OK(hipPointerGetAttributes(&attributes, NULL));
   EXPECT(attributes.type == hipMemoryTypeUnregistered);
-  /* Nothing is written behind the value. */
+  /* The calls write only the value, and no byte after it. */
   struct { unsigned size, after; } range = {0, 7};
   OK(hipPointerGetAttribute(&range, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
   EXPECT(range.size == SIZE && range.after == 7);

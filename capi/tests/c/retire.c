@@ -1,5 +1,5 @@
-/* Retires mappings without signals. With an argument, the file of the loaded runtime, also retires mappings with
- * signals that the program creates by the runtime's functions. */
+/* Retires mappings without signals. With an argument, the file of the loaded runtime, also retires
+ * mappings with signals. The program creates the signals with the runtime's functions. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,7 +20,7 @@ static void fail(int line, const char *what) {
 
 static size_t size;
 
-/* Maps memory of `count` handles in a row, and releases the handles. */
+/* Maps memory of `count` handles at consecutive addresses, and releases the handles. */
 static char *map_handles(size_t count) {
   hipMemAllocationProp prop;
   hipMemAccessDesc desc;
