@@ -9,7 +9,7 @@
  * NAME: reason". Its exit status is 1 if a case has failed or no case has run. Its arguments are the names of the cases
  * to run. Without arguments, all cases run.
  *
- * The header is valid C99 and C++17.
+ * This header is valid C99 and C++17.
  */
 #ifndef HIP_TESTS_CASE_H
 #define HIP_TESTS_CASE_H
@@ -37,8 +37,8 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Ends the case as failed. In a child process of a case, ends only the child process. The parent process then fails in
- * wait_for() of process.h. */
+/* Reports a failed check, and ends this process. If this process is a child of a case's process,
+ * the parent then fails in wait_for() of process.h. */
 static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,
@@ -56,7 +56,7 @@ static inline void expect_error(hipError_t actual, hipError_t expected, const ch
   fail(file, line, call, details);
 }
 
-/* Checks that end the case as failed if they do not hold. */
+/* These macros call fail() if a condition is false or a call returns another result. */
 #define CHECK(condition)                                                                           \
   do {                                                                                             \
     if (!(condition)) fail(__FILE__, __LINE__, #condition, "");                                    \

@@ -1,4 +1,4 @@
-/* Another process opens memory of each device by its handle. */
+/* A child process opens memory of each device by an IPC handle. */
 #include "memory.h"
 #include "process.h"
 

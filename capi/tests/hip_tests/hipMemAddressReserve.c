@@ -1,7 +1,7 @@
 /* hipMemAddressReserve: alignments, and invalid calls. */
 #include "memory.h"
 
-/* Alignments far below a page are accepted too. */
+/* Alignments smaller than a page are valid, too. */
 static void hipMemAddressReserve_AlignmentTest(void) {
   size_t size = rounded_size(0, BYTES), alignment;
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -17,7 +17,7 @@ static void hipMemAddressReserve_AlignmentTest(void) {
 }
 
 /* HIP 6 returned hipErrorMemoryAllocation for an invalid size. The original checks only on NVIDIA that an alignment
- * must be a power of two. This library always rejects another alignment. */
+ * must be a power of two. This library rejects other alignments. */
 static void hipMemAddressReserve_Negative(void) {
   size_t size = rounded_size(0, BYTES);
   hipError_t invalid_size = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);

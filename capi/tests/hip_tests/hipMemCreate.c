@@ -1,5 +1,5 @@
 /* hipMemCreate: physical memory, its lifetime, and invalid calls. hipMemCreate_ChkWithKerLaunch is
- * omitted: it is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse with a kernel. */
+ * omitted: it is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse with the launch of a kernel. */
 #include "memory.h"
 
 static void hipMemCreate_BasicAllocateDeAlloc_MultGranularity(void) {
@@ -19,7 +19,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* A mapping keeps the memory after the handle was released. */
+/* A mapping keeps the memory allocated after the handle is released. */
 static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);

@@ -25,9 +25,9 @@ static void hipMemImportFromShareableHandle_Positive_Basic(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP rejects a null pointer as a descriptor, although descriptor 0 is valid. In this library, null is
- * descriptor 0, and the call fails if that descriptor is not memory. HIP's releases of 2024 did not reject an invalid
- * type. */
+/* HIP rejects a null pointer, although 0 is a valid descriptor. This library takes null for
+ * descriptor 0, and rejects it if that descriptor does not refer to memory. HIP's releases of 2024
+ * did not reject an invalid type. */
 static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
   hipMemGenericAllocationHandle_t handle = create_shareable(0, 2 * granularity_of(0)), other;

@@ -1,8 +1,8 @@
 /* hipMemRetainAllocationHandle: returns the handle of a mapping. */
 #include "memory.h"
 
-/* The original releases the handle once, which sufficed with HIP of 2024. This case releases the handle twice, because
- * hipMemRetainAllocationHandle adds a reference. */
+/* The original releases the handle once, which was enough in HIP's releases of 2024. This case
+ * releases the handle twice, because hipMemRetainAllocationHandle adds a reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
   size_t size = rounded_size(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size), retained = NULL;

@@ -2,8 +2,8 @@
 #include "process.h"
 #include "shareable.h"
 
-/* Forks a child that imports and maps memory of a device, grants the host access and runs `act`. `act` must
- * write the numbers from 1 on. */
+/* Forks a child that imports and maps memory of a device, grants the host access and calls `act`.
+ * `act` must write the numbers 1, 2 and so on to the memory. */
 static void import_in_child(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
   struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;

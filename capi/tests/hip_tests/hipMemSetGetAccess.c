@@ -62,8 +62,8 @@ static void hipMemSetAccess_FuncTstOnMultDev(void) {
   }
 }
 
-/* In HIP the host can access memory to which a device has access. The original needs two devices, but tests the
- * devices one by one. */
+/* In HIP, the host can access memory to which a device has access. The original needs two devices,
+ * but tests the devices one by one. */
 static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {

@@ -2,7 +2,8 @@
  * functions of virtual memory and IPC. Functions that this library lacks are omitted. */
 #include "case.h"
 
-/* Defines a case of one call. The case ends its process itself: the checks after other cases need a device. */
+/* Defines a case of one call. The case exits before the checks in run_and_exit() of case.h, which
+ * need a device. */
 #define WITHOUT_DEVICE(function, call)                                                             \
   static void NoGpuTst_##function(void) {                                                          \
     CHECK(setenv("HIP_VISIBLE_DEVICES", "-1", 1) == 0);                                            \

@@ -82,7 +82,7 @@ static inline int receive_descriptor(int end, size_t *size) {
   return descriptor;
 }
 
-/* Ends a child whose checks have passed. */
+/* Ends a child whose checks have passed, after checks of the library's state. */
 static inline void end_child(int end) {
   expect_no_resources();
   EXPECT_SUCCESS(hsavmm_shut_down());
@@ -90,7 +90,7 @@ static inline void end_child(int end) {
   _exit(PASSED);
 }
 
-/* Checks that a child has passed. */
+/* Closes this process's end of the channel, waits for the child, and checks that it has passed. */
 static inline void wait_for(pid_t child, int end) {
   int status = 0;
   CHECK(close(end) == 0);

@@ -18,9 +18,10 @@ static inline int export_handle(hipMemGenericAllocationHandle_t handle) {
   return descriptor;
 }
 
-/* Returns the argument of hipMemImportFromShareableHandle. HIP takes the descriptor itself since release 7.1, and took
- * a pointer to it before. Programs distinguish the releases: PyTorch checks ROCM_VERSION >= 70100. This library
- * accepts both, so the cases pass a pointer with profile 6 and the descriptor with profile 7. */
+/* Returns the argument for hipMemImportFromShareableHandle. Since release 7.1, HIP takes the
+ * descriptor itself. Earlier releases take a pointer to the descriptor. Programs distinguish the
+ * releases: PyTorch checks ROCM_VERSION >= 70100. This library accepts both forms. The cases pass a
+ * pointer with profile 6, and the descriptor with profile 7. */
 static inline void *as_os_handle(int *descriptor) {
   return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
 }

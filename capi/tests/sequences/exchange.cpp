@@ -1,5 +1,6 @@
-/* Makes the calls of a library for communication between the processes of a node (RCCL, rocSHMEM, Open MPI). A process
- * sends an IPC handle of fine-grained memory, and an offset, through a pipe. Both processes copy in streams. */
+/* Makes the calls of a library that connects the processes of a node (RCCL, rocSHMEM, Open MPI). A
+ * process sends an IPC handle of fine-grained memory, and an offset, through a pipe. Both processes
+ * copy in streams. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-/* Makes the calls of a caching allocator with expandable segments (PyTorch). A segment reserves more addresses than the
- * device has memory, maps memory in parts, and grants peers access later. It unmaps parts when the stream is idle.
- * Another process copies the parts' descriptors with pidfd_getfd(). */
+/* Makes the calls of a caching allocator with expandable segments (PyTorch). A segment reserves an
+ * address range larger than the device's memory, maps memory in parts, and grants peers access
+ * later. It unmaps parts when the stream is idle. Another process copies the parts' descriptors
+ * with pidfd_getfd(). */
 #include "check.h"
 #include <cstring>
 #include <optional>
