@@ -165,7 +165,7 @@ impl Archive {
             fs::write(&path, contents).map_err(file_error(&path))?;
         }
         let output = archive.run("apt-get", ["-qq", "update"])?;
-        // apt-get succeeds even if it could not connect.
+        // `apt-get` succeeds even if it cannot connect to the mirror.
         if !archive.has_lists().map_err(file_error(folder))? {
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             return Err(AptError::NoLists { mirror, stderr });

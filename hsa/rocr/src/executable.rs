@@ -119,7 +119,7 @@ fn kind(path: &Path) -> io::Result<Kind> {
     else {
         return Ok(Kind::Other);
     };
-    // 64-bit and little-endian, as all architectures with AMD's runtime.
+    // All architectures with AMD's runtime are 64-bit and little-endian.
     if header[4..6] != [2, 1] || header[18..20] != own_architecture()? {
         return Ok(Kind::OtherArchitecture);
     }

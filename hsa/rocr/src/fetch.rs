@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The package of the program that lists GPUs. Its dependencies are not fetched: only a script in the
-/// package needs them.
+/// The package of the program that lists GPUs. Only a script in the package needs the package's
+/// dependencies, so they are not fetched.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
@@ -82,7 +82,7 @@ impl From<NotFetched> for FetchError {
 ///
 /// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources.
 /// `apt-get` checks signatures and checksums against the keys of the package
-/// `debian-archive-keyring`. The function accepts expired lists with a valid signature.
+/// `debian-archive-keyring`. Expired lists with a valid signature are accepted.
 ///
 /// # Errors
 /// The message names the failed step, and a remedy if one is known. Existing releases stay.
@@ -128,8 +128,8 @@ pub fn fetch(
     Ok(open()?)
 }
 
-/// Creates a folder, locks it against other processes that fetch, and checks the free space. Reports if it waits for the
-/// lock.
+/// Creates a folder, locks it against other processes that fetch, and checks the free space.
+/// Reports when it waits for the lock.
 pub(crate) fn lock_folder(
     folder: &Path,
     needed: u64,
@@ -138,7 +138,7 @@ pub(crate) fn lock_folder(
     fs::create_dir_all(folder).map_err(folder_error(folder))?;
     let path = folder.join("lock");
     let mut options = File::options();
-    // Without permissions for other users: whoever can read the file can lock it.
+    // Other users get no permissions, because a user who can open the file can lock it.
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let lock = open_regular(&path, options).map_err(folder_error(&path))?;
     // The file of an earlier build may have more permissions. Only its owner can change them.

@@ -129,7 +129,7 @@ mod tests {
         let cache = temporary.path();
         let folder = in_cache(cache).unwrap();
         assert_eq!(folder, cache.join("hsa-vmm/rocr"));
-        // Anyone could create the folder.
+        // Any user could create the folder.
         set_mode(cache, 0o1777);
         let error = in_cache(cache).unwrap_err().to_string();
         assert!(error.contains("HSA_VMM_ROCR") && error.contains("by all users"), "{error}");

@@ -72,7 +72,7 @@ pub(crate) fn fetch_packages(
         }
     }
     names.sort();
-    // The list is replaced last and atomically, because it marks the package as complete.
+    // Replace the list last and atomically, because it marks the package as complete.
     let list = work.path().join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))?;
     let destination = fetched.root().join("packages");

@@ -216,7 +216,7 @@ fn create_release(
         let copy = libraries.join(name);
         fs::copy(path, &copy).map_err(folder_error(&copy))?;
     }
-    // The file name contains the library's version.
+    // Keep the file's name, which contains the library's version.
     let file = libraries.join(runtime.file_name().unwrap_or(RUNTIME.as_ref()));
     fs::copy(runtime, &file).map_err(folder_error(&file))?;
     let link = libraries.join(RUNTIME);
@@ -228,7 +228,7 @@ fn create_release(
     packages.retain(|line| !line.starts_with("libhsa-runtime64-1 "));
     packages.push(format!("libhsa-runtime64-1 {build}"));
     packages.sort();
-    // Written last, because the list marks the release as complete.
+    // Write the list last, because it marks the release as complete.
     let list = root.join("packages");
     fs::write(&list, packages.join("\n") + "\n").map_err(folder_error(&list))
 }

@@ -18,10 +18,11 @@ pub fn restart_command() -> io::Result<Command> {
     })?;
     let program = program().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     if program == file {
-        // A build may have replaced the file of that name.
+        // A build may have replaced the file at this path.
         return Ok(Command::new("/proc/self/exe"));
     }
-    // A loader was started with the program as its argument: `file` is that loader, in the folder of its libraries.
+    // The program was started as an argument of a loader. `file` is this loader, and its folder
+    // contains the libraries.
     let mut command = Command::new(&file);
     if let Some(libraries) = file.parent() {
         command.arg("--library-path").arg(libraries);

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The test restarts its own program with only that test, under the loader and libraries of a
-//! release and on the emulated driver. If the release cannot be fetched, the test prints to
-//! standard error why it is skipped. The test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in
-//! continuous integration.
+//! release and on the emulated driver. If the release cannot be fetched, the test is skipped, and
+//! prints the reason to standard error. The test fails instead if `HSA_VMM_REQUIRE` contains
+//! `rocr`, as in continuous integration.
 //!
 //! By default, a test runs on one of its releases. The test's name selects the release, so that
 //! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a
@@ -158,10 +158,10 @@ pub fn run_on_with_timeout(
         body(&Fixture { fetched });
         return;
     }
-    let Some(fetch_releases) = fetch_releases(name) else { return };
+    let Some(fetched_releases) = fetch_releases(name) else { return };
     let releases = select(releases, name);
     let is_selected = |fetched: &&FetchedRelease| releases.contains(&fetched.release());
-    let selected: Vec<_> = fetch_releases.iter().filter(is_selected).collect();
+    let selected: Vec<_> = fetched_releases.iter().filter(is_selected).collect();
     assert_eq!(selected.len(), releases.len(), "{name}: a release is not fetched");
     let runs: Vec<_> = thread::scope(|scope| {
         let start = |fetched| {
@@ -238,8 +238,8 @@ impl Drop for Permit {
 /// marks the line with a prefix. The process of the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
-    // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in
-    // parallel.
+    // The test harness captures the output of `eprintln!`. A single write keeps the line together,
+    // because tests run in parallel.
     let _ = std::io::stderr().write_all(format!("{prefix}{line}\n").as_bytes());
 }
 
@@ -251,7 +251,7 @@ pub fn fetch_releases(name: &str) -> Option<&'static [FetchedRelease]> {
     static FETCHED: OnceLock<Result<Vec<FetchedRelease>, FetchError>> = OnceLock::new();
     let fetched = FETCHED.get_or_init(|| fetch(&Release::ALL, &release_folder(), &mut |_| ()));
     match fetched {
-        Ok(fetch_releases) => Some(fetch_releases),
+        Ok(fetched_releases) => Some(fetched_releases),
         Err(error) => {
             assert!(!is_required("rocr"), "HSA_VMM_REQUIRE requires AMD's runtime: {error}");
             report(&format!("SKIPPED {name}: {error}"));

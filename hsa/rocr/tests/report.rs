@@ -12,10 +12,10 @@ fn prints_a_report() {
 
 #[test]
 fn report_of_a_passing_test_is_printed() {
-    let Some(fetch_releases) = test::fetch_releases("report_of_a_passing_test_is_printed") else {
+    let Some(fetched_releases) = test::fetch_releases("report_of_a_passing_test_is_printed") else {
         return;
     };
-    for (long, releases) in [("1", fetch_releases.len()), ("", 1)] {
+    for (long, expected) in [("1", fetched_releases.len()), ("", 1)] {
         let mut command = restart_command().unwrap();
         command.args(["prints_a_report", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
         let output = command.output().unwrap();
@@ -24,8 +24,8 @@ fn report_of_a_passing_test_is_printed() {
         let is_reported =
             |line: String| reported.lines().filter(|reported| *reported == line).count() == 1;
         let lines =
-            fetch_releases.iter().map(|fetched| format!("reported on {}", fetched.release()));
-        assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), releases, "{reported}");
+            fetched_releases.iter().map(|fetched| format!("reported on {}", fetched.release()));
+        assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), expected, "{reported}");
         assert_eq!(reported.contains("HSA_VMM_LONG=1 runs it on all"), long.is_empty());
     }
 }
@@ -38,7 +38,7 @@ fn fails_on_one_release() {
     });
 }
 
-/// With `HSA_VMM_LONG=1`, the started test runs on all releases at the same time.
+/// With `HSA_VMM_LONG=1`, the test `fails_on_one_release` runs on all releases at the same time.
 #[test]
 fn failure_on_one_release_is_reported() {
     if test::fetch_releases("failure_on_one_release_is_reported").is_none() {
