@@ -20,7 +20,7 @@ struct Queries {
     system_info: hsa_system_get_info_fn,
 }
 
-/// Returns the line of the header. The caller may add keys, and ends the line.
+/// Returns the line of the header. The caller can add keys, and must end the line.
 ///
 /// # Safety
 /// The tables must be those of the runtime, with the versions that `hsa_sys::tools` describes.

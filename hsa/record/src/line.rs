@@ -1,6 +1,6 @@
 //! Writes a line of JSON.
 
-/// An object of JSON in one line. Keys are written in the order of the calls.
+/// A JSON object on one line. Keys are written in the order of the calls.
 #[derive(Debug)]
 pub(crate) struct Line {
     bytes: Vec<u8>,

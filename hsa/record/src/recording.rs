@@ -23,7 +23,7 @@ const MAX_RECORDINGS: u32 = 100;
 /// The descriptor of the file. Negative if calls are not recorded.
 static DESCRIPTOR_IN_USE: AtomicI32 = AtomicI32::new(-1);
 /// The time at which the recording began, in nanoseconds of the monotonic clock.
-static BEGAN: AtomicU64 = AtomicU64::new(0);
+static START_TIME: AtomicU64 = AtomicU64::new(0);
 static WITH_STACKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -57,7 +57,7 @@ pub(crate) fn begin(header: Line) -> bool {
     let mut header = header;
     header.bool("stacks", with_stacks);
     WITH_STACKS.store(with_stacks, Relaxed);
-    BEGAN.store(now(), Relaxed);
+    START_TIME.store(now(), Relaxed);
     write(descriptor, &header.end());
     DESCRIPTOR_IN_USE.store(descriptor, Relaxed);
     true
@@ -132,7 +132,7 @@ pub(crate) fn finish(
     line.text("call", call.as_bytes());
     write_fields(&mut line);
     line.number("status", status.into());
-    line.number("t", start.0.saturating_sub(BEGAN.load(Relaxed)));
+    line.number("t", start.0.saturating_sub(START_TIME.load(Relaxed)));
     line.number("ns", end.saturating_sub(start.0));
     line.number("tid", thread_id().into());
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
@@ -149,7 +149,7 @@ pub(crate) fn end() {
     }
     let mut line = Line::new();
     line.text("call", b"end");
-    line.number("t", now().saturating_sub(BEGAN.load(Relaxed)));
+    line.number("t", now().saturating_sub(START_TIME.load(Relaxed)));
     write(descriptor, &line.end());
     // SAFETY: the descriptor belongs to this module, and is not used any more.
     unsafe { libc::close(descriptor) };
@@ -169,7 +169,8 @@ extern "C" fn stop_in_child() {
     DESCRIPTOR_IN_USE.store(-1, Relaxed);
 }
 
-/// Writes a line in one system call, so that lines of several threads do not mix. If that fails, the recording stops.
+/// Writes a line in one system call, so that lines of several threads do not mix. If the call
+/// fails, the recording stops.
 fn write(descriptor: c_int, line: &[u8]) {
     loop {
         // SAFETY: the kernel reads `line.len()` bytes of `line`.

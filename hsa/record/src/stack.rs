@@ -15,8 +15,8 @@ const RTLD_DL_LINKMAP: c_int = 2;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Finds the program's file, and loads the library that unwinds stacks. `write` needs the file's
-/// path and the library.
+/// Stores the path of the program's file, and loads the library that unwinds stacks. The function
+/// `write` needs both.
 pub(crate) fn prepare() {
     if let Ok(program) = std::env::current_exe() {
         PROGRAM.get_or_init(|| program);

@@ -1,4 +1,5 @@
-//! The functions that replace the runtime's: each calls the runtime's function, and records the call.
+//! The wrappers that replace the runtime's functions. Each wrapper calls the runtime's function,
+//! and records the call.
 
 use crate::line::Line;
 use crate::recording;
@@ -57,7 +58,7 @@ macro_rules! wrappers {
                 let slot = index.and_then(|index| unsafe { FunctionTable::slot(table, index) });
                 let wrapper = $name as *mut c_void;
                 if let Some(slot) = slot {
-                    // SAFETY: the runtime has not returned from `hsa_init`: no other thread uses the table.
+                    // SAFETY: no other thread uses the table, because `hsa_init` has not returned.
                     unsafe {
                         // If the tool is loaded twice, the table already contains the wrapper.
                         if !(*slot).is_null() && *slot != wrapper {
