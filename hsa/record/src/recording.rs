@@ -98,9 +98,10 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
     Err(Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Returns the time at which a call begins, or `None` if calls are not recorded. If call stacks were requested, writes
-/// the call and its stack at once, so that the file contains a call in which the program crashes. `write_fields`
-/// writes the call's arguments.
+/// Returns the time at which a call begins, or `None` if calls are not recorded.
+///
+/// If call stacks were requested, writes the call and its stack immediately. The file then contains
+/// a call in which the program crashes. `write_fields` writes the call's arguments.
 #[inline]
 pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);

@@ -80,10 +80,11 @@ impl Emulation {
         self
     }
 
-    /// Makes the program, and the programs that it starts, use the loader, the C library and the
-    /// other libraries of a release of AMD's runtime. The command for [`apply`](Self::apply) must
-    /// name the program itself. Do not use a command of [`FetchedRelease::command`]. Replaces the
-    /// variable `LD_AUDIT`.
+    /// Makes the program, and the programs that it starts, use the loader and the libraries of a
+    /// release of AMD's runtime, including the C library. Replaces the variable `LD_AUDIT`.
+    ///
+    /// The command for [`apply`](Self::apply) must name the program itself. Do not use a command of
+    /// [`FetchedRelease::command`].
     #[must_use]
     pub fn with_runtime_release(mut self, fetched: &FetchedRelease) -> Self {
         self.loader = Some(absolute(fetched.loader().to_owned()));

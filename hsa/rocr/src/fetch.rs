@@ -82,7 +82,7 @@ impl From<NotFetched> for FetchError {
 ///
 /// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources.
 /// `apt-get` checks signatures and checksums against the keys of the package
-/// `debian-archive-keyring`. Expired lists with a valid signature are accepted.
+/// `debian-archive-keyring`. Accepts expired lists with a valid signature.
 ///
 /// # Errors
 /// The message names the failed step, and a remedy if one is known. Existing releases stay.
