@@ -1,4 +1,4 @@
-//! The page table of one GPU in one process.
+//! The page table of one open render node.
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
@@ -225,8 +225,8 @@ impl PageTable {
         }
     }
 
-    /// Removes the entry at an address, which must be the buffer's. Returns `ENOENT` if there is no
-    /// such entry.
+    /// Removes the entry that starts at an address. Returns `ENOENT` if no entry starts there, or
+    /// if the entry does not map `buffer` (`None` for user memory, doorbells and registers).
     pub(crate) fn unmap(&mut self, address: u64, buffer: Option<&Arc<Buffer>>) -> Result<Entry> {
         let found = self.entries.get(&address).ok_or(ENOENT)?;
         let matches = match (&found.buffer, buffer) {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_address_is_an_error() {
+    fn invalid_address_causes_efault() {
         let number = 7u64;
         assert_eq!(read_value((&raw const number) as u64), Ok(7u64));
         assert_eq!(read_value::<u64>(0), Err(EFAULT));

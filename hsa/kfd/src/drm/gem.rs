@@ -69,7 +69,7 @@ const SET_METADATA: u32 = 1;
 const GET_METADATA: u32 = 2;
 
 pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) -> Result<()> {
-    // Release the lock first: the call can read files of another process.
+    // Clone the buffer and release the lock: `metadata` can read files of another process.
     let buffer = file.state().buffer(arguments.handle).cloned().ok_or(ENOENT)?;
     match arguments.operation {
         SET_METADATA => {

@@ -43,7 +43,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Returns the handle of a buffer. Each import of a buffer returns the same handle.
+    /// Returns the handle of a buffer. Creates the handle if the buffer has none. Each import of a
+    /// buffer returns the same handle.
     fn handle(&mut self, buffer: Arc<Buffer>) -> u32 {
         let (token, handles) = (buffer.label.token, &mut self.handles);
         *self.handles_by_token.entry(token).or_insert_with(|| handles.insert(buffer))
@@ -137,7 +138,7 @@ macro_rules! calls {
 
 /// Returns the number of the GPU of a render node's descriptor, or `None` for other files.
 fn gpu_of(descriptor: c_int) -> Option<usize> {
-    // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
+    // SAFETY: all zeros is a valid `stat`, and the call only fills the struct.
     let status = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         (libc::fstat(descriptor, &raw mut status) == 0).then_some(status)

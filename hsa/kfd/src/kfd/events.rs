@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_all_or_any_event() {
+    fn wait_completes_on_all_or_any_event() {
         let events = Events::default();
         let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
         events.signal(ids[1]).unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     state.drm_file(gpu)?;
     let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MAX_SIZE);
     let size = size.ok_or(ENOMEM)?;
-    // For user memory, the offset is its address in the process.
+    // For user memory, `alloc.offset` is the address of the memory in the process.
     let user_address = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
