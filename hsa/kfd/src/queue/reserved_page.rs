@@ -40,8 +40,8 @@ impl ReservedPage {
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
         // Unmap the buffer, so that the reserved page does not keep the buffer's memory allocated.
-        // If this fails, the next addition replaces the mapping. SAFETY: only this object uses the
-        // page, and `number` is no longer used.
+        // If the unmapping fails, the next addition replaces the mapping.
+        // SAFETY: only this object uses the page, and `number` is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }

@@ -27,11 +27,11 @@ const GLOBAL: u32 = 2;
 /// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
 
-/// The number of words that are read of a packet. Only a `NOP` can be longer. The words after its
-/// first word are ignored.
+/// The number of words that are read of a packet. Only a `NOP` can be longer. All words of a `NOP`
+/// except the first are ignored.
 const MAX_WORDS: usize = 8;
 
-/// A queue's ring. A packet at the end of the ring continues at its start.
+/// A queue's ring. A packet that crosses the end of the ring continues at the start of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingReader {
     pub(super) base: u64,
