@@ -77,7 +77,7 @@ const FIRST_ID: u32 = 0x1001;
 /// The difference between the identifiers of two consecutive GPUs.
 const ID_STEP: u32 = 0x111;
 
-/// Returns amdkfd's identifier of a GPU. It has 16 bits, because it is part of an `mmap` offset.
+/// Returns amdkfd's identifier of a GPU. The identifier has 16 bits to fit into `mmap` offsets.
 pub(crate) fn gpu_id(index: usize) -> u32 {
     FIRST_ID + ID_STEP * index as u32
 }

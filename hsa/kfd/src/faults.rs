@@ -1,7 +1,7 @@
 //! Planned faults of the driver's calls, and which faults each call supports.
 //!
-//! `hsa-faults` parses plans and counts calls. The code that implements a fault tests
-//! [`Faults::has_fault`], which is one comparison while the plan is empty.
+//! `hsa-faults` parses plans and counts calls. The code that implements a fault calls
+//! [`Faults::has_fault`], which costs one comparison while the plan is empty.
 
 use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
@@ -70,7 +70,7 @@ impl Faults {
         Ok(Self { injector: Injector::new(plan) })
     }
 
-    /// Writes each rule that takes effect to a file ([`hsa_faults::RECORD`]).
+    /// Writes a line to a file ([`hsa_faults::RECORD`]) when a rule first takes effect.
     pub(crate) fn recording_to(self, file: File) -> Self {
         // A single write, so that lines of several processes do not mix. Ignore errors: the call must
         // not fail because of the record.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_rejects_impossible_faults() {
+    fn parse_rejects_unsupported_faults() {
         for rule in ["GEM_V=EIO", "GEM_VA=garbled", "GEM_VA.UNMAP=wide", "COPY=leak", "MMAP=EWHAT"]
         {
             let error = Faults::parse(&format!("GEM_VA=EIO,{rule}")).unwrap_err();

@@ -1,9 +1,10 @@
 //! Runs programs with another dynamic loader and C library: those of a release of AMD's runtime.
 //!
-//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names the loader of that library, and
-//! `LD_AUDIT` names this object. The machine's loader then calls [`la_version`] before it loads any library of the
-//! program. `la_version` maps the other loader and enters it, as the kernel does when it starts a program. The program,
-//! its scripts and its child processes therefore need no wrapper, and `/proc/self/exe` is the program.
+//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names the loader
+//! that belongs to that C library, and `LD_AUDIT` names this object. The machine's loader then
+//! calls [`la_version`] before it loads any library of the program. `la_version` maps the other
+//! loader and enters it, as the kernel does when it starts a program. The program, its scripts and
+//! its child processes therefore need no wrapper, and `/proc/self/exe` is the program.
 //!
 //! The other loader finds its libraries through `LD_LIBRARY_PATH`, which takes the place of `LD_AUDIT` in the
 //! environment. [`record_stack`] restores `LD_AUDIT` before the program reads the environment.
@@ -292,7 +293,7 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
             "jmp {entry}",
             stack = in(reg) stack,
             entry = in(reg) entry,
-            // An operand, so that no other operand is in this register.
+            // Passed as an operand, so that the compiler puts no other operand in this register.
             in("rdx") 0,
             options(noreturn),
         )
@@ -313,7 +314,7 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
             "br {entry}",
             stack = in(reg) stack,
             entry = in(reg) entry,
-            // An operand, so that no other operand is in this register.
+            // Passed as an operand, so that the compiler puts no other operand in this register.
             in("x0") 0,
             options(noreturn),
         )

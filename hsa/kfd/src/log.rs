@@ -87,7 +87,7 @@ impl Log {
         self.unfinished(device, format_args!("{}", Call(name, argument)));
     }
 
-    /// Logs a call: its arguments, its error or the changed arguments, and its duration.
+    /// Logs a call: its arguments, its error (if any), the changed arguments, and its duration.
     pub(crate) fn call<T: Pod>(
         &self,
         device: Arguments<'_>,

@@ -37,7 +37,7 @@ impl Metadata {
     }
 
     /// Reads the metadata from the process that created the buffer. Returns [`Self::NONE`] if the
-    /// creator is this process, or has exited.
+    /// creator is this process, has exited, or has attached no metadata.
     pub(crate) fn from_creator(label: Label) -> Self {
         // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_found_while_the_writer_runs() {
+    fn metadata_is_found_while_its_creator_runs() {
         let token = random_token();
         let (mut reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: the child runs this thread's code only, and ends without returning.
+        // SAFETY: the child has only this thread, and never leaves the block below.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let label = Label { gpu: 0, flags: VRAM, token, process: std::process::id() };
