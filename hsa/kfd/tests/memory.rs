@@ -279,7 +279,7 @@ fn system_memory_is_created_and_shared() {
         }
         assert_eq!(create([u64::MAX, 4096, 2, 0]), Err(ENOMEM));
         let handle = create([2 * MIB - 1, 4096, 2, 0]).unwrap();
-        assert_eq!(gpu.available(), 64 * MIB, "the GPU's own memory");
+        assert_eq!(gpu.available(), 64 * MIB, "the GPU's memory is unused");
         let mut prime = [handle as u32, (libc::O_CLOEXEC | libc::O_RDWR) as u32, 0];
         call(file, calls::PRIME_HANDLE_TO_FD, &mut prime).unwrap();
         call(file, calls::GEM_CLOSE, &mut [handle]).unwrap();

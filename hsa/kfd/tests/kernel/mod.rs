@@ -112,8 +112,8 @@ impl Gpu {
     }
 
     pub fn close(self) {
-        close(self.drm).expect("open");
-        close(self.kfd).expect("open");
+        close(self.drm).expect("an open descriptor");
+        close(self.kfd).expect("an open descriptor");
     }
 
     /// Allocates memory. Returns the memory's handle, and its offset for `mmap`.
