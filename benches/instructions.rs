@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The program prints the number of calls. A second argument is a number of additional calls, which the printed number
-//! does not include. `.ci/instructions` uses this argument to test that the script detects an
-//! increase.
+//! does not include. `.ci/instructions` uses this argument to test that the script detects an increase.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -147,8 +146,7 @@ impl Workload {
             }
             "export" => {
                 let handle = self.create_shareable()?;
-                // Closes each descriptor immediately, because the limit can be lower than the
-                // number of calls.
+                // Closes each descriptor immediately, because the limit can be lower than the number of calls.
                 measured(&mut || live_pages().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {

@@ -5,8 +5,8 @@
 //! cargo bench -p hsa-vmm-bench --bench threads
 //! ```
 //!
-//! Runs on a simulation whose calls do nothing. Needs two idle cores. Run the benchmark several
-//! times, and use the best result.
+//! Runs on a simulation whose calls do nothing. Needs two idle cores. Run the benchmark several times, and use the best
+//! result.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{

@@ -117,9 +117,8 @@ fn rollback_records_the_cpu_as_runtime_granted() {
     }
 }
 
-/// Revoking unmaps the memory, maps it again, and grants the other agents access again. If the
-/// runtime maps memory for the CPU, the next unmap can leave a hole. It leaves no hole if a call
-/// failed before the CPU got access again.
+/// Revoking unmaps the memory, maps it again, and grants the other agents access again. If the runtime maps memory for
+/// the CPU, the next unmap can leave a hole. It leaves no hole if a call failed before the CPU got access again.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::rerun_in_own_process() {

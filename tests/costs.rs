@@ -11,8 +11,8 @@ use machine::{Machine, access, at};
 
 const PAGE: usize = 2 << 20;
 
-/// Opens a `Vmm` on a runtime that does nothing. Reserves the addresses of `pages` pages, and
-/// creates memory of one page.
+/// Opens a `Vmm` on a runtime that does nothing. Reserves the addresses of `pages` pages, and creates memory of one
+/// page.
 fn open_and_reserve(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::no_op_vmem(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();

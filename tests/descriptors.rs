@@ -367,8 +367,8 @@ fn on_hostile_runtime(
     }
 }
 
-/// Revoking unmaps the memory. Before the library maps the memory again, the hostile runtime uses
-/// up all descriptors, as another thread could.
+/// Revoking unmaps the memory. Before the library maps the memory again, the hostile runtime uses up all descriptors,
+/// as another thread could.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::rerun_in_own_process() {

@@ -411,9 +411,8 @@ fn state_matches_results_at_the_mapping_limit() {
     }
 }
 
-/// When CPUs lose access, the library does not call the runtime. It calls `mprotect` instead, even
-/// if the runtime has mapped the memory for the CPU, and even after a revoke has mapped the memory
-/// again.
+/// When CPUs lose access, the library does not call the runtime. It calls `mprotect` instead, even if the runtime has
+/// mapped the memory for the CPU, and even after a revoke has mapped the memory again.
 #[test]
 fn cpus_lose_access_without_a_runtime_call() {
     if process::rerun_in_own_process() {

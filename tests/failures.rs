@@ -206,8 +206,8 @@ fn check_failure(
     }
 }
 
-/// Makes each function that an operation calls fail from its n-th call on, for every n. Checks that
-/// each failed operation has changed nothing, or has quarantined a range.
+/// Makes each function that an operation calls fail from its n-th call on, for every n. Checks that each failed
+/// operation has changed nothing, or has quarantined a range.
 fn fail_from(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS {
         for (function, calls) in calls_of(config, operation, name) {
@@ -355,10 +355,9 @@ fn two_failures_restore_or_quarantine() {
     );
 }
 
-/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose
-/// access was set to none stays in this set: unmapping the memory still leaves a hole that the
-/// library must fill. The CPU also stays in the set after a failed unmap whose rollback has granted
-/// access again.
+/// `runtime_granted` contains the agents to which the runtime has granted access. A CPU whose access was set to none
+/// stays in this set: unmapping the memory still leaves a hole that the library must fill. The CPU also stays in the
+/// set after a failed unmap whose rollback has granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::rerun_in_own_process() {

@@ -93,8 +93,8 @@ fn declared(code: &str, visibility: &str) -> BTreeSet<String> {
     declarations.filter_map(name).map(str::to_owned).collect()
 }
 
-/// Returns the names in some code that can belong to other types or modules: names after `.` or
-/// `::`, and names that are imported from the crate.
+/// Returns the names in some code that can belong to other types or modules: names after `.` or `::`, and names that
+/// are imported from the crate.
 fn used(code: &str) -> BTreeSet<&str> {
     let is_imported = |before: &str| {
         let statement = &before[before.rfind(';').map_or(0, |end| end + 1)..];

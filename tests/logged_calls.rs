@@ -37,8 +37,8 @@ fn calls_are_logged_with_arguments_and_results() {
         |metadata| metadata.target().starts_with("hsa_vmm::native"),
         |fields| EVENTS.lock().unwrap().push(fields),
     );
-    // Opening a runtime queries attributes. Some releases reject some of these queries. The library
-    // does not log such rejections as warnings.
+    // Opening a runtime queries attributes. Some releases reject some of these queries. The library does not log such
+    // rejections as warnings.
     for generation in Generation::ALL {
         let runtime = Runtime::simulated(Config::mi300x(2).with_generation(generation)).unwrap();
         Vmm::open(&runtime).unwrap();

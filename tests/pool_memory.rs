@@ -259,9 +259,8 @@ fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // AMD's runtime pads the abstract name of its socket with zeros to the greatest size of such
-    // names. If a socket has bound the name but does not listen, the library takes it for the
-    // socket of another process.
+    // AMD's runtime pads the abstract name of its socket with zeros to the greatest size of such names. If a socket has
+    // bound the name but does not listen, the library takes it for the socket of another process.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());

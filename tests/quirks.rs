@@ -167,8 +167,8 @@ fn gpu_loses_access(machine: &Machine) -> bool {
 
 /// Returns whether a failure occurs on a simulation with exactly these quirks.
 fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
-    // SAFETY: on the simulation, a disabled workaround causes errors and wrong values, but no
-    // undefined behaviour. No test closes descriptors of the runtime.
+    // SAFETY: on the simulation, a disabled workaround causes errors and wrong values, but no undefined behaviour. No
+    // test closes descriptors of the runtime.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let machine = Machine::with_options(config, options);
     let occurs = (failure.occurs)(&machine);
@@ -316,9 +316,9 @@ fn with_quirks_adds_quirks() {
     assert_eq!(machine.vmm.quirks(), expected);
 }
 
-/// One runtime call can grant two agents access to two adjacent mappings, even if one agent can
-/// already access the first mapping, and the other agent the second. The library must record for
-/// each mapping that both agents have access.
+/// One runtime call can grant two agents access to two adjacent mappings, even if one agent can already access the
+/// first mapping, and the other agent the second. The library must record for each mapping that both agents have
+/// access.
 #[test]
 fn grants_of_adjacent_mappings_are_recorded_for_each() {
     let mut additional = Quirks::default();

@@ -292,9 +292,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut empty).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import. Once the owner has access, ROCm 7.14 rejects
-/// grants to other agents. The library therefore maps the memory again for each grant to a GPU
-/// except the first.
+/// ROCm 7.14 does not report the owner of an import. Once the owner has access, ROCm 7.14 rejects grants to other
+/// agents. The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
 fn import_of_unknown_owner_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_generation(Generation::C);

@@ -11,8 +11,8 @@ use std::time::Duration;
 static STATE: OnceLock<(Runtime, Vmm)> = OnceLock::new();
 /// The number of events at which `look_up` has looked up the state.
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
-/// The number of events at which `look_up` has begun. If a look-up panics, the library catches the
-/// panic, and this number stays greater than [`LOOK_UPS`].
+/// The number of events at which `look_up` has begun. If a look-up panics, the library catches the panic, and this
+/// number stays greater than [`LOOK_UPS`].
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 fn look_up(_: log::Fields) {

@@ -1,5 +1,5 @@
-//! An owned value whose mapping was unmapped by address does not act on the successor: a new
-//! mapping at the same addresses. The tests run on the simulation.
+//! An owned value whose mapping was unmapped by address does not act on the successor: a new mapping at the same
+//! addresses. The tests run on the simulation.
 
 mod machine;
 mod successor;

@@ -1,6 +1,5 @@
-//! Copies, fills, reads and writes on the simulation: when a wait for a copy returns early, and
-//! when threads race. If the caller's closure in `Mapping::with_access` calls the library, the
-//! library panics.
+//! Copies, fills, reads and writes on the simulation: when a wait for a copy returns early, and when threads race. If
+//! the caller's closure in `Mapping::with_access` calls the library, the library panics.
 
 mod machine;
 
@@ -20,8 +19,8 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 251) as u8).collect()
 }
 
-/// Fails unless the library has made at least two waits per copy. The first wait for a copy returns
-/// early, so the library must wait again.
+/// Fails unless the library has made at least two waits per copy. The first wait for a copy returns early, so the
+/// library must wait again.
 #[track_caller]
 fn assert_waited_again(machine: &Machine) {
     let calls = |name| machine.simulation.calls(name);

@@ -57,8 +57,8 @@ mod tests {
         assert_eq!(samples.median(), Some(Median { low: 7.0, value: 7.0, high: 7.0 }));
         let mut samples = Samples::default();
         (0..100).for_each(|number| samples.add(f64::from(number)));
-        // The 41st and the 61st of 100 samples. By the binomial distribution, the median is between
-        // them with a probability of 95 %.
+        // The 41st and the 61st of 100 samples. By the binomial distribution, the median is between them with a
+        // probability of 95 %.
         assert_eq!(samples.median(), Some(Median { low: 40.0, value: 50.0, high: 60.0 }));
     }
 

@@ -64,8 +64,8 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
-            // The second GPU copies across several mappings. Some were made before this GPU got
-            // access, others afterwards.
+            // The second GPU copies across several mappings. Some were made before this GPU got access, others
+            // afterwards.
             let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];

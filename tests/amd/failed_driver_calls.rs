@@ -1,5 +1,5 @@
-//! Makes each driver call of an operation on buffers fail in turn, except the calls that
-//! [`driver_calls`] leaves out. Lists the driver calls whose failure makes AMD's runtime abort.
+//! Makes each driver call of an operation on buffers fail in turn, except the calls that [`driver_calls`] leaves out.
+//! Lists the driver calls whose failure makes AMD's runtime abort.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;

@@ -1,6 +1,5 @@
-//! Each driver call of each operation fails in turn. The operation fails and changes nothing,
-//! succeeds anyway, or quarantines its range. AMD's runtime may abort the process at the calls that
-//! [`ABORTS`] lists.
+//! Each driver call of each operation fails in turn. The operation fails and changes nothing, succeeds anyway, or
+//! quarantines its range. AMD's runtime may abort the process at the calls that [`ABORTS`] lists.
 
 use super::failed_driver_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;

@@ -47,8 +47,8 @@ fn access_changes(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. When they grant access again,
-/// they call `mmap` with `MAP_FIXED`, which replaces a foreign mapping that was created meanwhile.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. When they grant access again, they call `mmap`
+/// with `MAP_FIXED`, which replaces a foreign mapping that was created meanwhile.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {

@@ -1,5 +1,5 @@
-//! Physical memory of the host: the library allocates the memory through the driver, and the
-//! runtime imports the memory.
+//! Physical memory of the host: the library allocates the memory through the driver, and the runtime imports the
+//! memory.
 
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access, at};

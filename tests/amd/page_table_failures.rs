@@ -1,6 +1,5 @@
-//! Each driver call of an operation that changes page tables fails in turn. The operation fails and
-//! changes nothing, succeeds anyway, or quarantines its range. AMD's runtime may abort the process
-//! at the calls that `ABORTS` lists.
+//! Each driver call of an operation that changes page tables fails in turn. The operation fails and changes nothing,
+//! succeeds anyway, or quarantines its range. AMD's runtime may abort the process at the calls that `ABORTS` lists.
 //!
 //! In another test, each driver call that opening a `Vmm` makes fails in turn. The `Vmm` then maps memory and grants
 //! access. If it cannot control page tables, the library reports why.
@@ -70,8 +69,8 @@ impl Setup {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Starts `raw` before the last grants. When these grants wait for page tables, the entries
-        // of the scratch memory of `raw` also take effect.
+        // Starts `raw` before the last grants. When these grants wait for page tables, the entries of the scratch
+        // memory of `raw` also take effect.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);

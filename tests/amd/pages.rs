@@ -88,8 +88,8 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// The runtime of ROCm 7.2 keeps unmapped memory until its addresses are freed. On the emulated
-/// driver, mapping other memory at these addresses also frees the unmapped memory.
+/// The runtime of ROCm 7.2 keeps unmapped memory until its addresses are freed. On the emulated driver, mapping other
+/// memory at these addresses also frees the unmapped memory.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
@@ -335,8 +335,8 @@ fn one_failed_call_changes_nothing() {
     fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }
 
-/// In ROCm 7.2, a buffer keeps the memory of unmapped pages. It does not keep all memory that it
-/// ever received from other buffers.
+/// In ROCm 7.2, a buffer keeps the memory of unmapped pages. It does not keep all memory that it ever received from
+/// other buffers.
 #[test]
 fn received_memory_does_not_accumulate() {
     on_each("pages::received_memory_does_not_accumulate", |fixture| {

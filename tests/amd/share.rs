@@ -190,8 +190,8 @@ fn memory_outlives_a_killed_exporter() {
     );
 }
 
-/// In the first run, the importer is killed before it imports the memory. In the second run, it is
-/// killed after it unmaps the memory, but before it releases the handle.
+/// In the first run, the importer is killed before it imports the memory. In the second run, it is killed after it
+/// unmaps the memory, but before it releases the handle.
 #[test]
 fn exporter_survives_a_killed_importer() {
     let exporter = |mut endpoint: Endpoint| {

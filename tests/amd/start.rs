@@ -66,8 +66,8 @@ fn vmms_on_one_runtime_are_independent() {
     });
 }
 
-/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped.
-/// AMD's runtime 6.4.3 would crash if the library stopped the runtime in this state.
+/// The probes of a `Vmm` map memory. If one of their driver calls fails, memory may stay mapped. AMD's runtime 6.4.3
+/// would crash if the library stopped the runtime in this state.
 #[test]
 fn stop_after_failed_probe_calls_does_not_crash() {
     on_each("start::stop_after_failed_probe_calls_does_not_crash", |fixture| {

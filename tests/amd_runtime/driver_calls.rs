@@ -25,8 +25,8 @@ fn is_irrelevant(call: &str) -> bool {
     irrelevant.contains(&call)
 }
 
-/// Calls `start` and then `function` in a child. Returns the relevant driver calls of `function`,
-/// as `CALL#n`: the n-th call of that name in the process.
+/// Calls `start` and then `function` in a child. Returns the relevant driver calls of `function`, as `CALL#n`: the n-th
+/// call of that name in the process.
 pub fn driver_calls<T>(start: impl Fn() -> T, function: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));

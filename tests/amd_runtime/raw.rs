@@ -63,9 +63,8 @@ unsafe extern "C" fn push_to_list<T: Copy>(item: T, list: *mut c_void) -> hsa_st
     HSA_STATUS_SUCCESS
 }
 
-// Each unsafe block below calls a function of the loaded runtime with pointers to locals of the
-// right type. Some tests pass invalid handles and addresses on purpose. A call that may crash the
-// runtime runs in a child.
+// Each unsafe block below calls a function of the loaded runtime with pointers to locals of the right type. Some tests
+// pass invalid handles and addresses on purpose. A call that may crash the runtime runs in a child.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "explained once, above")]
 impl RawRuntime {
     #[track_caller]

@@ -1,5 +1,5 @@
-//! On AMD's runtime, each driver call of an area's `mmap` and `munmap` fails in turn. A failed
-//! operation changes nothing, and succeeds when the test repeats the operation.
+//! On AMD's runtime, each driver call of an area's `mmap` and `munmap` fails in turn. A failed operation changes
+//! nothing, and succeeds when the test repeats the operation.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;

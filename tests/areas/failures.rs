@@ -1,7 +1,7 @@
-//! Each runtime call of each operation on areas fails in turn. The operation fails and changes
-//! nothing, or tolerates the failure. There are two exceptions. A failed fill or copy may have
-//! changed bytes. A `munmap` that cannot release the handle has already unmapped the memory. When
-//! the test repeats the operation, the operation succeeds. At the end, everything is freed.
+//! Each runtime call of each operation on areas fails in turn. The operation fails and changes nothing, or tolerates
+//! the failure. There are two exceptions. A failed fill or copy may have changed bytes. A `munmap` that cannot release
+//! the handle has already unmapped the memory. When the test repeats the operation, the operation succeeds. At the end,
+//! everything is freed.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
@@ -279,9 +279,9 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// Makes several runtime calls of an `mmap` or `munmap` fail. Either every call of one function
-/// fails, or one call of the function and further calls of any function. Once the runtime works
-/// again, everything can be freed, except memory that a failed `mmap` leaked.
+/// Makes several runtime calls of an `mmap` or `munmap` fail. Either every call of one function fails, or one call of
+/// the function and further calls of any function. Once the runtime works again, everything can be freed, except memory
+/// that a failed `mmap` leaked.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;

@@ -253,8 +253,8 @@ fn copy_rejects_memory_freed_by_its_address() {
     fixture.assert_idle();
 }
 
-/// If no GPU can access both memories, the library copies through a buffer: it reads and then
-/// writes. Errors still name the copy.
+/// If no GPU can access both memories, the library copies through a buffer: it reads and then writes. Errors still name
+/// the copy.
 #[test]
 fn errors_of_buffered_copies_name_the_copy() {
     let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));

@@ -178,8 +178,8 @@ fn repeated_failures_lose_no_contents() {
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Each buffer has two mappings, the ring three. The "make" operations drop a new
-                // value. If this drop fails, memory stays mapped.
+                // Each buffer has two mappings, the ring three. The "make" operations drop a new value. If this drop
+                // fails, memory stays mapped.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");
                 }

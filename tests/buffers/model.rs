@@ -165,8 +165,8 @@ impl Pair {
         }
     }
 
-    /// Performs one operation on the buffer and the model. If `fault` is a number, the runtime call
-    /// with this number fails.
+    /// Performs one operation on the buffer and the model. If `fault` is a number, the runtime call with this number
+    /// fails.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, ERROR));
         let simulation = self.machine.simulation.clone();

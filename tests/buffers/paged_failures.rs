@@ -1,6 +1,5 @@
-//! The runtime calls of operations on paged buffers fail. If only one call fails, the buffers do
-//! not change. If one call and all later calls fail, pages can be lost, and the library reports
-//! them.
+//! The runtime calls of operations on paged buffers fail. If only one call fails, the buffers do not change. If one
+//! call and all later calls fail, pages can be lost, and the library reports them.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
@@ -121,9 +120,8 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The buffer keeps the memory for the next page, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // The "make" operation calls the first two functions only to drop a value, which returns no
-        // error. Without aligned reservations, the library repeats the third call until it
-        // succeeds.
+        // The "make" operation calls the first two functions only to drop a value, which returns no error. Without
+        // aligned reservations, the library repeats the third call until it succeeds.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }

@@ -212,9 +212,8 @@ impl Pair {
         Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
-    /// Applies an operation to the buffers and the model. If `fault` is a number, the runtime call
-    /// with this number fails. If the operation fails for this reason, the buffers must still match
-    /// the model's previous state.
+    /// Applies an operation to the buffers and the model. If `fault` is a number, the runtime call with this number
+    /// fails. If the operation fails for this reason, the buffers must still match the model's previous state.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, ERROR));

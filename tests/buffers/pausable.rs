@@ -149,8 +149,8 @@ fn many_pauses_change_nothing() {
                     buffer.read(0, &mut bytes).unwrap();
                     assert_eq!(u32::from_ne_bytes(bytes), round, "{generation}");
                 }
-                // The simulation opens a file at the first access to memory. The write makes sure
-                // that the file is open in every compared state.
+                // The simulation opens a file at the first access to memory. The write makes sure that the file is open
+                // in every compared state.
                 buffer.write(0, &[1]).unwrap();
                 if round == 200 {
                     (before, regions_before) = (Some(state(&machine)), regions().len());

@@ -79,8 +79,8 @@ fn shared_memory_stays_out_of_the_pool() {
     machine.assert_empty();
 }
 
-/// Some runtimes free memory only when the memory's addresses are freed. On these, the buffer keeps
-/// memory, but not all memory that it ever received.
+/// Some runtimes free memory only when the memory's addresses are freed. On these, the buffer keeps memory, but not all
+/// memory that it ever received.
 #[test]
 fn received_memory_does_not_accumulate() {
     for (generation, config) in generations() {

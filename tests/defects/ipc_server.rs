@@ -165,8 +165,8 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Calls `function` while another process has taken the name of this process's socket. A process
-/// with the same ID in another PID namespace would take the same name.
+/// Calls `function` while another process has taken the name of this process's socket. A process with the same ID in
+/// another PID namespace would take the same name.
 fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
     with_taken_names(&[], function)
 }
@@ -264,9 +264,8 @@ fn forged_socket_names_are_ignored() {
     });
 }
 
-/// Shares memory. A process of another user then requests the memory from the server, and does not
-/// acknowledge the reply. Calls `function` before that process ends. Returns `None` if the process
-/// did not get the memory.
+/// Shares memory. A process of another user then requests the memory from the server, and does not acknowledge the
+/// reply. Calls `function` before that process ends. Returns `None` if the process did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
     function: impl FnOnce(S) -> T,

@@ -1,7 +1,7 @@
 //! Defects of AMD's runtime. `table.rs` lists them.
 //!
-//! Tests named `…on_the_runtime` show a defect on the runtime itself. Tests named
-//! `…through_the_library` show that the library avoids or reports the defect.
+//! Tests named `…on_the_runtime` show a defect on the runtime itself. Tests named `…through_the_library` show that the
+//! library avoids or reports the defect.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;

@@ -47,8 +47,8 @@ fn failed_change_revokes_access_on_the_runtime() {
     });
 }
 
-/// `set_access` for the CPU and two GPUs changes two page tables. Each of these changes fails in
-/// turn. After the failure, no agent has access.
+/// `set_access` for the CPU and two GPUs changes two page tables. Each of these changes fails in turn. After the
+/// failure, no agent has access.
 #[test]
 fn failed_list_is_rolled_back_through_the_library() {
     on_each("partly_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
@@ -69,8 +69,8 @@ fn load_without_probes(fixture: &Fixture) -> Library {
     Library::open(runtime, VmmOptions::new().with_probing(Probing::Never))
 }
 
-/// Fails unless no agent has access after `set_access` has failed. Reads by only one GPU, because
-/// the runtime reports only the first fault of a process.
+/// Fails unless no agent has access after `set_access` has failed. Reads by only one GPU, because the runtime reports
+/// only the first fault of a process.
 fn check_failing_list(fixture: &Fixture, gpu: usize) {
     let library = load_without_probes(fixture);
     let (base, _) = library.map_new_memory(0, SIZE);

@@ -1,9 +1,8 @@
-//! Tries every sequence of operations, with every failure of its last operation. Each run executes
-//! one sequence, and makes one or several calls fail. Each runtime call of the last operation fails
-//! in turn: alone with each status, or together with later calls with one status. In other runs,
-//! `mmap`, `mprotect` or the allocation of descriptors fails. After the failure, the state is
-//! unchanged, or the ranges that the library could not restore are in quarantine. `retire.rs` makes
-//! each call of a retirement fail alone.
+//! Tries every sequence of operations, with every failure of its last operation. Each run executes one sequence, and
+//! makes one or several calls fail. Each runtime call of the last operation fails in turn: alone with each status, or
+//! together with later calls with one status. In other runs, `mmap`, `mprotect` or the allocation of descriptors fails.
+//! After the failure, the state is unchanged, or the ranges that the library could not restore are in quarantine.
+//! `retire.rs` makes each call of a retirement fail alone.
 //!
 //! Sequences have up to four operations. With `HSA_VMM_LONG=1`, sequences have up to five operations, unless the
 //! library changes page tables or waits for changes of page tables. If several sequences reach the same state before

@@ -103,9 +103,8 @@ impl Observation {
 
     /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access.
     ///
-    /// A GPU whose access was set to none keeps its entry only until the memory is mapped again. A
-    /// rollback can map the memory again. If the library controls page tables, a GPU may also gain
-    /// an entry without permissions.
+    /// A GPU whose access was set to none keeps its entry only until the memory is mapped again. A rollback can map the
+    /// memory again. If the library controls page tables, a GPU may also gain an entry without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {

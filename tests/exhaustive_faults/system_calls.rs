@@ -50,8 +50,8 @@ fn is_watched(address: usize) -> bool {
 
 /// Handles a redirected call: makes the call, or returns an error.
 extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the context of the thread that made the call. Until this handler
-    // returns, no other code uses the context.
+    // SAFETY: the kernel passes the context of the thread that made the call. Until this handler returns, no other code
+    // uses the context.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let value = |register: c_int| registers[register as usize] as u64;
     let arguments =

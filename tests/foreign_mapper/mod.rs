@@ -124,8 +124,8 @@ pub fn map_during_changes(library: &Library, name: &str) {
     library.assert_everything_freed();
 }
 
-/// Maps memory in the reservation, changes the access of the CPU and of GPUs, and unmaps the
-/// memory. Some calls change the whole reservation, others a part.
+/// Maps memory in the reservation, changes the access of the CPU and of GPUs, and unmaps the memory. Some calls change
+/// the whole reservation, others a part.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES_PER_MAPPING * PAGE, MAPPINGS * PAGES_PER_MAPPING * PAGE);

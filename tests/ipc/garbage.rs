@@ -25,8 +25,7 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        // The offset contains zero bits and one bits. It stays inside the memory if one of its
-        // lower 21 bits changes.
+        // The offset contains zero bits and one bits. It stays inside the memory if one of its lower 21 bits changes.
         let handle = exporter.get_handle(address + 0x5_5550);
         for bit in 0..8 * IpcHandle::SIZE {
             let mut bytes = handle.to_bytes();

@@ -173,8 +173,8 @@ impl Peer {
 
     /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
     ///
-    /// Tries several sizes, because releases of AMD's runtime cache different sizes after a free,
-    /// and choose different addresses.
+    /// Tries several sizes, because releases of AMD's runtime cache different sizes after a free, and choose different
+    /// addresses.
     #[track_caller]
     pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
@@ -221,9 +221,9 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread. Until the thread ends, opens and closes the second
-    /// handle repeatedly. Returns the time that opening the first handle took, and the longest time
-    /// that opening and closing the second handle took.
+    /// Opens the first handle in a thread. Until the thread ends, opens and closes the second handle repeatedly.
+    /// Returns the time that opening the first handle took, and the longest time that opening and closing the second
+    /// handle took.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,

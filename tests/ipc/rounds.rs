@@ -15,8 +15,8 @@ fn resources(peer: &mut Peer) -> (usize, usize) {
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Waits 200 ms, and then does the same as [`resources`]. During the wait, the server of AMD's
-/// runtime closes the last descriptor that the server has sent.
+/// Waits 200 ms, and then does the same as [`resources`]. During the wait, the server of AMD's runtime closes the last
+/// descriptor that the server has sent.
 fn resources_after_pause(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)

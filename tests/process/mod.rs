@@ -112,8 +112,8 @@ pub fn descriptors() -> usize {
 
 /// Calls `function` while the process can open only `free_descriptors` further descriptors.
 pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
-    // The standard library duplicates descriptors to the number 3 or above. With a limit of 3, the
-    // call fails with EINVAL instead of EMFILE. An open descriptor 3 makes the limit at least 4.
+    // The standard library duplicates descriptors to the number 3 or above. With a limit of 3, the call fails with
+    // EINVAL instead of EMFILE. An open descriptor 3 makes the limit at least 4.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD only reads flags, and any number is a valid argument.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
@@ -131,11 +131,10 @@ pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce()
     result
 }
 
-/// Starts this program again to run only the calling test, and returns `true` when the test has
-/// passed. In the new process, returns `false`.
+/// Starts this program again to run only the calling test, and returns `true` when the test has passed. In the new
+/// process, returns `false`.
 ///
-/// In the new process, no other test opens descriptors, or takes addresses that a runtime frees for
-/// a moment.
+/// In the new process, no other test opens descriptors, or takes addresses that a runtime frees for a moment.
 #[must_use = "the test must return if this is true"]
 #[track_caller]
 pub fn rerun_in_own_process() -> bool {
@@ -250,8 +249,8 @@ pub const STORED_BYTE: u8 = 0x5a;
 /// Stores [`STORED_BYTE`] at an address in a forked child, and returns how the child ends.
 pub fn store_in_child(address: usize) -> End {
     in_child(|| {
-        // SAFETY: the caller passes an address of its own memory, or one that is not writable. A
-        // store to an address that is not writable ends only this child, by SIGSEGV.
+        // SAFETY: the caller passes an address of its own memory, or one that is not writable. A store to an address
+        // that is not writable ends only this child, by SIGSEGV.
         unsafe { (address as *mut u8).write_volatile(STORED_BYTE) };
     })
 }
@@ -259,8 +258,7 @@ pub fn store_in_child(address: usize) -> End {
 /// Loads a byte from an address in a forked child, and returns how the child ends.
 pub fn load_in_child(address: usize) -> End {
     in_child(|| {
-        // SAFETY: a load changes nothing. If the address is not readable, SIGSEGV ends only this
-        // child.
+        // SAFETY: a load changes nothing. If the address is not readable, SIGSEGV ends only this child.
         unsafe { (address as *const u8).read_volatile() };
     })
 }

@@ -47,8 +47,8 @@ pub fn new_pid_namespace() {
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // Also creates a network namespace. AMD's runtime names its socket by the process ID. In a PID
-    // namespace, this ID may equal the ID of a process outside.
+    // Also creates a network namespace. AMD's runtime names its socket by the process ID. In a PID namespace, this ID
+    // may equal the ID of a process outside.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());
@@ -82,8 +82,8 @@ pub fn mount_own_proc() {
     assert_eq!(status, 0, "{}", Error::last_os_error());
 }
 
-/// Changes the real user of this process, but not the effective user. The two users also differ in
-/// a set-user-ID program that another user starts.
+/// Changes the real user of this process, but not the effective user. The two users also differ in a set-user-ID
+/// program that another user starts.
 pub fn set_real_user(user: u32) {
     let effective_user = rustix::process::geteuid().as_raw();
     // SAFETY: the call changes the user of the process, and accesses no memory.

@@ -71,8 +71,8 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver gives a GPU read and write access with any grant. The report says
-/// whether a GPU can do more than the caller has requested.
+/// AMD's user-space driver gives a GPU read and write access with any grant. The report says whether a GPU can do more
+/// than the caller has requested.
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();

@@ -80,8 +80,7 @@ fn names_are_removed_with_their_values() {
     machine.assert_empty();
 }
 
-/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has
-/// taken the addresses.
+/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken the addresses.
 fn reserve_again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
     match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {

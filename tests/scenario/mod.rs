@@ -17,8 +17,8 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Two reservations, and mappings in the first one.
 ///
-/// Two mappings have the same memory. One mapping has agents whose access was set to none. One
-/// mapping has memory that only this mapping keeps allocated.
+/// Two mappings have the same memory. One mapping has agents whose access was set to none. One mapping has memory that
+/// only this mapping keeps allocated.
 pub struct Scenario {
     pub library: Library,
     /// A reservation of eight granules. Four mappings cover its first five granules.

@@ -1,6 +1,6 @@
-//! Tests of owned values whose mappings were unmapped by address. Another owner then maps memory at
-//! the same addresses. These new mappings are the successors. Methods of the owned value that use
-//! these addresses must fail, and must not change the successors.
+//! Tests of owned values whose mappings were unmapped by address. Another owner then maps memory at the same addresses.
+//! These new mappings are the successors. Methods of the owned value that use these addresses must fail, and must not
+//! change the successors.
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};

@@ -249,8 +249,8 @@ fn waits_end_at_the_time_limit() {
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. The pipe's reader gets the end of file when all descriptors of the writer are
-/// closed. Descriptors in other processes and in messages also keep the writer open.
+/// Returns a pipe. The pipe's reader gets the end of file when all descriptors of the writer are closed. Descriptors in
+/// other processes and in messages also keep the writer open.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }

@@ -1,5 +1,4 @@
-//! Channels and tickets transport memory between processes, also if the processes have different
-//! users or namespaces.
+//! Channels and tickets transport memory between processes, also if the processes have different users or namespaces.
 
 use super::*;
 

@@ -2,8 +2,8 @@
 
 use crate::runtime::SIZE;
 
-/// The maximum number of holes. With so many holes, the ledger's data about a hole has left the CPU
-/// caches before a later round uses the hole again.
+/// The maximum number of holes. With so many holes, the ledger's data about a hole has left the CPU caches before a
+/// later round uses the hole again.
 const MAX_HOLES: usize = 4096;
 
 /// The pages of a reservation: live mappings, and holes that are evenly distributed between them.

@@ -111,8 +111,7 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library with the soname of `libhsavmm` that exports the functions of `nodes`. Each
-/// function returns 1.
+/// Builds a library with the soname of `libhsavmm` that exports the functions of `nodes`. Each function returns 1.
 fn build_library(nodes: &Nodes, folder: &Path) {
     let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
     for (node, names) in nodes {
@@ -133,8 +132,8 @@ fn build_library(nodes: &Nodes, folder: &Path) {
     expect_success(&link.output().unwrap(), "the library of the baseline");
 }
 
-/// Writes the source of a program that refers to every function of `nodes`, so that the loader must
-/// find every function. The program does not call the functions.
+/// Writes the source of a program that refers to every function of `nodes`, so that the loader must find every
+/// function. The program does not call the functions.
 fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {

@@ -26,9 +26,9 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// HIP's permissions hold for a GPU's copies from and to a part of a handle. In both modes, the
-/// emulated driver keeps entries in the TLB and forgets parts of mappings (`split_bug`). In the
-/// second mode, the driver also writes page table entries late.
+/// HIP's permissions hold for a GPU's copies from and to a part of a handle. In both modes, the emulated driver keeps
+/// entries in the TLB and forgets parts of mappings (`split_bug`). In the second mode, the driver also writes page
+/// table entries late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";

@@ -33,8 +33,8 @@ pub fn code(header: &std::path::Path) -> String {
     code
 }
 
-/// Returns the functions of all headers, by the names that the library exports. Every identifier
-/// before `(` that starts with `hip` or `hsavmm_` counts as a function, except in comments.
+/// Returns the functions of all headers, by the names that the library exports. Every identifier before `(` that starts
+/// with `hip` or `hsavmm_` counts as a function, except in comments.
 pub fn functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for header in headers() {
@@ -82,8 +82,8 @@ fn programs_that_inspect_kernels_compile() {
     }
 }
 
-/// HIP's header includes three C headers (`limits.h`, `stdlib.h`, `string.h`). Some programs, such
-/// as vLLM's allocator, use them without including them.
+/// HIP's header includes three C headers (`limits.h`, `stdlib.h`, `string.h`). Some programs, such as vLLM's allocator,
+/// use them without including them.
 #[test]
 fn header_includes_c_headers_as_hips_does() {
     let folder = tempfile::tempdir().unwrap();

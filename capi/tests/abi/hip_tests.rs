@@ -1,5 +1,5 @@
-//! Runs cases of virtual memory and IPC from hip-tests, AMD's tests of HIP, on the simulation and
-//! on AMD's runtime. The cases are rewritten in C under the same names, and launch no GPU kernel.
+//! Runs cases of virtual memory and IPC from hip-tests, AMD's tests of HIP, on the simulation and on AMD's runtime. The
+//! cases are rewritten in C under the same names, and launch no GPU kernel.
 
 use crate::program::{Language, Program};
 use hsa_rocr::{Emulation, Release, test};

@@ -1,5 +1,4 @@
-//! The installed library, which pkg-config and CMake find, and the drop-in folder, which replaces
-//! HIP.
+//! The installed library, which pkg-config and CMake find, and the drop-in folder, which replaces HIP.
 
 use crate::program::{expect_success, library_folder, package};
 use hsa_rocr::test;
@@ -202,8 +201,8 @@ fn installed_files_are_readable_despite_umask() {
     assert_readable(folder.path());
 }
 
-/// Returns whether `install` ends with one line on standard error and status 2. Kills a script that
-/// does not end within 10 seconds.
+/// Returns whether `install` ends with one line on standard error and status 2. Kills a script that does not end within
+/// 10 seconds.
 fn is_rejected(arguments: &[&std::ffi::OsStr]) -> bool {
     let mut command = Command::new("timeout");
     let output = command.arg("10").arg(package().join("install")).args(arguments).output().unwrap();

@@ -23,8 +23,8 @@ fn privileged_program_ignores_variables() {
     let run = |user: u32, argument: Option<&str>| {
         let mut command = Command::new(&program);
         command.args(argument).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", "gpus=3");
-        // For a privileged program, the dynamic linker ignores this variable and uses the path in
-        // the program's file (DT_RPATH).
+        // For a privileged program, the dynamic linker ignores this variable and uses the path in the program's file
+        // (DT_RPATH).
         command.env("LD_LIBRARY_PATH", library_folder());
         let output = command.uid(user).gid(user).output().unwrap();
         let text = expect_success(&output, "the program");

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns the programs' folders, sorted by name. If `HSA_VMM_PROGRAMS` is not set, reports that
-/// the test `name` is skipped, and returns no folder.
+/// Returns the programs' folders, sorted by name. If `HSA_VMM_PROGRAMS` is not set, reports that the test `name` is
+/// skipped, and returns no folder.
 #[track_caller]
 fn folders(name: &str) -> Vec<PathBuf> {
     let Some(root) = std::env::var_os("HSA_VMM_PROGRAMS") else {

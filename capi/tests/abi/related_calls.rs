@@ -30,8 +30,8 @@ fn related_calls_work_on_amds_runtime() {
     }
 }
 
-/// In both profiles, the import accepts a descriptor and a pointer to a descriptor, and rejects any
-/// other value. An unreadable address does not crash the program.
+/// In both profiles, the import accepts a descriptor and a pointer to a descriptor, and rejects any other value. An
+/// unreadable address does not crash the program.
 #[test]
 fn import_accepts_descriptor_or_pointer() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);

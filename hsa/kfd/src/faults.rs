@@ -1,7 +1,7 @@
 //! Planned faults of the driver's calls, and which faults each call supports.
 //!
-//! `hsa-faults` parses plans and counts calls. The code that implements a fault calls
-//! [`Faults::has_fault`], which costs one comparison while the plan is empty.
+//! `hsa-faults` parses plans and counts calls. The code that implements a fault calls [`Faults::has_fault`], which
+//! costs one comparison while the plan is empty.
 
 use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};

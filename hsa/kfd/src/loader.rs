@@ -1,10 +1,10 @@
 //! Runs programs with another dynamic loader and C library: those of a release of AMD's runtime.
 //!
-//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names the loader
-//! that belongs to that C library, and `LD_AUDIT` names this object. The machine's loader then
-//! calls [`la_version`] before it loads any library of the program. `la_version` maps the other
-//! loader and enters it, as the kernel does when it starts a program. The program, its scripts and
-//! its child processes therefore need no wrapper, and `/proc/self/exe` is the program.
+//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names the loader that belongs to that C
+//! library, and `LD_AUDIT` names this object. The machine's loader then calls [`la_version`] before it loads any
+//! library of the program. `la_version` maps the other loader and enters it, as the kernel does when it starts a
+//! program. The program, its scripts and its child processes therefore need no wrapper, and `/proc/self/exe` is the
+//! program.
 //!
 //! The other loader finds its libraries through `LD_LIBRARY_PATH`, which takes the place of `LD_AUDIT` in the
 //! environment. [`record_stack`] restores `LD_AUDIT` before the program reads the environment.

@@ -36,8 +36,8 @@ impl Metadata {
         Ok(file)
     }
 
-    /// Reads the metadata from the process that created the buffer. Returns [`Self::NONE`] if the
-    /// creator is this process, has exited, or has attached no metadata.
+    /// Reads the metadata from the process that created the buffer. Returns [`Self::NONE`] if the creator is this
+    /// process, has exited, or has attached no metadata.
     pub(crate) fn from_creator(label: Label) -> Self {
         // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {

@@ -1,9 +1,9 @@
 //! The emulation's own descriptors and files.
 //!
-//! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors. They start at the process's soft limit, or at half of the soft limit if the hard
-//! limit is equal. They start at [`HIGHEST_FLOOR`] at the latest. libc's `readdir` omits them from
-//! lists of descriptors, and libc's `close` does not close them. Direct system calls reach them.
+//! A real driver's memory uses no descriptors of the process. The emulation therefore hides its descriptors. They start
+//! at the process's soft limit, or at half of the soft limit if the hard limit is equal. They start at
+//! [`HIGHEST_FLOOR`] at the latest. libc's `readdir` omits them from lists of descriptors, and libc's `close` does not
+//! close them. Direct system calls reach them.
 
 use libc::{c_int, rlimit};
 use std::fs::File;

@@ -225,8 +225,8 @@ impl PageTable {
         }
     }
 
-    /// Removes the entry that starts at an address. Returns `ENOENT` if no entry starts there, or
-    /// if the entry does not map `buffer` (`None` for user memory, doorbells and registers).
+    /// Removes the entry that starts at an address. Returns `ENOENT` if no entry starts there, or if the entry does not
+    /// map `buffer` (`None` for user memory, doorbells and registers).
     pub(crate) fn unmap(&mut self, address: u64, buffer: Option<&Arc<Buffer>>) -> Result<Entry> {
         let found = self.entries.get(&address).ok_or(ENOENT)?;
         let matches = match (&found.buffer, buffer) {

@@ -10,8 +10,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Returns the open files of a GPU's render node, each with its own page table. The file whose
-/// page table amdkfd uses is first.
+/// Returns the open files of a GPU's render node, each with its own page table. The file whose page table amdkfd uses
+/// is first.
 fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
     let mut files: Vec<_> = driver.process.state().drm_file(gpu).into_iter().collect();
     for file in descriptors::render_files() {

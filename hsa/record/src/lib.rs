@@ -5,8 +5,8 @@
 //! runtime's function and appends one line of JSON to the file in `HSA_VMM_RECORD` (`recording`).
 //! `hsa_vmm_conformance::hsa_trace` describes the format.
 //!
-//! The library must not disturb the program. It records a call without a lock of its own. If it
-//! cannot write, for example on a full disk, the recording stops and the program continues.
+//! The library must not disturb the program. It records a call without a lock of its own. If it cannot write, for
+//! example on a full disk, the recording stops and the program continues.
 
 // AMD's runtime needs glibc. For other C libraries, such as that of the static command, the crate is empty.
 #![cfg(target_env = "gnu")]

@@ -100,8 +100,8 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
 
 /// Returns the time at which a call begins, or `None` if calls are not recorded.
 ///
-/// If call stacks were requested, writes the call and its stack immediately. The file then contains
-/// a call in which the program crashes. `write_fields` writes the call's arguments.
+/// If call stacks were requested, writes the call and its stack immediately. The file then contains a call in which the
+/// program crashes. `write_fields` writes the call's arguments.
 #[inline]
 pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
@@ -170,8 +170,8 @@ extern "C" fn stop_in_child() {
     DESCRIPTOR_IN_USE.store(-1, Relaxed);
 }
 
-/// Writes a line in one system call, so that lines of several threads do not mix. If the call
-/// fails, the recording stops.
+/// Writes a line in one system call, so that lines of several threads do not mix. If the call fails, the recording
+/// stops.
 fn write(descriptor: c_int, line: &[u8]) {
     loop {
         // SAFETY: the kernel reads `line.len()` bytes of `line`.

@@ -15,8 +15,7 @@ const RTLD_DL_LINKMAP: c_int = 2;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Stores the path of the program's file, and loads the library that unwinds stacks. The function
-/// `write` needs both.
+/// Stores the path of the program's file, and loads the library that unwinds stacks. The function `write` needs both.
 pub(crate) fn prepare() {
     if let Ok(program) = std::env::current_exe() {
         PROGRAM.get_or_init(|| program);

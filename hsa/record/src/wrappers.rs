@@ -1,5 +1,4 @@
-//! The wrappers that replace the runtime's functions. Each wrapper calls the runtime's function,
-//! and records the call.
+//! The wrappers that replace the runtime's functions. Each wrapper calls the runtime's function, and records the call.
 
 use crate::line::Line;
 use crate::recording;

@@ -80,8 +80,8 @@ impl Emulation {
         self
     }
 
-    /// Makes the program, and the programs that it starts, use the loader and the libraries of a
-    /// release of AMD's runtime, including the C library. Replaces the variable `LD_AUDIT`.
+    /// Makes the program, and the programs that it starts, use the loader and the libraries of a release of AMD's
+    /// runtime, including the C library. Replaces the variable `LD_AUDIT`.
     ///
     /// The command for [`apply`](Self::apply) must name the program itself. Do not use a command of
     /// [`FetchedRelease::command`].

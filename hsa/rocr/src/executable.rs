@@ -53,9 +53,9 @@ pub enum NotPreloadable {
 
 /// Checks that the emulated driver can be preloaded into a program.
 ///
-/// The program, or the interpreter of a script, must be for this architecture and dynamically
-/// linked with glibc. It must not change the user or the group. Accepts files that cannot be read
-/// or have another format: starting them reports the error.
+/// The program, or the interpreter of a script, must be for this architecture and dynamically linked with glibc. It
+/// must not change the user or the group. Accepts files that cannot be read or have another format: starting them
+/// reports the error.
 ///
 /// # Errors
 /// The driver cannot be preloaded; the message names the reason.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The package of the program that lists GPUs. Only a script in the package needs the package's
-/// dependencies, so they are not fetched.
+/// The package of the program that lists GPUs. Only a script in the package needs the package's dependencies, so they
+/// are not fetched.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
@@ -80,9 +80,9 @@ impl From<NotFetched> for FetchError {
 /// does not need root. Keeps existing releases. If several processes fetch at once, one process
 /// fetches and the others report that they wait. Calls `report` with a description of each step.
 ///
-/// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources.
-/// `apt-get` checks signatures and checksums against the keys of the package
-/// `debian-archive-keyring`. Accepts expired lists with a valid signature.
+/// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources. `apt-get` checks
+/// signatures and checksums against the keys of the package `debian-archive-keyring`. Accepts expired lists with a
+/// valid signature.
 ///
 /// # Errors
 /// The message names the failed step, and a remedy if one is known. Existing releases stay.
@@ -128,8 +128,8 @@ pub fn fetch(
     Ok(open()?)
 }
 
-/// Creates a folder, locks it against other processes that fetch, and checks the free space.
-/// Reports when it waits for the lock.
+/// Creates a folder, locks it against other processes that fetch, and checks the free space. Reports when it waits for
+/// the lock.
 pub(crate) fn lock_folder(
     folder: &Path,
     needed: u64,

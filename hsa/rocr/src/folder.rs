@@ -23,8 +23,8 @@ pub struct UntrustedFolder {
 /// folder if `HOME` is not set.
 ///
 /// # Errors
-/// The folder is in the user's cache or in the current folder, and another user can change it or
-/// one of its two parents. That user could replace the releases' code.
+/// The folder is in the user's cache or in the current folder, and another user can change it or one of its two
+/// parents. That user could replace the releases' code.
 pub fn folder() -> Result<PathBuf, UntrustedFolder> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let absolute = |folder: PathBuf| std::path::absolute(&folder).unwrap_or(folder);
@@ -60,9 +60,8 @@ pub(crate) fn program() -> Option<PathBuf> {
 
 /// Finds cargo's build folder above a program, by the files that cargo creates there.
 ///
-/// The folder, and cargo's file in it, must belong to the program's owner. The folder must not be
-/// writable by all users. Otherwise, a user could turn `/tmp` into the build folder of all programs
-/// below `/tmp`.
+/// The folder, and cargo's file in it, must belong to the program's owner. The folder must not be writable by all
+/// users. Otherwise, a user could turn `/tmp` into the build folder of all programs below `/tmp`.
 fn build_folder(program: &Path) -> Option<&Path> {
     let owner = fs::metadata(program).ok()?.uid();
     let is_build_folder = |folder: &&Path| {

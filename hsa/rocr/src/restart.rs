@@ -21,8 +21,7 @@ pub fn restart_command() -> io::Result<Command> {
         // A build may have replaced the file at this path.
         return Ok(Command::new("/proc/self/exe"));
     }
-    // The program was started as an argument of a loader. `file` is this loader, and its folder
-    // contains the libraries.
+    // The program was started as an argument of a loader. `file` is this loader, and its folder contains the libraries.
     let mut command = Command::new(&file);
     if let Some(libraries) = file.parent() {
         command.arg("--library-path").arg(libraries);

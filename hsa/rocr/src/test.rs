@@ -11,10 +11,9 @@
 //! }
 //! ```
 //!
-//! The test restarts its own program with only that test, under the loader and libraries of a
-//! release and on the emulated driver. If the release cannot be fetched, the test is skipped, and
-//! prints the reason to standard error. The test fails instead if `HSA_VMM_REQUIRE` contains
-//! `rocr`, as in continuous integration.
+//! The test restarts its own program with only that test, under the loader and libraries of a release and on the
+//! emulated driver. If the release cannot be fetched, the test is skipped, and prints the reason to standard error. The
+//! test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in continuous integration.
 //!
 //! By default, a test runs on one of its releases. The test's name selects the release, so that
 //! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a
@@ -238,8 +237,8 @@ impl Drop for Permit {
 /// marks the line with a prefix. The process of the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
-    // The test harness captures the output of `eprintln!`. A single write keeps the line together,
-    // because tests run in parallel.
+    // The test harness captures the output of `eprintln!`. A single write keeps the line together, because tests run in
+    // parallel.
     let _ = std::io::stderr().write_all(format!("{prefix}{line}\n").as_bytes());
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Returns the handle of a buffer. Creates the handle if the buffer has none. Each import of a
-    /// buffer returns the same handle.
+    /// Returns the handle of a buffer. Creates the handle if the buffer has none. Each import of a buffer returns the
+    /// same handle.
     fn handle(&mut self, buffer: Arc<Buffer>) -> u32 {
         let (token, handles) = (buffer.label.token, &mut self.handles);
         *self.handles_by_token.entry(token).or_insert_with(|| handles.insert(buffer))

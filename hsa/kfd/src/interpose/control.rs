@@ -8,8 +8,8 @@ use crate::request::Request;
 use crate::{driver, drm, kfd, observe};
 use libc::{c_int, c_ulong, c_void};
 
-/// The type (`_IOC_TYPE`) of generic requests (`FIOCLEX`, `FIONBIO`) and terminal queries. These
-/// requests are passed on to libc, because amdkfd and DRM define no request of this type.
+/// The type (`_IOC_TYPE`) of generic requests (`FIOCLEX`, `FIONBIO`) and terminal queries. These requests are passed on
+/// to libc, because amdkfd and DRM define no request of this type.
 const GENERAL_FAMILY: u8 = b'T';
 
 #[unsafe(no_mangle)]

@@ -39,9 +39,9 @@ impl ReservedPage {
         // SAFETY: the number is in the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // Unmap the buffer, so that the reserved page does not keep the buffer's memory allocated.
-        // If the unmapping fails, the next addition replaces the mapping.
-        // SAFETY: only this object uses the page, and `number` is no longer used.
+        // Unmap the buffer, so that the reserved page does not keep the buffer's memory allocated. If the unmapping
+        // fails, the next addition replaces the mapping. SAFETY: only this object uses the page, and `number` is no
+        // longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }

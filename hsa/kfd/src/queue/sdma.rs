@@ -27,8 +27,8 @@ const GLOBAL: u32 = 2;
 /// The operation of `ATOMIC` that adds 64-bit numbers.
 const ADD: u32 = 47;
 
-/// The number of words that are read of a packet. Only a `NOP` can be longer. All words of a `NOP`
-/// except the first are ignored.
+/// The number of words that are read of a packet. Only a `NOP` can be longer. All words of a `NOP` except the first are
+/// ignored.
 const MAX_WORDS: usize = 8;
 
 /// A queue's ring. A packet that crosses the end of the ring continues at the start of the ring.

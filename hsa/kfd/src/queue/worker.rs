@@ -88,8 +88,8 @@ fn step(
         }
     };
     if step == StepResult::Consumed {
-        // `position` counts packets (AQL) or bytes (SDMA). It begins at the value that the read
-        // pointer has when the queue starts, and may overflow.
+        // `position` counts packets (AQL) or bytes (SDMA). It begins at the value that the read pointer has when the
+        // queue starts, and may overflow.
         *position = position.wrapping_add(length);
         let pointer = ring.read_pointer;
         user::write(pointer, &position.to_le_bytes()).map_err(fault(pointer))?;

@@ -89,10 +89,9 @@ pub(crate) fn host_memory_size() -> u64 {
 /// Returns how many bytes of the machine's memory GPUs can use (GTT): half of it, the default of `ttm.pages_limit`,
 /// which limits amdgpu and amdkfd. Linux 6.12 reports this size in a virtual machine (`mem_info_gtt_total`).
 ///
-/// amdkfd has a second limit, for the GTT and user memory of all GPUs together: 63/64 of the
-/// machine's memory, minus 1.5 GiB. This second limit is not emulated. On machines with more than
-/// 3.1 GiB, the second limit is higher than the size of the GTT. On smaller machines, the two
-/// limits are nearly equal.
+/// amdkfd has a second limit, for the GTT and user memory of all GPUs together: 63/64 of the machine's memory, minus
+/// 1.5 GiB. This second limit is not emulated. On machines with more than 3.1 GiB, the second limit is higher than the
+/// size of the GTT. On smaller machines, the two limits are nearly equal.
 pub(crate) fn gtt_memory() -> u64 {
     let half = host_memory_size() / 2;
     half - half % PAGE
