@@ -143,6 +143,7 @@ fn fail_once(config: &Config, release: &str) {
                     let result = operation(&scenario);
                     scenario.simulation.set_faults(FaultPlan::none());
                     if result.is_ok() && tolerates_failure(name, function) {
+                        scenario.library.vmm.check().expect(&context);
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
@@ -175,7 +176,7 @@ fn check_failure(
 ) {
     let vmm = &scenario.library.vmm;
     match result.as_ref().map_err(Error::kind) {
-        Ok(()) => {}
+        Ok(()) => vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}")),
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
             vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));

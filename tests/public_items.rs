@@ -118,7 +118,7 @@ fn public_types_are_non_exhaustive() {
         .collect();
     assert!(exhaustive.is_empty(), "neither #[non_exhaustive] nor in COMPLETE: {exhaustive:?}");
     for (name, reason) in COMPLETE {
-        let is_non_exhaustive = types.get(*name).copied().unwrap_or_default();
+        let is_non_exhaustive = types.get(*name).unwrap_or_else(|| panic!("no type {name}"));
         assert!(!is_non_exhaustive, "{name} is #[non_exhaustive], but COMPLETE lists it: {reason}");
     }
 }

@@ -18,7 +18,9 @@ use machine::{Machine, access, at, without_cpu_mapping};
 use segments::{Reader, pattern};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 fn offsets_and_lengths(segments: &[ExportedSegment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
@@ -324,10 +326,17 @@ fn exports_race_with_unmapping() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
     let base = machine.reserve(2 * granule);
-    let (mut exported, mut rejected) = (0, 0);
+    let (exported, rejected) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let begun = Instant::now();
+    // Changes the mapping at least 300 times, and until exports have both succeeded and failed.
+    let is_complete = |number| {
+        let counts = [&exported, &rejected].map(|count| count.load(Ordering::Relaxed));
+        let was_tested = number >= 300 && counts.iter().all(|count| *count > 0);
+        was_tested || begun.elapsed() > Duration::from_secs(60)
+    };
     thread::scope(|scope| {
         let changes = scope.spawn(|| {
-            for number in 0..300 {
+            for number in (0..).take_while(|number| !is_complete(*number)) {
                 let handle = machine.create(0, 2 * granule);
                 machine.map(base, 2 * granule, handle);
                 machine.vmm.release(handle).unwrap();
@@ -342,16 +351,17 @@ fn exports_race_with_unmapping() {
                     assert_eq!(offsets_and_lengths(&segments), [(0, granule + 1)]);
                     let read = reader.read_all(&segments);
                     assert!(read[..8].iter().all(|byte| *byte == 0 || *byte == read[7]));
-                    exported += 1;
+                    exported.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
                     assert_eq!(error.problem(), Some(Problem::NotMapped(base)), "{error}");
-                    rejected += 1;
+                    rejected.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
     });
-    println!("{exported} exported, {rejected} rejected");
+    let (exported, rejected) = (exported.into_inner(), rejected.into_inner());
+    assert!(exported > 0 && rejected > 0, "{exported} exported, {rejected} rejected");
     machine.vmm.address_free(base, 2 * granule).unwrap();
     machine.assert_empty();
     reader.finish();

@@ -218,6 +218,7 @@ fn failed_grants_are_rolled_back() {
                 let grant = [access(gpu, Access::ReadWrite)];
                 setup.library.vmm.set_access(setup.base, SIZE, &grant).unwrap_err();
                 assert_eq!(setup.library.vmm.get_access(gpu, setup.base), Ok(Access::None));
+                assert!(setup.read_all(0).iter().all(Result::is_err));
                 setup.library.vmm.set_access(setup.base, SIZE, &grant).unwrap();
                 assert_eq!(setup.read_all(0), [4, 3, 2, 2].map(Ok));
                 let none = [access(gpu, Access::None)];

@@ -96,7 +96,7 @@ fn calls_without_descriptors_change_nothing() {
         vmm.release(imported).unwrap();
         raise_limit();
 
-        assert_eq!((vmm.usage(), vmm.mappings()), (before.0, before.1));
+        assert_eq!(state(), before);
         vmm.check().unwrap();
         assert_eq!(vmm.quarantined_ranges(), []);
         assert_inaccessible(base.get(), 2 * size, "after the shortage");
@@ -157,7 +157,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             assert_inaccessible(base.get(), 4 * size, "half-way");
             assert!(free_descriptors < 100, "the call eventually succeeds");
         }
-        println!("{}: {failures} failures", fixture.release());
+        assert!(failures > 0, "{}", fixture.release());
         vmm.check().unwrap();
     });
 }

@@ -251,7 +251,7 @@ fn look_ups_see_changes_of_ranges_atomically() {
                 },
                 &|m| {
                     let states = [Some(Access::None), Some(Access::ReadWrite), None];
-                    let rank = |access| states.iter().position(|&state| state == access);
+                    let rank = |access| states.iter().position(|&state| state == access).unwrap();
                     for (first, second) in [(base, at(base, granule)), (at(base, granule), base)] {
                         let (earlier, later) = (access_at(m, first), access_at(m, second));
                         assert!(rank(earlier) <= rank(later), "{earlier:?}, then {later:?}");

@@ -136,8 +136,9 @@ pub fn connect_to_relays() {
                 (!(0..PROCESS_NUMBER_LIMIT).contains(&number)).then_some(number as i32)
             });
             for number in numbers {
-                connected.extend((0..8).filter_map(|_| connect(number).ok()));
-                CONNECTIONS.fetch_add(connected.len(), Ordering::Relaxed);
+                let streams: Vec<_> = (0..8).filter_map(|_| connect(number).ok()).collect();
+                CONNECTIONS.fetch_add(streams.len(), Ordering::Relaxed);
+                connected.extend(streams);
             }
             let excess = connected.len().saturating_sub(64);
             connected.drain(..excess);

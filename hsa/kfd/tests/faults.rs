@@ -53,6 +53,7 @@ fn page_table_faults_change_entries() {
         map(ADDRESS + 32 * MIB).unwrap();
         map(ADDRESS + 48 * MIB).unwrap();
         let (tables, _) = page_tables();
+        assert_eq!(tables.len(), 4, "{tables:?}");
         let ends = ["offset 0x0 rw-", "offset 0x0 r-x", "offset 0x0 rwx", "offset 0x1000 rwx"];
         for (line, end) in tables.iter().zip(ends) {
             assert!(line.ends_with(end), "{line}");

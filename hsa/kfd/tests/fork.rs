@@ -124,6 +124,7 @@ fn vfork_child_leaves_parent_intact() {
             }
             libc::waitpid(child, &raw mut status, 0);
         }
+        assert_eq!(status, 0);
         assert!(gpu.alloc(MIB, VRAM).is_ok());
         call(gpu.drm, calls::VERSION, &mut [0u64; 8]).unwrap();
     });

@@ -129,8 +129,9 @@ fn errors_match_the_kernel() {
         let null = fs::File::open("/dev/null").unwrap();
         let null = std::os::fd::AsRawFd::as_raw_fd(&null);
         // SAFETY: the name ends with a zero.
-        let memory =
-            unsafe { libc::memfd_create(c"hsa-kfd:0:00000001:0000000000000001".as_ptr(), 0) };
+        let memory = unsafe {
+            libc::memfd_create(c"hsa-kfd:0:00000001:0000000000000001:00000001".as_ptr(), 0)
+        };
         for descriptor in [null, memory, drm] {
             assert_eq!(gpu.import(descriptor), Err(EINVAL));
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));

@@ -58,9 +58,10 @@ pub(crate) fn begin(header: Line) -> bool {
     header.bool("stacks", with_stacks);
     WITH_STACKS.store(with_stacks, Relaxed);
     START_TIME.store(now(), Relaxed);
-    write(descriptor, &header.end());
     DESCRIPTOR_IN_USE.store(descriptor, Relaxed);
-    true
+    // If this write fails, nothing is recorded.
+    write(descriptor, &header.end());
+    DESCRIPTOR_IN_USE.load(Relaxed) >= 0
 }
 
 /// Creates the file `name`. If this file exists, tries `name.PID`, then `name.PID.2` and so on.
@@ -144,25 +145,33 @@ pub(crate) fn finish(
 
 /// Writes the end of the recording, and closes the file.
 pub(crate) fn end() {
+    if let Some(descriptor) = write_end() {
+        // SAFETY: the descriptor belongs to this module. The runtime has stopped, so no call uses the descriptor.
+        unsafe { libc::close(descriptor) };
+    }
+}
+
+/// Writes the end of the recording. Returns the descriptor of the file, or `None` if calls are not recorded.
+fn write_end() -> Option<c_int> {
     let descriptor = DESCRIPTOR_IN_USE.swap(-1, Relaxed);
     if descriptor < 0 {
-        return;
+        return None;
     }
     let mut line = Line::new();
     line.text("call", b"end");
     line.number("t", now().saturating_sub(START_TIME.load(Relaxed)));
     write(descriptor, &line.end());
-    // SAFETY: the descriptor belongs to this module, and is not used any more.
-    unsafe { libc::close(descriptor) };
+    Some(descriptor)
 }
 
-/// Ends the recording of a program that exits without stopping the runtime.
+/// Ends the recording of a program that exits without stopping the runtime. Leaves the file open, because other threads
+/// may still write calls.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end_at_exit;
 
 extern "C" fn end_at_exit() {
-    let _ = std::panic::catch_unwind(end);
+    let _ = std::panic::catch_unwind(write_end);
 }
 
 /// Stops the recording in a forked child, in which AMD's runtime cannot be used.
