@@ -126,14 +126,14 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // This runtime also reports no build, but lacks the function of the loader extension. The library therefore does
-    // not identify it as rocddi.
+    // The next runtime also reports no build, but lacks the function of the loader extension. The library therefore
+    // does not identify it as rocddi.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }
 
 #[test]
-fn file_of_another_version_is_unknown() {
+fn runtime_in_a_file_of_another_version_is_unknown() {
     let fake = FakeLibrary::new("renamed", &[]);
     let folder = tempfile::tempdir().unwrap();
     for (name, contradicts) in
@@ -168,7 +168,7 @@ fn false_version_makes_a_runtime_unknown() {
 }
 
 #[test]
-fn version_of_unknown_runtime_adds_no_workarounds() {
+fn version_of_unknown_runtime_changes_no_quirks() {
     for build in ["\"\"", "\"a vendor's runtime\""] {
         let fake = FakeLibrary::new("unknown", &[&format!("-DBUILD={build}")]);
         let runtime = fake.load();
@@ -178,7 +178,8 @@ fn version_of_unknown_runtime_adds_no_workarounds() {
         assert_eq!(vmm.quirks(), quirks_if_unknown());
         use_memory(&vmm);
     }
-    // The symbol version of AMD's releases alone does not make a library a runtime.
+    // `compile_source` links this library with the symbol version of AMD's releases, which alone does not make it a
+    // runtime.
     let incomplete = compile_source("symbol-version", "int hsa_init(void) { return 0; }\n");
     // SAFETY: this test compiled the library, which has no constructors, and the load fails before a call.
     let error = unsafe { Runtime::load_from(&incomplete) }.unwrap_err();
@@ -204,7 +205,7 @@ fn runtime_without_virtual_memory_opens() {
 }
 
 #[test]
-fn error_names_a_library_that_is_no_runtime() {
+fn error_for_another_library_names_loaded_runtimes() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -224,7 +225,7 @@ fn error_names_a_library_that_is_no_runtime() {
 static WARNINGS: Mutex<Vec<log::Fields>> = Mutex::new(Vec::new());
 
 #[test]
-fn older_runtime_beside_a_newer_is_reported() {
+fn several_loaded_runtimes_are_reported() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -74,7 +74,8 @@ impl PreparedCopy {
     /// Copies the memory.
     ///
     /// # Safety
-    /// Memory of the program itself must be valid for the copy: readable as the source, writable as the destination.
+    /// If the source is not memory of this library, the program must be able to read it; if the destination is not,
+    /// the program must be able to write it.
     unsafe fn run(&self) -> Result<(), Failure> {
         let mut bytes = vec![0; self.size.min(BUFFER_SIZE)];
         let count = self.size.div_ceil(BUFFER_SIZE);
@@ -94,7 +95,8 @@ impl PreparedCopy {
 /// Copies memory of any kind. If an argument is invalid, copies nothing.
 ///
 /// # Safety
-/// Memory of the program itself must be valid for `size` bytes: readable as the source, writable as the destination.
+/// If the source is not memory of this library, the program must be able to read `size` bytes of it; if the destination
+/// is not, the program must be able to write `size` bytes of it.
 pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
@@ -261,6 +263,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let range = (address(destination), size);
     let target = Endpoint::of(&process, "destination", range, Access::ReadWrite)?;
+    // The program's own memory cannot be filled.
     if !target.may_be_declared(true) {
         let problem = "is not memory of this library: not allocated, or freed already";
         return Err(Failure::invalid_argument("destination", problem));

@@ -208,7 +208,7 @@ impl RuntimeOptions {
     }
 
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
-    pub fn typed_arguments(&self) -> Vec<String> {
+    pub fn arguments_to_repeat(&self) -> Vec<String> {
         // `emulate`, `vm` and `rocr run` set `HSA_VMM_RUNTIME` to choose the library.
         let is_in_variable = |path: &PathBuf| {
             std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|value| value == *path)
@@ -231,7 +231,7 @@ impl RuntimeOptions {
     /// Returns the `bringup` command for the same runtime. `is_simulation` says whether a simulation was chosen:
     /// `bringup` uses a simulation only with `--runtime sim`.
     pub fn bringup_command(&self, is_simulation: bool) -> String {
-        let mut arguments = self.typed_arguments();
+        let mut arguments = self.arguments_to_repeat();
         if is_simulation && self.choice == RuntimeChoice::Auto {
             arguments.splice(..0, ["--runtime", "sim"].map(str::to_owned));
         }

@@ -129,7 +129,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
         command.env("HSA_VMM_RUNTIME", fetched.runtime());
     }
     emulation.apply(&mut command).map_err(EmulationError::from)?;
-    crate::program::set_outer_command(&mut command, &typed_arguments(args));
+    crate::program::set_outer_command(&mut command, &arguments_to_repeat(args));
     check_configuration(args)?;
     args.log.iter().chain(&args.page_tables).try_for_each(|path| check_appendable(path))?;
     crate::program::become_program(command, program)
@@ -189,7 +189,7 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
 }
 
 /// Returns the subcommand and its options as a user types them, without output files.
-fn typed_arguments(args: &Emulate) -> Vec<String> {
+fn arguments_to_repeat(args: &Emulate) -> Vec<String> {
     let mut arguments = vec!["emulate".to_owned()];
     let mut add = |option: &str, value: Option<String>| {
         arguments.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));

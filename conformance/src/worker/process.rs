@@ -119,8 +119,8 @@ impl Worker {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Waits up to `limit` for the next message. If a message has arrived, returns the message even after the limit,
-    /// because this process may have been stopped meanwhile.
+    /// Waits up to `limit` for the next message. Returns a message that has arrived even after the limit, because this
+    /// process may have been paused (SIGSTOP) while it waited.
     pub fn receive<A: DeserializeOwned>(&mut self, limit: Duration) -> Received<A> {
         let begun = Instant::now();
         loop {

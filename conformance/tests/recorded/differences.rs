@@ -19,9 +19,9 @@ pub struct Difference {
 const CRASH: &str = "the driver crashes, the library returns an error";
 const STALE: &str =
     "invariant 5 (src/vmm/ledger/check.rs): a handle without references is rejected";
-const HOLES: &str = "Rule::UnmapOverHoles: HIP needs exactly a sequence of whole mappings";
+const HOLES: &str = "Rule::UnmapOverHoles: HIP unmaps only whole mappings without gaps";
 const PARTS: &str = "Rule::PartOfAHandle: HIP maps parts of a handle";
-const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver supports only whole handles";
+const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver returns NOT_SUPPORTED for each part of a handle";
 const ONE_RESERVATION: &str = "HIP, and invariant 1 (src/vmm/ledger/check.rs): mappings and ranges are inside one \
                                reservation; the driver merges adjacent reservations";
 const HOST: &str = "HIP documents hipErrorNotSupported: AMD's runtime makes no handles of system \
@@ -70,7 +70,7 @@ pub const DIFFERENCES: &[Difference] = &[
         name: "props_imported_location",
         result: "unknown",
         since: Generation::C,
-        reason: "since ROCm 7.14 AMD's runtime does not report the owner of an import (reference 6.2 #61)",
+        reason: "since ROCm 7.14 AMD's runtime does not report the owner of an import (row 61 in edges/mod.rs)",
     },
     differs("import_not_a_memory_fd", INVALID, DOCUMENTED),
     differs("props_stale_handle", INVALID, STALE),

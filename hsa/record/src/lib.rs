@@ -8,7 +8,7 @@
 //! The library must not disturb the program. It records a call without a lock of its own. If it cannot write, for
 //! example on a full disk, the recording stops and the program continues.
 
-// AMD's runtime needs glibc. For other C libraries, such as that of the static command, the crate is empty.
+// AMD's runtime needs glibc. With another C library, such as musl in a static `hsa-vmm`, the crate is empty.
 #![cfg(target_env = "gnu")]
 
 mod header;

@@ -80,7 +80,7 @@ impl DetachedMachine {
         let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
         let started = Instant::now();
         // Connect only after the previous job has ended: an earlier connection would hide from the guest that the
-        // previous process has disconnected.
+        // previous process has disconnected. `job` has not started, so `has_ended` is about the previous job.
         while !job.has_ended() {
             test_kill_process(process).ok()?;
             if limits.reached().is_some() {

@@ -239,7 +239,9 @@ pub fn advise(
     let without_result = lines.find_map(|(_, line)| Some((line, missing_result(line)?)));
     if let Some((other, field)) = call.and_then(|call| call_without_result(run, call)) {
         let name = &other.begin.call;
-        advice.push(format!("{name} returned success, but set {field} to 0: suspect {name} first"));
+        advice.push(format!(
+            "{name} returned success, but set the argument `{field}` to 0: suspect {name} first"
+        ));
     }
     let mut wrong_result = match cause {
         Cause::Wrong(Some(_), what) => advise_wrong_result(run, what, call, environment),

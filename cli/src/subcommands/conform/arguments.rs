@@ -85,8 +85,8 @@ pub struct Conform {
 
 impl Conform {
     /// Returns the options that change results and differ from the default, for the command that repeats the run.
-    pub fn typed_arguments(&self) -> Vec<String> {
-        let mut arguments = self.common.runtime.typed_arguments();
+    pub fn arguments_to_repeat(&self) -> Vec<String> {
+        let mut arguments = self.common.runtime.arguments_to_repeat();
         if self.profile != HipProfile::default() {
             arguments.extend(["--profile".to_owned(), self.profile.to_string()]);
         }

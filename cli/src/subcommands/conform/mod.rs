@@ -289,7 +289,7 @@ impl ResultWriter {
 /// Adds a description of the run to the report, and removes private data from the report.
 fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
     let time_limit = typed_time_limit(args.time_limit, arguments::default_time_limit());
-    let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
+    let arguments = ["conform".to_owned()].into_iter().chain(args.arguments_to_repeat());
     let arguments = arguments.chain(time_limit);
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();

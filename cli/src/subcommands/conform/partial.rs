@@ -127,7 +127,7 @@ pub fn settings(args: &Conform) -> Vec<String> {
     let variables = provenance::runtime_variables().chain(provenance::outer_command());
     let variables = variables.map(|(name, value)| format!("{name}={value}"));
     let kernel = format!("kernel {}", provenance::kernel());
-    args.typed_arguments().into_iter().chain(variables).chain([kernel]).collect()
+    args.arguments_to_repeat().into_iter().chain(variables).chain([kernel]).collect()
 }
 
 /// Returns the facts about the runtime that the runs of `--resume` must share.

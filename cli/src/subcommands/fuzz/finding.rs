@@ -263,7 +263,7 @@ fn shrink_all(
 /// Returns the command that repeats the failure.
 fn replay_command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
     let runtime = match &generator.runtime {
-        SequenceRuntime::Loaded => args.common.runtime.typed_arguments(),
+        SequenceRuntime::Loaded => args.common.runtime.arguments_to_repeat(),
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);

@@ -139,7 +139,7 @@ fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyho
             });
             let driver = provenance::driver(generator.runtime != SequenceRuntime::Loaded);
             let arguments =
-                ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
+                ["fuzz".to_owned()].into_iter().chain(args.common.runtime.arguments_to_repeat());
             let faults_option = args.faults.then(|| "--faults".to_owned());
             let arguments =
                 arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults_option);

@@ -49,8 +49,8 @@ pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>
     }
 }
 
-/// Minimises this thread's timer slack. By default the kernel extends a sleep by up to 50 µs, more
-/// than twice `MIN_SLEEP`, while the program busy-waits for its copy.
+/// Minimises this thread's timer slack. By default, the kernel extends a sleep by up to 50 µs, more than twice
+/// `MIN_SLEEP`. A program that busy-waits for a copy would wait that much longer.
 fn minimise_timer_slack() {
     let nanoseconds: libc::c_ulong = 1;
     // SAFETY: the call sets a number of this thread, and accesses no memory.
