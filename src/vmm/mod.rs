@@ -324,9 +324,9 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Converts the error of an operation on `ranges`, which are sorted by address. If mappings are expected and a
-    /// range is not reserved or splits a mapping, a call by address has unmapped an expected mapping. The error then
-    /// becomes [`Problem::NotMapped`].
+    /// Converts the error of an operation on `ranges`, which are sorted by address. Only concerns operations that expect
+    /// certain mappings. If one of their ranges is not reserved, or splits a mapping, a call by address has unmapped an
+    /// expected mapping. The error then becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
         else {
@@ -391,7 +391,7 @@ impl Shared {
     }
 
     /// Calls a function of the runtime that uses handles or mappings and takes the runtime's own lock. Holds the
-    /// library lock shared, unless all functions of this runtime take its lock.
+    /// library lock shared, unless every function of this runtime takes the runtime's own lock.
     fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().call_shared(call),
@@ -400,7 +400,7 @@ impl Shared {
     }
 
     /// Calls a function of the runtime that uses handles and takes no lock before ROCm 10. Holds the library lock
-    /// exclusively, unless all functions of this runtime take its lock.
+    /// exclusively, unless every function of this runtime takes the runtime's own lock.
     fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
             true => self.native().call_exclusive(call),
@@ -439,8 +439,8 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything except quarantined mappings and reservations, because stopping a runtime with live mappings can
-    /// crash the process (ROCm 6.4.3).
+    /// Frees everything except quarantined mappings and reservations. If mappings stay, the runtime stays started:
+    /// stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
@@ -488,7 +488,7 @@ impl Drop for Shared {
                 crate::log::event!(WARN, %error, "a reservation was not freed");
             }
         }
-        // Releases memory last, because quarantined memory may still be mapped.
+        // Releases memory last: the loop above may have unmapped it only now. Keeps the memory of kept mappings.
         for record in self.ledger.handles.drain() {
             if !kept.iter().any(|it| it.native == record.native) {
                 self.release_memory(Operation::Release, record);

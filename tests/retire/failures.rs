@@ -140,7 +140,7 @@ fn mapping_that_was_unmapped_before_is_reported() {
 }
 
 #[test]
-fn unmapped_mapping_is_reported_without_its_signal() {
+fn unmapped_mapping_is_reported_before_its_signal() {
     let machine = machine();
     let never = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(4).with_time_limit(SHORT_TIME).without_thread();

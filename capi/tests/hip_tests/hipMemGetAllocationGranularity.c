@@ -13,7 +13,7 @@ static void hipMemGetAllocationGranularity_MinGranularity(void) {
   CHECK(granularity_by(hipMemAllocationGranularityMinimum, 0) > 0);
 }
 
-/* HIP 6 returned the minimum as the recommended granularity, too. */
+/* In HIP 6, the recommended granularity is the minimum. */
 static void hipMemGetAllocationGranularity_RecommendedGranularity(void) {
   size_t least = granularity_of(0), recommended;
   EXPECT_SUCCESS(hipFree(NULL));
@@ -29,7 +29,7 @@ static void hipMemGetAllocationGranularity_AllGPUs(void) {
   }
 }
 
-/* The original checks the option only on NVIDIA. */
+/* The original of this case in hip-tests passes an invalid option only on NVIDIA. */
 static void hipMemGetAllocationGranularity_NegativeTests(void) {
   const hipMemAllocationGranularity_flags least = hipMemAllocationGranularityMinimum;
   const hipMemAllocationProp good = properties_of(0);

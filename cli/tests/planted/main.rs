@@ -121,8 +121,8 @@ fn check_failed_case(report: &str, case: &str, words: &str) -> Result<(), String
     }
 }
 
-/// Checks that a case of `conform` finds the fault. Returns the duration of the run. Runs only this case, if
-/// `all_cases` is false and the plan counts no calls.
+/// Checks that a case of `conform` finds the fault. Returns the duration of the run. Runs only this case if `all_cases`
+/// is false and the plan contains no call number (`#`).
 fn find_by_conform(
     fault: &Fault,
     (case, words): (&str, &str),
