@@ -74,8 +74,8 @@ impl PreparedCopy {
     /// Copies the memory.
     ///
     /// # Safety
-    /// If the source is not memory of this library, the program must be able to read it; if the destination is not,
-    /// the program must be able to write it.
+    /// If the source is not memory of this library, the program must be able to read it; if the destination is not, the
+    /// program must be able to write it.
     unsafe fn run(&self) -> Result<(), Failure> {
         let mut bytes = vec![0; self.size.min(BUFFER_SIZE)];
         let count = self.size.div_ceil(BUFFER_SIZE);

@@ -17,15 +17,15 @@ fn conform(config: Config, profile: HipProfile) -> Report {
 }
 
 #[test]
-fn enforcement_cases_pass_with_every_kind_of_update() {
+fn enforcement_cases_pass_with_all_page_table_updates() {
     for updates in ["immediate", "not-flushed", "late"] {
         let config = format!("mi300x,gpus=2,page-tables={updates}");
         let runtime = Runtime::simulated(config.parse().unwrap()).unwrap();
         let variable = format!("{}={config}", peer::CONFIG);
         let test_binary = std::env::current_exe().unwrap();
         let mut peer = vec!["env".into(), variable.into(), test_binary.into_os_string()];
-        // The first word of the peer command is /proc/self/exe, which would be `env` in the process of `env`. Replace
-        // this word by the path of the test binary.
+        // The peer command starts with /proc/self/exe. Because `env` starts the command, this path would name the
+        // program `env`. Replace it by the path of the test binary.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
         let filters = vec!["access.enforced.*".to_owned()];
         let options = Options {

@@ -136,8 +136,8 @@ impl Runtime {
     /// the simulation that `HSA_SIM` configures. No other setting starts the simulation.
     ///
     /// This function ignores a relative `ROCM_PATH`. If a program runs with more privileges than its caller
-    /// (set-user-id, set-group-id, file capabilities), this function ignores `HSA_VMM_RUNTIME`, `ROCM_PATH` and `HSA_SIM`,
-    /// and loads the library that the administrator has installed.
+    /// (set-user-id, set-group-id, file capabilities), this function ignores `HSA_VMM_RUNTIME`, `ROCM_PATH` and
+    /// `HSA_SIM`, and loads the library that the administrator has installed.
     ///
     /// This function is not unsafe, although it runs the library's code: the administrator or the user of this process
     /// has chosen the library, as for every library that the dynamic linker loads before `main`. To choose a file, call

@@ -31,8 +31,8 @@
 //!
 //! # Memory model
 //!
-//! The rules for every type of this crate that reads, writes, fills or copies device memory, pool
-//! memory or locked memory:
+//! The rules for every type of this crate that reads, writes, fills or copies device memory, pool memory or host memory
+//! that is locked (pinned) for agents:
 //!
 //! * The library creates no slice of this memory. Its only references into this memory are to single atomic bytes. It
 //!   copies bytes between this memory and the caller's own.
@@ -43,9 +43,8 @@
 //!   with a lock or a channel.
 //! * Copies and fills by agents are outside Rust's memory model. When the call returns, with success or an error, these
 //!   copies and fills have ended, and later accesses of the caller see their result.
-//! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically.
-//!   Agents never access these bytes: they copy from and to other memory of this process, which the
-//!   library has locked for the call.
+//! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically. Agents never access
+//!   these bytes: they copy from and to other memory of this process, which the library has locked (pinned) for the call.
 //! * An area can map memory of the program
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)). The area borrows this memory
 //!   mutably until it unmaps the memory. Therefore the program has no reference to the memory while an agent writes to
@@ -324,9 +323,9 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Converts the error of an operation on `ranges`, which are sorted by address. Only concerns operations that expect
-    /// certain mappings. If one of their ranges is not reserved, or splits a mapping, a call by address has unmapped an
-    /// expected mapping. The error then becomes [`Problem::NotMapped`].
+    /// Converts the error of an operation on `ranges`, which are sorted by address. Only concerns operations that
+    /// expect certain mappings. If one of their ranges is not reserved, or splits a mapping, a call by address has
+    /// unmapped an expected mapping. The error then becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
         else {

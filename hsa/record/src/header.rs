@@ -87,7 +87,8 @@ extern "C" fn add_pool(pool: hsa_amd_memory_pool_t, list: *mut c_void) -> hsa_st
 impl Queries {
     fn system<T>(&self, attribute: hsa_system_info_t, value: &mut T) {
         if let Some(query) = self.system_info {
-            // SAFETY: every caller passes the type of the attribute. The runtime does not write unknown attributes.
+            // SAFETY: every caller passes the type of the attribute. For an unknown attribute, the runtime writes
+            // nothing.
             unsafe { query(attribute, ptr::from_mut(value).cast()) };
         }
     }

@@ -57,7 +57,7 @@ pub enum TreeError {
     /// The tree is not of the series for which the module is written.
     #[error(
         "cannot use the kernel tree {tree}: it is Linux {version}, and only Linux {SERIES} is supported, because the \
-         software GPUs are written for its amdgpu", tree = tree.display()
+         software GPUs are written for the amdgpu of Linux {SERIES}", tree = tree.display()
     )]
     OtherSeries {
         /// The tree.
