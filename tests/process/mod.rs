@@ -159,6 +159,9 @@ pub fn rerun_in_own_process() -> bool {
 
 /// The default time limit of a child, which suffices on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
+/// The limits of the pause between two checks whether a child has ended.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +230,8 @@ impl Child {
                     unsafe { libc::waitpid(self.0, &mut status, 0) };
                     return End::TimedOut;
                 }
-                0 => std::thread::sleep(Duration::from_micros(200)),
+                // Checks rarely while a long-running child needs the processor.
+                0 => std::thread::sleep((begun.elapsed() / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)),
                 ended if ended == self.0 && libc::WIFSIGNALED(status) => {
                     return End::Signal(libc::WTERMSIG(status));
                 }
