@@ -72,7 +72,7 @@ impl AccessDescriptor {
 pub(crate) const MAX_AGENTS: usize = 128;
 
 /// The access of each agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccessSet {
     /// The agents with read access.
     pub read: AgentSet,
@@ -120,7 +120,7 @@ impl AccessSet {
 }
 
 /// A set of agents, by their index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentSet(u128);
 
 impl AgentSet {
@@ -168,7 +168,7 @@ impl AgentSet {
 }
 
 /// The access to a mapping: what the caller has requested, and what the runtime has granted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccessState {
     /// The access that the caller has set for each agent.
     pub requested: AccessSet,

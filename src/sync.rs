@@ -23,8 +23,8 @@
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
 //! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is
-//! one exception: while an operation holds locks of the first table, a log subscriber may call functions that read the
-//! lists of the second table.
+//! one exception: while an operation holds locks, a log subscriber may call look-ups, which lock `tree`, `mappings` and
+//! `Shard` of the first table for reading, and functions that read the lists of the second table.
 //!
 //! | lock | protects | held |
 //! |---|---|---|

@@ -283,6 +283,7 @@ impl PausableBuffer {
     fn restore(&mut self) -> Result<(), Error> {
         // If the program has freed the reservation by its address, nothing is mapped in it.
         if !self.holds_addresses() {
+            self.buffer.mappings.clear();
             self.reservation = Some(self.reserve_again(Operation::Resume)?);
         }
         if self.memory.is_none() {

@@ -28,7 +28,7 @@ pub(crate) const SIMULATION: &str = "simulation";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument is invalid. The runtime was not called.
+    /// An argument is invalid. In most cases, the library finds this before it calls the runtime.
     #[error("{argument}{value} {}", problem.describe(*argument, value))]
     InvalidArgument {
         /// The argument.

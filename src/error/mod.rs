@@ -44,10 +44,10 @@ use derive_more::{Debug, Display};
 
 /// The error of an operation that failed.
 ///
-/// The failed operation has changed nothing, with two exceptions. First, a failed copy or fill may have written some
-/// of the bytes. Second, the kinds [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`],
-/// [`ErrorKind::PartlyFreed`] and [`ErrorKind::AddressLost`] say what was lost, mostly because the runtime failed
-/// again during the rollback.
+/// The failed operation has changed nothing, with these exceptions. A failed copy or fill may have written some of the
+/// bytes. The kinds [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and
+/// [`ErrorKind::AddressLost`] say what was lost, mostly because the runtime failed again during the rollback. The
+/// documentation of a method names any other exception, such as a buffer that stays paused.
 ///
 /// `Debug` writes the `Display` text, followed by the [sources](core::error::Error::source). Therefore a `main` that
 /// returns the error prints the whole message.
@@ -232,8 +232,8 @@ impl<T> From<Rejected<T>> for Error {
     }
 }
 
-/// A range or memory that the library never unmaps, releases or uses for new mappings: a rollback failed there, or a
-/// GPU may still use it.
+/// A range or memory that the library does not use any more: a rollback failed there, or a GPU may still use it. It
+/// stays mapped and allocated at least until the last [`Vmm`](crate::Vmm) is dropped.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]

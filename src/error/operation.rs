@@ -1,13 +1,13 @@
-//! The operations: the methods of this library that return errors.
+//! The operations that return errors.
 
 use super::{Argument, Error, ErrorKind, Problem, Value};
 use derive_more::Display;
 
 macro_rules! operations {
     ($($variant:ident: $name:literal, $phrase:literal;)+) => {
-        /// The operation that failed: a method of this library.
+        /// The operation that failed: in most cases, a method of this library.
         ///
-        /// Displayed as the method's name, such as `address_reserve`.
+        /// Displayed as the operation's name, such as `address_reserve`.
         ///
         /// ```
         /// use hsa_vmm::error::Operation;
@@ -25,7 +25,7 @@ macro_rules! operations {
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Returns the method's name.
+            /// Returns the operation's name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }

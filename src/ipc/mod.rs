@@ -15,8 +15,8 @@
 //!   process is mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected. Any other change stays undetected with a
 //!   probability of 1 in 2^32. This check detects corruption, but not forgery: see [`IpcHandle`].
-//! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
-//!   closes the memory that it owns.
+//! * Opening a handle twice requires two closes. Both opens return the same address, if the first open made the memory
+//!   accessible for all agents of the second. Only an [`OpenedMemory`] closes the memory that it owns.
 //!
 //! The library compares the size in a handle with the size that the runtime has mapped. AMD's runtime accepts any size,
 //! and a copy past the end of the memory would cause a GPU page fault, which ends the process. AMD's runtime puts small
@@ -192,7 +192,9 @@ impl Ipc {
     /// [`ErrorKind::InvalidArgument`] for an address outside memory of a GPU that `PoolMemory` allocated;
     /// [`ErrorKind::NotShared`] if the runtime and the kernel driver cannot share the memory;
     /// [`ErrorKind::SocketTaken`] if another process has the socket of the runtime's server;
-    /// [`ErrorKind::LimitReached`] if this process already exports 65536 allocations.
+    /// [`ErrorKind::LimitReached`] if this process already exports 65536 allocations; [`ErrorKind::BeingOpened`] if
+    /// another process is opening a handle that this call replaces; [`ErrorKind::OutOfDescriptors`];
+    /// [`ErrorKind::System`].
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         let checked = self.runtime.check_not_forked();
         let handle =

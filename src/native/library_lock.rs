@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// A loaded library's lock. A thread holds it for one call of the library, or for all calls of a probe. The thread
 /// holds it shared if the runtime takes its own lock during the call, otherwise exclusively. A thread that holds this
-/// lock takes no other lock of hsa-vmm.
+/// lock takes no other lock of hsa-vmm, except that a log subscriber may call look-ups.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of one library share one lock.

@@ -157,19 +157,3 @@ pub enum Granularity {
     /// The unit that gives the best performance.
     Recommended,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// HIP's kinds Invalid (0) and Managed (2) have no variant here: an interface that takes numbers must reject them.
-    #[test]
-    fn only_supported_kinds_exist() {
-        for kind in [AllocationKind::Pinned, AllocationKind::Uncached] {
-            match kind {
-                AllocationKind::Pinned | AllocationKind::Uncached => {}
-            }
-        }
-        assert_eq!(AllocationKind::default(), AllocationKind::Pinned);
-    }
-}

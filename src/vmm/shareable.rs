@@ -149,8 +149,12 @@ impl Shared {
             let number = Value::Number(descriptor.as_raw_fd() as u64);
             ErrorKind::invalid(Argument::Descriptor, number, Problem::NotImportable)
         };
+        // Reads the size only after the check: another process can shrink the file until it is sealed.
+        if !cannot_shrink(descriptor) {
+            return Err(not_importable());
+        }
         let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % self.granule != 0 || !cannot_shrink(descriptor) {
+        if size == 0 || size % self.granule != 0 {
             return Err(not_importable());
         }
         let (native, copy) = self.import_memory(descriptor, size, not_importable)?;

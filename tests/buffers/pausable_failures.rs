@@ -261,3 +261,27 @@ fn next_call_removes_second_mapping() {
         assert_eq!(quarantined, ["generation C"]);
     });
 }
+
+/// A resume that fails twice can leave a mapping in the buffer. After the program has unmapped it and freed the
+/// addresses, the next resume reserves the addresses and maps the memory again.
+#[test]
+fn resume_maps_again_after_a_failure_and_a_free() {
+    run_in_child(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let mut buffer = filled_buffer(&machine, SIZE);
+        buffer.pause(PauseMode::Discard).unwrap();
+        let faults = FaultPlan::none()
+            .always("hsa_amd_vmem_set_access", ERROR)
+            .always("hsa_amd_vmem_unmap", ERROR);
+        machine.simulation.set_faults(faults);
+        buffer.resume().unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        machine.vmm.unmap(buffer.address(), buffer.extent()).unwrap();
+        machine.vmm.address_free(buffer.address(), buffer.extent()).unwrap();
+        buffer.resume().unwrap();
+        buffer.write(0, &pattern(SIZE, 2)).unwrap();
+        assert!(contents(&buffer) == pattern(SIZE, 2));
+        drop(buffer);
+        machine.assert_empty();
+    });
+}

@@ -193,8 +193,8 @@ impl PagedBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`]; as
-    /// for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a [zero
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`],
+    /// [`Problem::PageLost`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a [zero
     /// page](PagedBuilder::with_zero_page), because retired pages would not map the zero page immediately.
     ///
     /// # Safety
