@@ -184,7 +184,6 @@ impl Runner {
             live,
             reason: reason.to_string(),
         };
-        let gpus = target.runtime.gpus().count();
         let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
         let properties = target.properties().ok_or_else(no_gpu)?;
         macro_rules! runner {
@@ -204,7 +203,7 @@ impl Runner {
                     .hip
                     .as_ref()
                     .ok_or_else(|| BenchError::Configuration("no HIP library was given".into()))?;
-                runner!(CInterface::load(file, gpus, calls)?)
+                runner!(CInterface::load(file, target, calls)?)
             }
         };
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
@@ -297,7 +296,7 @@ pub fn measure(
         }
         report((round + 1) as f64 / (warm_up + options.samples) as f64);
     }
-    let gpus = target.runtime.gpus().count();
+    let gpus = target.granted_gpus().len();
     let mut results = Vec::new();
     for operation in Operation::ROUND {
         let mut raw = None;

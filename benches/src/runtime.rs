@@ -4,7 +4,7 @@ use crate::run::BenchError;
 use hsa_sys::{Library, Search, Table};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
-use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
+use hsa_vmm::{AgentId, AllocationProperties, HandleType, Runtime, Vmm};
 use std::path::{Path, PathBuf};
 
 /// The size of each measured reservation, allocation and mapping.
@@ -157,6 +157,14 @@ impl BenchRuntime {
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// Returns the numbers and identifiers of the GPUs that get access to mappings: those that can
+    /// access the first GPU's memory.
+    pub(crate) fn granted_gpus(&self) -> Vec<(usize, AgentId)> {
+        let Some(owner) = self.runtime.gpus().next() else { return Vec::new() };
+        let gpus = self.runtime.gpus().map(|gpu| (gpu.can_access(owner.id()), gpu.id()));
+        gpus.enumerate().filter(|(_, it)| it.0).map(|(number, it)| (number, it.1)).collect()
     }
 
     /// Returns the properties of exportable memory of the first GPU.

@@ -160,8 +160,7 @@ impl CInterface {
     /// of each operation.
     pub fn linked(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         Self::configure_linked(&target.backend)?;
-        let gpus = target.runtime.gpus().count();
-        Ok(Self::new(Functions::linked(), Source::Linked, gpus, false, calls))
+        Ok(Self::new(Functions::linked(), Source::Linked, target, false, calls))
     }
 
     /// Opens a runtime through this library's C interface.
@@ -203,7 +202,11 @@ impl CInterface {
     }
 
     /// Loads HIP's own library.
-    pub fn load(file: &LibraryFile, gpus: usize, calls: usize) -> Result<Self, BenchError> {
+    pub fn load(
+        file: &LibraryFile,
+        target: &BenchRuntime,
+        calls: usize,
+    ) -> Result<Self, BenchError> {
         let path = file.path();
         let failed = |error: &dyn core::fmt::Display| BenchError::Hip {
             path: path.to_owned(),
@@ -220,6 +223,7 @@ impl CInterface {
         call!(functions, hipInit(0)).map_err(|error| failed(&error))?;
         let mut devices = 0;
         call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| failed(&error))?;
+        let gpus = target.runtime.gpus().count();
         if devices < gpus as c_int {
             return Err(failed(&format_args!(
                 "HIP finds {devices} devices, but the runtime has {gpus}"
@@ -228,23 +232,26 @@ impl CInterface {
         let mut version = 0;
         call!(functions, hipRuntimeGetVersion(&mut version)).map_err(|error| failed(&error))?;
         let import_by_pointer = version < HIP_7_1;
-        Ok(Self::new(functions, Source::Loaded, gpus, import_by_pointer, calls))
+        Ok(Self::new(functions, Source::Loaded, target, import_by_pointer, calls))
     }
 
     fn new(
         functions: Functions,
         source: Source,
-        gpus: usize,
+        target: &BenchRuntime,
         import_by_pointer: bool,
         calls: usize,
     ) -> Self {
         let location = |id| Location { kind: DEVICE, id };
-        let grant = |id| AccessDescriptor { location: location(id), flags: READ_WRITE };
+        let grant = |(number, _)| AccessDescriptor {
+            location: location(number as c_int),
+            flags: READ_WRITE,
+        };
         Self {
             functions,
             source,
             import_by_pointer,
-            grants: (0..gpus as c_int).rev().map(grant).collect(),
+            grants: target.granted_gpus().into_iter().rev().map(grant).collect(),
             reserved: vec![null_mut(); calls],
             created: vec![null_mut(); calls],
             retained: Vec::with_capacity(calls),

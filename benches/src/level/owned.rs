@@ -32,7 +32,7 @@ impl OwnedCalls {
     pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
         Self {
             vmm: target.vmm.clone(),
-            gpus: target.runtime.gpus().map(|gpu| gpu.id()).collect(),
+            gpus: target.granted_gpus().into_iter().map(|(_, gpu)| gpu).collect(),
             properties,
             reserved: (0..calls).map(|_| None).collect(),
             created: (0..calls).map(|_| None).collect(),

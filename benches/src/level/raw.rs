@@ -6,6 +6,7 @@ use crate::runtime::{BenchRuntime, SIZE};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys::*;
+use hsa_vmm::AgentId;
 
 /// The runtime's own functions, and the objects of a round.
 #[derive(Debug)]
@@ -87,12 +88,12 @@ impl RawCalls {
         let vmem = target.table.vmem.map_err(|function| missing(function.0))?;
         let (gpus, pool) = discover(&target.table.core);
         let gpu = *gpus.first().ok_or_else(|| missing("GPU"))?;
-        let grant = |&agent_handle| hsa_amd_memory_access_desc_t {
+        let grant = |&(number, _): &(usize, AgentId)| hsa_amd_memory_access_desc_t {
             permissions: HSA_ACCESS_PERMISSION_RW,
-            agent_handle,
+            agent_handle: gpus[number],
         };
         // The memory's owner comes last, as ROCm 7.14 requires.
-        let grants = gpus.iter().rev().map(grant).collect();
+        let grants = target.granted_gpus().iter().rev().map(grant).collect();
         Ok(Self {
             vmem,
             pool: pool.ok_or_else(|| missing("pool for memory of a GPU"))?,

@@ -29,11 +29,12 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl VmmCalls {
     pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
-        let gpus: Vec<_> = target.runtime.gpus().map(|gpu| gpu.id()).collect();
-        let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
+        let gpus = target.granted_gpus();
+        let grant =
+            |&(_, agent): &(usize, AgentId)| AccessDescriptor { agent, access: Access::ReadWrite };
         Self {
             vmm: target.vmm.clone(),
-            gpu: gpus[0],
+            gpu: gpus[0].1,
             properties,
             grants: gpus.iter().rev().map(grant).collect(),
             reserved: vec![Address::NULL; calls],
