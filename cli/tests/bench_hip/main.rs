@@ -152,30 +152,41 @@ fn bench_names_library_that_is_not_hip() {
     }
 }
 
-/// Measures the operation `cycle` with HIP itself and at the other levels, on the same runtime and driver.
-#[test]
-fn bench_measures_hip_on_the_emulated_driver() {
-    let name = "bench_measures_hip_on_the_emulated_driver";
-    let fetched_releases = test::fetch_releases(name).unwrap_or_default();
-    let mut tried = 0;
-    for fetched in fetched_releases {
-        let (release, Some(hip)) = (fetched.release(), fetched.hip()) else { continue };
-        // On the emulated driver, HIP is known to run only with ROCm 6.4.3.
-        if release != Release::R6_4_3 {
-            continue;
-        }
-        let mut command = fetched.command(Path::new(env!("CARGO_BIN_EXE_hsa-vmm")));
-        Emulation::with_gpus(2).apply(&mut command).expect("hsa-kfd is built");
-        command.arg("bench").arg("--hip").arg(hip).args(["--samples", "3", "--format", "json"]);
-        command.arg("--runtime").arg(fetched.runtime()).args(["--operation", "cycle"]);
-        let results = results(&command.output().unwrap());
-        let levels = results.iter().map(|it| it["level"].as_str().unwrap()).collect::<Vec<_>>();
-        assert_eq!(levels, ["raw", "vmm", "owned", "c", "hip"], "{release}");
-        tried += 1;
-    }
-    if tried == 0 {
+/// Measures the operation `cycle` with HIP itself and at the other levels, on the same runtime and
+/// the emulated driver. Returns the measured levels, or `None` if HIP was not fetched.
+fn measure_hip(name: &str, emulation: &Emulation) -> Option<Vec<String>> {
+    let mut fetched_releases = test::fetch_releases(name).unwrap_or_default().iter();
+    // On the emulated driver, HIP is known to run only with ROCm 6.4.3.
+    let fetched = fetched_releases.find(|fetched| fetched.release() == Release::R6_4_3);
+    let Some((fetched, hip)) = fetched.and_then(|fetched| Some((fetched, fetched.hip()?))) else {
         let reason = "HIP was not fetched (`hsa-vmm rocr fetch 6.4.3 --hip`)";
         assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE contains `hip`: {reason}");
         test::report(&format!("SKIPPED {name}: {reason}"));
+        return None;
+    };
+    let mut command = fetched.command(Path::new(env!("CARGO_BIN_EXE_hsa-vmm")));
+    emulation.apply(&mut command).expect("hsa-kfd is built");
+    command.arg("bench").arg("--hip").arg(hip).args(["--samples", "3", "--format", "json"]);
+    command.arg("--runtime").arg(fetched.runtime()).args(["--operation", "cycle"]);
+    let results = results(&command.output().unwrap());
+    Some(results.iter().map(|it| it["level"].as_str().unwrap().to_owned()).collect())
+}
+
+#[test]
+fn bench_measures_hip_on_the_emulated_driver() {
+    let emulation = Emulation::with_gpus(2);
+    let levels = measure_hip("bench_measures_hip_on_the_emulated_driver", &emulation);
+    assert!(levels.is_none_or(|levels| levels == ["raw", "vmm", "owned", "c", "hip"]));
+}
+
+/// HIP asks for the layout of images on these machines.
+#[test]
+fn hip_runs_on_each_emulated_machine() {
+    // The GPUs of `apu` and `rdna3` cannot access each other's memory. Then only the first GPU gets
+    // access.
+    for (machine, gpus) in [("mi210", 1), ("rdna3", 2), ("apu", 2)] {
+        let emulation = Emulation::with_gpus(gpus).with_profile(machine);
+        let levels = measure_hip("hip_runs_on_each_emulated_machine", &emulation);
+        assert!(levels.is_none_or(|levels| levels.contains(&"hip".to_owned())), "{machine}");
     }
 }

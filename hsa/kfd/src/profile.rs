@@ -30,6 +30,15 @@ pub(crate) struct Profile {
     pub(crate) memory_clock_mhz: u32,
     /// The width of the memory bus in bits.
     pub(crate) memory_width: u32,
+    /// The register `GB_ADDR_CONFIG`, from which AMD's runtime computes the layout of images.
+    ///
+    /// For `mi300x` and `mi210`, amdgpu sets this value (`gfx_v9_4_3.c`, `gfx_v9_0.c`). For
+    /// `mi210`, amdgpu keeps some bits of the hardware, which are 0 here. On GFX11, amdgpu reads
+    /// the register. The value of `rdna3` was recorded on this model (Mesa,
+    /// `drm-shim/amdgpu_devices.c`). For `apu`, no value was found: it has that of another
+    /// integrated GPU, Van Gogh, in the same file. No value was verified on a GPU for this
+    /// emulation.
+    pub(crate) address_config: u32,
     /// The size of the memory in bytes.
     pub(crate) memory: u64,
     /// Whether several such GPUs form a hive, connected by XGMI.
@@ -58,6 +67,7 @@ pub(crate) const PROFILES: [Profile; 4] = [
         clock_mhz: 2100,
         memory_clock_mhz: 1300,
         memory_width: 8192,
+        address_config: 0x2a11_4042,
         memory: 64 * GIB,
         hive: true,
     },
@@ -80,6 +90,7 @@ pub(crate) const PROFILES: [Profile; 4] = [
         clock_mhz: 1700,
         memory_clock_mhz: 1600,
         memory_width: 4096,
+        address_config: 0x2201_4042,
         memory: 64 * GIB,
         hive: true,
     },
@@ -102,6 +113,7 @@ pub(crate) const PROFILES: [Profile; 4] = [
         clock_mhz: 2500,
         memory_clock_mhz: 1250,
         memory_width: 384,
+        address_config: 0x0000_0545,
         memory: 24 * GIB,
         hive: false,
     },
@@ -125,6 +137,7 @@ pub(crate) const PROFILES: [Profile; 4] = [
         clock_mhz: 2700,
         memory_clock_mhz: 2800,
         memory_width: 128,
+        address_config: 0x0000_0142,
         memory: GIB / 2,
         hive: false,
     },

@@ -115,6 +115,18 @@ fn errors_match_the_kernel() {
         assert_eq!(gpu.free(handle), Err(EBUSY));
         gpu.unmap_memory(handle).unwrap();
         gpu.free(handle).unwrap();
+        // Each array has room for 40 numbers. amdgpu has 32 and 16.
+        let mut arrays = [7u32; 80];
+        let [tiles, macro_tiles] = [0, 40].map(|index| &raw mut arrays[index] as u64);
+        let mut layout = [tiles, macro_tiles, 40 | 40 << 32, Gpu::ID, 0];
+        call(kfd, calls::GET_TILE_CONFIG, &mut layout).unwrap();
+        assert_eq!(layout[2..], [32 | 16 << 32, Gpu::ID | 0x2a11_4042 << 32, 0]);
+        let zeros = |array: &[u32]| array.iter().filter(|number| **number == 0).count();
+        assert_eq!((zeros(&arrays[..40]), zeros(&arrays[40..])), (32, 16));
+        layout[1] = 8;
+        assert_eq!(call(kfd, calls::GET_TILE_CONFIG, &mut layout), Err(EFAULT));
+        assert_eq!(layout[2], 32, "the second array was not written");
+        assert_eq!(call(kfd, calls::GET_TILE_CONFIG, &mut [0u64; 5]), Err(EINVAL));
         // Unknown calls.
         assert_eq!(call(kfd, (b'K', 0x7f), &mut [0u64]), Err(ENOTTY));
         assert_eq!(call(kfd, calls::SVM, &mut [0u64]), Err(ENOTTY), "SVM");

@@ -67,6 +67,7 @@ calls! {
     0x0b "RESET_EVENT" events::reset,
     0x0c "WAIT_EVENTS" events::wait,
     0x11 "SET_SCRATCH_BACKING_VA" setup::scratch_backing,
+    0x12 "GET_TILE_CONFIG" setup::tile_config,
     0x13 "SET_TRAP_HANDLER" setup::trap_handler,
     0x14 "GET_PROCESS_APERTURES_NEW" setup::apertures,
     0x15 "ACQUIRE_VM" setup::acquire_vm,
@@ -85,13 +86,12 @@ calls! {
 }
 
 /// The calls of amdkfd that are not emulated, for the log.
-const NOT_EMULATED: [(u8, &str); 14] = [
+const NOT_EMULATED: [(u8, &str); 13] = [
     (0x06, "GET_PROCESS_APERTURES"),
     (0x0d, "DBG_REGISTER"),
     (0x0e, "DBG_UNREGISTER"),
     (0x0f, "DBG_ADDRESS_WATCH"),
     (0x10, "DBG_WAVE_CONTROL"),
-    (0x12, "GET_TILE_CONFIG"),
     (0x1a, "SET_CU_MASK"),
     (0x1b, "GET_QUEUE_WAVE_STATE"),
     (0x1e, "ALLOC_QUEUE_GWS"),

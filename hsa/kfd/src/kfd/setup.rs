@@ -2,7 +2,7 @@
 
 use super::abi::{
     AcquireVm, Aperture, Apertures, AvailableMemory, ClockCounters, MemoryPolicy, RuntimeEnable,
-    ScratchBacking, TrapHandler, Version, Xnack,
+    ScratchBacking, TileConfig, TrapHandler, Version, Xnack,
 };
 use crate::descriptors::{self, Device};
 use crate::driver::Driver;
@@ -30,6 +30,26 @@ pub(crate) fn scratch_backing(driver: &Driver, backing: &mut ScratchBacking) -> 
 
 pub(crate) fn trap_handler(driver: &Driver, handler: &mut TrapHandler) -> Result<()> {
     driver.gpu(handler.gpu_id).map(drop)
+}
+
+/// The lengths of amdgpu's `tile_mode_array` and `macrotile_mode_array`.
+const TILE_MODES: u32 = 32;
+const MACRO_TILE_MODES: u32 = 16;
+
+/// Reports the layout of images in memory. amdgpu sets the tile modes, the banks and the ranks only
+/// for GPUs before GFX9: for the emulated GPUs, they are zero.
+pub(crate) fn tile_config(driver: &Driver, config: &mut TileConfig) -> Result<()> {
+    driver.gpu(config.gpu_id)?;
+    config.address_config = driver.config.profile.address_config;
+    (config.banks, config.ranks) = (0, 0);
+    let write_zeros = |address, count: &mut u32, length: u32| {
+        *count = (*count).min(length);
+        let zeros = [0; TILE_MODES as usize * size_of::<u32>()];
+        let size = *count as usize * size_of::<u32>();
+        user::write(address, &zeros[..size]).inspect_err(|_| *count = 0)
+    };
+    write_zeros(config.tiles, &mut config.tile_count, TILE_MODES)?;
+    write_zeros(config.macro_tiles, &mut config.macro_tile_count, MACRO_TILE_MODES)
 }
 
 /// Reports no capabilities: no debugger can attach.

@@ -33,6 +33,7 @@ pub mod calls {
     pub const CREATE_EVENT: Call = (b'K', 0x08);
     pub const DESTROY_EVENT: Call = (b'K', 0x09);
     pub const WAIT_EVENTS: Call = (b'K', 0x0c);
+    pub const GET_TILE_CONFIG: Call = (b'K', 0x12);
     pub const GET_PROCESS_APERTURES_NEW: Call = (b'K', 0x14);
     pub const ACQUIRE_VM: Call = (b'K', 0x15);
     pub const ALLOC_MEMORY_OF_GPU: Call = (b'K', 0x16);
