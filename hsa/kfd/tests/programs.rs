@@ -19,6 +19,21 @@ fn topology_is_readable_as_files() {
     assert_eq!(output("gpus=1", "cat", &[class]), "4097\n", "by its symbolic link");
 }
 
+/// amdkfd lists the link from a GPU to the CPU always, but the opposite link only if the GPU has a large BAR.
+#[test]
+fn cpu_has_links_only_to_gpus_with_large_bar() {
+    for (profile, from_cpu) in [("mi300x", 2), ("mi210", 2), ("apu", 2), ("rdna3", 0)] {
+        let setting = format!("gpus=2,profile={profile}");
+        let properties = output(&setting, "cat", &[&format!("{NODES}/0/properties")]);
+        assert!(properties.contains(&format!("io_links_count {from_cpu}\n")), "{properties}");
+        let links = output(&setting, "find", &[&format!("{NODES}/"), "-path", "*/io_links/*/*"]);
+        let count = |node| links.lines().filter(|link| link.starts_with(node)).count();
+        assert_eq!(count(&format!("{NODES}/0/")), from_cpu, "{links}");
+        let to_cpu = output(&setting, "cat", &[&format!("{NODES}/2/io_links/0/properties")]);
+        assert!(to_cpu.contains("node_from 2\nnode_to 0\n"), "{to_cpu}");
+    }
+}
+
 #[test]
 fn stat_reports_character_devices() {
     let status = output("gpus=2", "stat", &["-c", "%F %t:%T", "/dev/dri/renderD129"]);

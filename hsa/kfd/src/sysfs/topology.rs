@@ -102,12 +102,14 @@ fn cpu_files(config: &Config) -> Vec<File> {
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let memory = host_memory_size();
     let node = format!("{ROOT}/nodes/0");
+    // amdkfd lists a link from the CPU only to GPUs with large BAR (`kfd_parse_subtype_iolink`).
+    let links = if config.profile.large_bar { config.gpus } else { 0 };
     let properties = text(&[
         ("cpu_cores_count", processors as u64),
         ("simd_count", 0),
         ("mem_banks_count", 1),
         ("caches_count", 0),
-        ("io_links_count", config.gpus as u64),
+        ("io_links_count", links as u64),
         ("p2p_links_count", 0),
         ("cpu_core_id_base", 0),
         ("max_engine_clk_ccompute", 3000),
@@ -126,7 +128,7 @@ fn cpu_files(config: &Config) -> Vec<File> {
             ],
         ),
     ];
-    files.extend((0..config.gpus).map(|gpu| link(0, gpu, gpu + 1, PCI_EXPRESS)));
+    files.extend((0..links).map(|gpu| link(0, gpu, gpu + 1, PCI_EXPRESS)));
     files
 }
 
