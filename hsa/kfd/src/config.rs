@@ -51,12 +51,7 @@ impl Config {
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),
             }
         }
-        if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
-            // The process may exit in another folder.
-            let path = std::path::absolute(path)
-                .map_err(|error| format!("cannot use the path in HSA_KFD_PAGE_TABLES: {error}"))?;
-            config.page_tables = Some(path);
-        }
+        config.page_tables = environment::page_tables_file()?;
         Ok(config)
     }
 

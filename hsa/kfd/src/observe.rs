@@ -23,15 +23,13 @@ pub(crate) fn current() -> Option<&'static Observer> {
         if environment::variable("HSA_KFD")? != "real" {
             return None;
         }
-        let log = Log::from_environment().unwrap_or_else(|error| {
+        let observer = Log::from_environment()
+            .and_then(|log| Ok(Observer { log, page_tables: environment::page_tables_file()? }));
+        Some(observer.unwrap_or_else(|error| {
             log::print_error(format_args!("{error}"));
             // SAFETY: the call ends the process without running destructors.
             unsafe { libc::_exit(2) }
-        });
-        Some(Observer {
-            log,
-            page_tables: environment::variable("HSA_KFD_PAGE_TABLES").map(Into::into),
-        })
+        }))
     };
     OBSERVER.get_or_init(start).as_ref()
 }
