@@ -16,6 +16,31 @@ fn is_render(descriptor: i32) -> bool {
     call(descriptor, calls::VERSION, &mut [0u64; 8]).is_ok()
 }
 
+/// As in the kernel, root cannot open these files for writing, either.
+#[test]
+fn generated_files_cannot_be_opened_for_writing() {
+    run_preloaded("generated_files_cannot_be_opened_for_writing", &[], || {
+        let path = c"/sys/class/drm/card0/device/mem_info_vram_used";
+        let flags = [libc::O_WRONLY, libc::O_RDWR];
+        // SAFETY: the path ends with a zero.
+        let opened = flags.map(|flags| unsafe { libc::open(path.as_ptr(), flags) });
+        assert_eq!((opened, kernel::errno()), ([-1, -1], libc::EACCES));
+        for mode in [c"w", c"we", c"a", c"r+", c"rb+", c"w+"] {
+            // SAFETY: both strings end with a zero.
+            let file = unsafe { libc::fopen(path.as_ptr(), mode.as_ptr()) };
+            assert!(file.is_null(), "{mode:?}");
+            assert_eq!(kernel::errno(), libc::EACCES, "{mode:?}");
+        }
+        for mode in [c"r", c"re", c"rb"] {
+            // SAFETY: both strings end with a zero; the stream is closed once.
+            let file = unsafe { libc::fopen(path.as_ptr(), mode.as_ptr()) };
+            assert!(!file.is_null(), "{mode:?}");
+            // SAFETY: as above.
+            unsafe { libc::fclose(file) };
+        }
+    });
+}
+
 #[test]
 fn duplicated_descriptors_are_devices() {
     run_preloaded("duplicated_descriptors_are_devices", &[], || {
