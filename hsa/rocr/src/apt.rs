@@ -60,6 +60,14 @@ pub enum AptError {
         /// The output of `apt-get update` to standard error.
         stderr: String,
     },
+    /// A tool could not be run, or its output could not be stored.
+    #[error("cannot run `{command}`: {cause}")]
+    NotRun {
+        /// The command line of the tool.
+        command: String,
+        /// The system's error.
+        cause: io::Error,
+    },
     /// A tool failed.
     #[error("`{command}` failed ({status}){}", last_lines(stderr))]
     Failed {
@@ -256,8 +264,14 @@ pub(crate) fn run(
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.
     command.env_remove("LD_PRELOAD");
-    let output = output_with_timeout(TIMEOUT, command);
-    let output = output.map_err(|cause| AptError::NoTool { program, cause })?;
+    let output = output_with_timeout(TIMEOUT, command).map_err(|error| match error {
+        RunError::Start(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            AptError::NoTool { program, cause }
+        }
+        RunError::Start(cause) | RunError::Other(cause) => {
+            AptError::NotRun { command: line.to_owned(), cause }
+        }
+    })?;
     let Some(output) = output else {
         return Err(AptError::TimedOut { command: line.to_owned(), timeout: TIMEOUT });
     };
@@ -271,11 +285,27 @@ pub(crate) fn run(
     Ok(output)
 }
 
+/// The error of a command's start, or of its files and its end.
+#[derive(Debug)]
+enum RunError {
+    Start(io::Error),
+    Other(io::Error),
+}
+
+impl From<io::Error> for RunError {
+    fn from(cause: io::Error) -> Self {
+        Self::Other(cause)
+    }
+}
+
 /// Runs a command. After the timeout, kills its process group and returns `None`.
-fn output_with_timeout(timeout: Duration, mut command: Command) -> io::Result<Option<Output>> {
+fn output_with_timeout(
+    timeout: Duration,
+    mut command: Command,
+) -> Result<Option<Output>, RunError> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
-    let mut child = command.spawn()?;
+    let mut child = command.spawn().map_err(RunError::Start)?;
     let Some(status) = timeout::wait(&mut child, timeout)? else {
         // Ignore errors: the process may have ended meanwhile.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
@@ -375,7 +405,7 @@ pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
 mod tests {
     use super::{
         AptError, checked_mirror, choose, debian_mirror, name_and_version, output_with_timeout,
-        versions,
+        run, versions,
     };
     use std::process::Command;
     use std::time::{Duration, Instant};
@@ -391,6 +421,15 @@ mod tests {
         finite.args(["-c", "echo output; echo errors >&2"]);
         let output = output_with_timeout(Duration::from_secs(30), finite).unwrap().unwrap();
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"output\n"[..], &b"errors\n"[..]));
+    }
+
+    #[test]
+    fn only_an_absent_program_is_a_missing_tool() {
+        let error = |program| run("tool --option", program, Command::new(program)).unwrap_err();
+        assert!(matches!(error("hsa-vmm-absent-program"), AptError::NoTool { .. }));
+        // A folder cannot be executed.
+        let text = error("/").to_string();
+        assert_eq!(text, "cannot run `tool --option`: Permission denied (os error 13)");
     }
 
     const TABLE: &str = "\
