@@ -6,6 +6,7 @@ mod choice;
 mod descriptor_limit;
 mod driver_log;
 mod executor;
+mod file_kind;
 mod interrupt;
 mod kernel_log;
 mod last_call;

@@ -315,12 +315,10 @@ fn diff_accepts_info_and_rejects_other_files() {
         ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
     assert!(run(&[&subcommand[..], &["-o", page.to_str().unwrap()]].concat()).status.success());
     assert!(fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
-    let trace = folder.path().join("trace.jsonl");
-    fs::write(&trace, "{\"seed\":1,\"trace\":0,\"ops\":[]}\n").unwrap();
     let half = folder.path().join("half.json");
     let bytes = fs::read(correct).unwrap();
     fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
-    for file in [&page, &trace, &half] {
+    for file in [&page, &half] {
         for (a, b) in [(correct, file), (file, correct)] {
             let output = run_diff(a, b, &[]);
             assert_eq!(output.status.code(), Some(2), "{output:?}");

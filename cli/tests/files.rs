@@ -245,6 +245,45 @@ fn unusable_input_file_exits_with_2() {
 }
 
 #[test]
+fn file_of_another_kind_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let files = [
+        ("a recording of `hsa-vmm record`", path("recording")),
+        ("a report of `hsa-vmm conform` or `hsa-vmm info`", path("report")),
+        ("a file of sequences of `hsa-vmm fuzz`", path("sequences")),
+        ("a file of traces", path("traces")),
+    ];
+    let [recording, report, sequences, traces] = &files;
+    let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
+    fs::write(&recording.1, format!("{header}\n")).unwrap();
+    let info = run(&["info", "--runtime", "sim", "--format", "json", "-o", &report.1]);
+    assert!(info.status.success(), "{info:?}");
+    let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
+    let arguments = ["fuzz", "--sim", faults, "--processes", "1", "--shrink", "1s", "--save"];
+    assert_eq!(run(&[&arguments[..], &[&sequences.1]].concat()).status.code(), Some(1));
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/src/subcommands/map/example.jsonl"), &traces.1)
+        .unwrap();
+    for (subcommand, others) in [
+        ("lint", [report, sequences, traces].as_slice()),
+        ("diff", &[recording, sequences, traces]),
+        ("map", &[recording, report]),
+    ] {
+        for (kind, file) in others {
+            let arguments = match subcommand {
+                "map" => vec!["map", "--runtime", "sim", file],
+                "diff" => vec!["diff", &report.1, file],
+                _ => vec!["lint", file],
+            };
+            let output = run(&arguments);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let expected = format!("{file} is {kind}, which `{subcommand}` does not read; use `");
+            assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn unsaved_fuzz_finding_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("found.jsonl");

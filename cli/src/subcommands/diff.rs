@@ -1,6 +1,7 @@
 //! `hsa-vmm diff`: compares two reports.
 
 use crate::arguments::Format;
+use crate::file_kind::FileKind;
 use crate::output::Output;
 use crate::screen::Screen;
 use crate::table::{Cell, table};
@@ -44,7 +45,10 @@ pub struct Arguments {
 
 pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     let read = |file: &PathBuf| {
-        Report::read(file).map_err(|cause| BadUsage(crate::error_message(&cause.into())))
+        Report::read(file).map_err(|cause| match FileKind::of(file) {
+            None | Some(FileKind::Report) => BadUsage(crate::error_message(&cause.into())),
+            Some(kind) => kind.not_read_by("diff", file),
+        })
     };
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let diff = Diff::of(&a, &b);

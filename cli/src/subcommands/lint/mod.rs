@@ -3,6 +3,7 @@
 mod source_lines;
 
 use crate::arguments::Format;
+use crate::file_kind::FileKind;
 use crate::output::Output;
 use crate::screen::note;
 use crate::{BadUsage, Exit};
@@ -45,7 +46,10 @@ pub struct Lint {
 pub fn run(args: &Lint) -> anyhow::Result<Exit> {
     args.output.check_writable()?;
     let recording =
-        Recording::open(&args.file).map_err(|cause| BadUsage::cannot_read(&args.file, cause))?;
+        Recording::open(&args.file).map_err(|cause| match FileKind::of(&args.file) {
+            None | Some(FileKind::Recording) => BadUsage::cannot_read(&args.file, cause),
+            Some(kind) => kind.not_read_by("lint", &args.file),
+        })?;
     let mut findings = lint(&recording);
     source_lines::add_source_lines(&mut findings);
     args.output.write(|out| {

@@ -1,13 +1,13 @@
 //! `hsa-vmm map`: shows the address space at the end of a trace.
 
 use crate::arguments::CommonOptions;
+use crate::file_kind::FileKind;
 use crate::output::Output;
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit};
 use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::fuzz::run_prefix;
-use hsa_vmm_conformance::hsa_trace::Recording;
 use hsa_vmm_conformance::picture;
 use hsa_vmm_conformance::replay::replay_prefix;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
@@ -117,13 +117,10 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
 
 /// Reads the chosen trace or sequence.
 fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
-    // A pipe can be read only once.
-    let is_recording = |path: &&PathBuf| path.is_file() && Recording::is_recording(path);
-    if let Some(path) = args.file.as_ref().filter(is_recording) {
-        bail!(BadUsage(format!(
-            "{} is a recording of `hsa-vmm record`, which `map` does not read; use `lint` or `replay`",
-            path.display()
-        )));
+    if let Some(path) = &args.file
+        && let Some(kind @ (FileKind::Recording | FileKind::Report)) = FileKind::of(path)
+    {
+        bail!(kind.not_read_by("map", path));
     }
     let (name, lines) = match &args.file {
         Some(path) => (path.display().to_string(), Reader::open(path)),
