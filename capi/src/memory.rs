@@ -385,15 +385,17 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
     run("hipMemGetInfo", || {
         let process = process()?;
         let agent = process.devices.agent(current_device())?;
-        let size = process.runtime.agent(agent).map_or(0, memory_size);
+        // As in HIP, each pointer may be null. Without pointers, the call succeeds without a query.
+        if free.is_null() && total.is_null() {
+            return Ok(());
+        }
         let Some(available) = process.runtime.available_memory(agent) else {
             let message = "this runtime does not report the amount of free memory";
             return Err(Failure::new(errors::NOT_SUPPORTED, message));
         };
-        // As in HIP, each pointer may be null.
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            write_unless_null(total, size);
+            write_unless_null(total, process.runtime.agent(agent).map_or(0, memory_size));
             write_unless_null(free, available);
         }
         Ok(())

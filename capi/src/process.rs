@@ -10,7 +10,7 @@ use crate::status::Failure;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::hsa_sys::library::variable;
 use hsa_vmm::vmm::VmmOptions;
-use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
+use hsa_vmm::{Address, Error, ErrorKind, Ipc, Runtime, Vmm};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -45,8 +45,23 @@ pub struct Process {
     pub allocations: Allocations,
     pub registered: Registered,
     pub objects: Objects,
+    pub access_locks: AccessLocks,
     vmm: Result<Vmm, Error>,
     ipc: Vec<OnceLock<Ipc>>,
+}
+
+/// The locks of calls that read and then change access. Each reservation has one of them, so that
+/// calls on different reservations rarely wait for each other.
+#[derive(Debug)]
+pub struct AccessLocks([Mutex<()>; 64]);
+
+impl AccessLocks {
+    /// Locks a reservation.
+    pub fn lock(&self, reservation: Address) -> MutexGuard<'_, ()> {
+        // Most reservations start at multiples of 2 MiB.
+        let index = (reservation.get() >> 21) % self.0.len();
+        self.0[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The configuration, and the runtime if one is open.
@@ -179,7 +194,8 @@ impl Process {
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
         let (allocations, objects) = (Allocations::default(), Objects::default());
         let registered = Registered::default();
-        Ok(Self { runtime, devices, allocations, registered, objects, vmm, ipc })
+        let access_locks = AccessLocks([const { Mutex::new(()) }; 64]);
+        Ok(Self { runtime, devices, allocations, registered, objects, access_locks, vmm, ipc })
     }
 
     /// Returns the `Vmm`. Fails if there is no device, or if the runtime does not support virtual memory management.

@@ -167,8 +167,14 @@ unsafe extern "C" fn hipMemSetAccess(
         let vmm = process.vmm()?;
         // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let list = unsafe { access_list(&process, desc, count) }?;
-        let Some(settings) = with_host_access(&process, vmm, (address(ptr), size), &list) else {
-            return Ok(vmm.set_access(address(ptr), size, &list)?);
+        let start = address(ptr);
+        // No other call changes access between the reading of the host's access and the change.
+        let locked = vmm.reservation_at(start).map(|it| (it, process.access_locks.lock(it.0)));
+        let settings = locked.as_ref().and_then(|((reservation, reserved), _)| {
+            with_host_access(&process, vmm, (start, size), reservation.get() + reserved, &list)
+        });
+        let Some(settings) = settings else {
+            return Ok(vmm.set_access(start, size, &list)?);
         };
         let changes: Vec<_> = settings.iter().map(|it| (it.0, it.1, &it.2[..])).collect();
         Ok(vmm.set_access_many(&changes)?)
@@ -210,6 +216,8 @@ type AccessSetting = (Address, usize, Vec<AccessDescriptor>);
 /// Divides a range of mappings into parts, so that the host gets the same access to all mappings of a part. Returns for
 /// each part the access in `list` and, if the host's access changes, the host's new access.
 ///
+/// `reservation_end` is the end of the reservation that contains the start of the range.
+///
 /// If the caller does not name the host, the host gets the highest access of the devices. In HIP, the host can access
 /// devices' memory through the PCI BAR, and programs rely on this access. The host keeps its access to a mapping if,
 /// before the call, this access differs from the devices' highest access. An earlier call has then named the host.
@@ -220,6 +228,7 @@ fn with_host_access(
     process: &Process,
     vmm: &Vmm,
     (start, size): (Address, usize),
+    reservation_end: usize,
     list: &[AccessDescriptor],
 ) -> Option<Vec<AccessSetting>> {
     let runtime = &process.runtime;
@@ -230,7 +239,6 @@ fn with_host_access(
     }
     let host = runtime.host().id();
     let end = start.get().checked_add(size)?;
-    let (reservation, reserved) = vmm.reservation_at(start)?;
     let mut parts: Vec<(Address, usize, Option<Access>)> = Vec::new();
     let mut at = start.get();
     while at < end {
@@ -257,7 +265,7 @@ fn with_host_access(
             _ => parts.push((mapping.address, mapping.size, changed)),
         }
     }
-    let is_whole = at == end && end <= reservation.get() + reserved;
+    let is_whole = at == end && end <= reservation_end;
     let changes_host = parts.iter().any(|(.., changed)| changed.is_some());
     (is_whole && changes_host).then(|| {
         let with_host = |changed: Option<Access>| {

@@ -151,7 +151,7 @@ fn ipc_cases_pass_on_amds_runtime() {
 
 #[test]
 fn host_access_is_set_for_each_mapping() {
-    let program = Program::compile("tests/c/host_access.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/host_access.c", Language::C99, &["-pthread"]);
     for generation in ["a", "b", "c", "d"] {
         let output = program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
         expect_success(&output, generation);
@@ -162,7 +162,7 @@ fn host_access_is_set_for_each_mapping() {
 fn host_access_is_set_for_each_mapping_on_amd() {
     let name = "extensions::host_access_is_set_for_each_mapping_on_amd";
     let fetched_releases = test::fetch_selected_releases(name);
-    let program = Program::compile("tests/c/host_access.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/host_access.c", Language::C99, &["-pthread"]);
     for fetched in fetched_releases {
         let output = program.on_release(fetched, &Emulation::with_gpus(2)).output().unwrap();
         expect_success(&output, &fetched.release().to_string());

@@ -30,6 +30,15 @@ fn related_calls_work_on_amds_runtime() {
     }
 }
 
+/// Without pointers, `hipMemGetInfo` succeeds even if the runtime does not report the amount of free memory.
+#[test]
+fn memory_info_without_pointers_succeeds() {
+    let program = Program::compile("tests/c/unreported_memory.c", Language::C99, &[]);
+    let configuration = "gpus=1,faults=hsa_agent_get_info#5000-=INVALID_ARGUMENT";
+    let output = program.on_simulation(configuration).output().unwrap();
+    assert_eq!(expect_success(&output, configuration), "all checks passed\n");
+}
+
 /// In both profiles, the import accepts a descriptor and a pointer to a descriptor, and rejects any other value. An
 /// unreadable address does not crash the program.
 #[test]

@@ -1,5 +1,8 @@
 /* Checks the host's access to mappings. hipMemSetAccess changes it even if no descriptor names the
  * host. */
+#define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
+
 #include "../hip_tests/memory.h"
 
 static void expect_host_access(hipDeviceptr_t ptr, hipMemAccessFlags expected) {
@@ -69,4 +72,40 @@ static void invalid_range_changes_no_access(void) {
   unmap_and_free(second, size);
 }
 
-CASES(CASE(host_access_is_set_for_each_mapping), CASE(invalid_range_changes_no_access))
+static hipDeviceptr_t shared_range;
+static pthread_barrier_t barrier;
+
+/* Grants a device access: the first device both kinds, the second device only reads. */
+static void *grant_to(void *device) {
+  int number = *(int *)device;
+  hipMemAccessDesc desc = access_of(
+      number, number == 0 ? hipMemAccessFlagsProtReadWrite : hipMemAccessFlagsProtRead);
+  pthread_barrier_wait(&barrier);
+  EXPECT_SUCCESS(hipMemSetAccess(shared_range, granularity_of(0), &desc, 1));
+  return NULL;
+}
+
+/* In any order of the calls, the host gets the access of the first device, which is the highest. */
+static void simultaneous_grants_give_host_highest_access(void) {
+  int round;
+  need_two_devices();
+  CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
+  for (round = 0; round < 300; round++) {
+    size_t size = granularity_of(0);
+    hipMemGenericAllocationHandle_t handle = create(0, size);
+    int devices[2] = {0, 1};
+    pthread_t thread;
+    shared_range = reserve(size);
+    EXPECT_SUCCESS(hipMemMap(shared_range, size, 0, handle, 0));
+    EXPECT_SUCCESS(hipMemRelease(handle));
+    CHECK(pthread_create(&thread, NULL, grant_to, &devices[1]) == 0);
+    grant_to(&devices[0]);
+    CHECK(pthread_join(thread, NULL) == 0);
+    expect_host_access(shared_range, hipMemAccessFlagsProtReadWrite);
+    unmap_and_free(shared_range, size);
+  }
+  CHECK(pthread_barrier_destroy(&barrier) == 0);
+}
+
+CASES(CASE(host_access_is_set_for_each_mapping), CASE(invalid_range_changes_no_access),
+      CASE(simultaneous_grants_give_host_highest_access))
