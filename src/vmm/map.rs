@@ -251,11 +251,11 @@ impl Shared {
                 let problem = Problem::TooLarge { maximum, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
             }
-            if range.size > record.size - offset {
-                let (maximum, whole) = (record.size - offset, Argument::Handle);
-                let problem = Problem::TooLarge { maximum, whole };
+            if range.size > record.size {
+                let problem = Problem::TooLarge { maximum: record.size, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
+            Argument::Offset.check_bounds(offset, range.size, record.size)?;
             checked_empty?;
             record.mappings += 1;
             Ok((record.native, record.owner))

@@ -193,8 +193,12 @@ fn invalid_offsets_are_rejected() {
             assert_eq!(rejection(PART, 1), (Argument::Offset, Problem::NotAligned { granule }));
             let too_large = |maximum| Problem::TooLarge { maximum, whole };
             assert_eq!(rejection(PART, SIZE + PART), (Argument::Offset, too_large(SIZE)));
-            assert_eq!(rejection(PART, SIZE), (Argument::Size, too_large(0)));
-            assert_eq!(rejection(2 * PART, SIZE - PART), (Argument::Size, too_large(PART)));
+            let out_of_bounds = |size| Problem::OutOfBounds { size, end: SIZE };
+            assert_eq!(rejection(PART, SIZE), (Argument::Offset, out_of_bounds(PART)));
+            assert_eq!(
+                rejection(2 * PART, SIZE - PART),
+                (Argument::Offset, out_of_bounds(2 * PART))
+            );
             let last = usize::MAX - granule + 1;
             assert_eq!(rejection(PART, last), (Argument::Offset, too_large(SIZE)));
         });
