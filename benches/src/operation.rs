@@ -16,8 +16,7 @@ pub enum Operation {
     Create,
     /// Maps the memory at a free page between the live mappings.
     Map,
-    /// Grants access to the mapping in one call, to all GPUs that can access the first GPU's
-    /// memory.
+    /// Grants access to the mapping in one call, to all GPUs that can access the first GPU's memory.
     SetAccess,
     /// Queries the first GPU's access to a random mapping: a live mapping, or one that the round has made.
     GetAccess,

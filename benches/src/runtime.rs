@@ -159,8 +159,8 @@ impl BenchRuntime {
         &self.runtime
     }
 
-    /// Returns the numbers and identifiers of the GPUs that get access to mappings: those that can
-    /// access the first GPU's memory.
+    /// Returns the numbers and identifiers of the GPUs that get access to mappings: those that can access the first
+    /// GPU's memory.
     pub(crate) fn granted_gpus(&self) -> Vec<(usize, AgentId)> {
         let Some(owner) = self.runtime.gpus().next() else { return Vec::new() };
         let gpus = self.runtime.gpus().map(|gpu| (gpu.can_access(owner.id()), gpu.id()));

@@ -50,8 +50,8 @@ pub struct Process {
     ipc: Vec<OnceLock<Ipc>>,
 }
 
-/// The locks of calls that read and then change access. Each reservation has one of them, so that
-/// calls on different reservations rarely wait for each other.
+/// The locks of calls that read and then change access. Each reservation has one of them, so that calls on different
+/// reservations rarely wait for each other.
 #[derive(Debug)]
 pub struct AccessLocks([Mutex<()>; 64]);
 

@@ -1,5 +1,4 @@
-//! The kinds of files that the command writes, to name the kind of a file that a subcommand cannot
-//! read.
+//! The kinds of files that the command writes, to name the kind of a file that a subcommand cannot read.
 
 use crate::BadUsage;
 use hsa_vmm_conformance::Report;
@@ -17,8 +16,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Detects the kind of a file by its contents. Returns `None` for other files, and for pipes,
-    /// which can be read only once.
+    /// Detects the kind of a file by its contents. Returns `None` for other files, and for pipes, which can be read
+    /// only once.
     pub fn of(path: &Path) -> Option<Self> {
         if !path.is_file() {
             return None;

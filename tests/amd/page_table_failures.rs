@@ -273,8 +273,8 @@ fn failed_call_while_opening_is_reported() {
             let expected_reason = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                            operations wait by hsa_amd_memory_lock";
             failed_opens += usize::from(call.starts_with("OPEN#") && reasons == expected_reason);
-            // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it
-            // cannot map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
+            // The runtime aborts if its own driver calls fail while it grants access. 6.1.2 also aborts if it cannot
+            // map memory for a CPU. Only the probes for quirks make the runtime map memory for a CPU.
             let may_abort = may_abort("grant", call).is_some()
                 || fixture.release() == Release::R6_1_2 && call.starts_with("MMAP#");
             if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {

@@ -152,8 +152,8 @@ fn bench_names_library_that_is_not_hip() {
     }
 }
 
-/// Measures the operation `cycle` with HIP itself and at the other levels, on the same runtime and
-/// the emulated driver. Returns the measured levels, or `None` if HIP was not fetched.
+/// Measures the operation `cycle` with HIP itself and at the other levels, on the same runtime and the emulated driver.
+/// Returns the measured levels, or `None` if HIP was not fetched.
 fn measure_hip(name: &str, emulation: &Emulation) -> Option<Vec<String>> {
     let mut fetched_releases = test::fetch_releases(name).unwrap_or_default().iter();
     // On the emulated driver, HIP is known to run only with ROCm 6.4.3.
@@ -182,8 +182,7 @@ fn bench_measures_hip_on_the_emulated_driver() {
 /// HIP asks for the layout of images on these machines.
 #[test]
 fn hip_runs_on_each_emulated_machine() {
-    // The GPUs of `apu` and `rdna3` cannot access each other's memory. Then only the first GPU gets
-    // access.
+    // The GPUs of `apu` and `rdna3` cannot access each other's memory. Then only the first GPU gets access.
     for (machine, gpus) in [("mi210", 1), ("rdna3", 2), ("apu", 2)] {
         let emulation = Emulation::with_gpus(gpus).with_profile(machine);
         let levels = measure_hip("hip_runs_on_each_emulated_machine", &emulation);

@@ -16,8 +16,8 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
     if is_privileged() { None } else { env::var_os(name) }
 }
 
-/// Returns the file that `HSA_KFD_PAGE_TABLES` names. The path is absolute, because the process may
-/// exit in another folder.
+/// Returns the file that `HSA_KFD_PAGE_TABLES` names. The path is absolute, because the process may exit in another
+/// folder.
 pub(crate) fn page_tables_file() -> Result<Option<PathBuf>, String> {
     let path = variable("HSA_KFD_PAGE_TABLES").map(std::path::absolute).transpose();
     path.map_err(|error| format!("cannot use the path in HSA_KFD_PAGE_TABLES: {error}"))

@@ -32,12 +32,10 @@ pub(crate) struct Profile {
     pub(crate) memory_width: u32,
     /// The register `GB_ADDR_CONFIG`, from which AMD's runtime computes the layout of images.
     ///
-    /// For `mi300x` and `mi210`, amdgpu sets this value (`gfx_v9_4_3.c`, `gfx_v9_0.c`). For
-    /// `mi210`, amdgpu keeps some bits of the hardware, which are 0 here. On GFX11, amdgpu reads
-    /// the register. The value of `rdna3` was recorded on this model (Mesa,
-    /// `drm-shim/amdgpu_devices.c`). For `apu`, no value was found: it has that of another
-    /// integrated GPU, Van Gogh, in the same file. No value was verified on a GPU for this
-    /// emulation.
+    /// For `mi300x` and `mi210`, amdgpu sets this value (`gfx_v9_4_3.c`, `gfx_v9_0.c`). For `mi210`, amdgpu keeps some
+    /// bits of the hardware, which are 0 here. On GFX11, amdgpu reads the register. The value of `rdna3` was recorded
+    /// on this model (Mesa, `drm-shim/amdgpu_devices.c`). For `apu`, no value was found: it has that of another
+    /// integrated GPU, Van Gogh, in the same file. No value was verified on a GPU for this emulation.
     pub(crate) address_config: u32,
     /// The size of the memory in bytes.
     pub(crate) memory: u64,

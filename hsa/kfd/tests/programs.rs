@@ -19,8 +19,7 @@ fn topology_is_readable_as_files() {
     assert_eq!(output("gpus=1", "cat", &[class]), "4097\n", "by its symbolic link");
 }
 
-/// amdkfd lists the link from a GPU to the CPU always, but the opposite link only if the GPU has a
-/// large BAR.
+/// amdkfd lists the link from a GPU to the CPU always, but the opposite link only if the GPU has a large BAR.
 #[test]
 fn cpu_has_links_only_to_gpus_with_large_bar() {
     for (profile, from_cpu) in [("mi300x", 2), ("mi210", 2), ("apu", 2), ("rdna3", 0)] {
@@ -125,8 +124,8 @@ fn other_programs_run_unchanged() {
     }
 }
 
-/// A relative path in `HSA_KFD_PAGE_TABLES` does not depend on the folder in which the process
-/// exits. Without debugfs, the error names the file.
+/// A relative path in `HSA_KFD_PAGE_TABLES` does not depend on the folder in which the process exits. Without debugfs,
+/// the error names the file.
 #[test]
 fn page_tables_of_real_driver_go_to_initial_folder() {
     let folder = std::env::temp_dir().join(format!("hsa-kfd-real-{}", std::process::id()));

@@ -194,8 +194,8 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`],
-    /// [`Problem::PageLost`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a [zero
-    /// page](PagedBuilder::with_zero_page), because retired pages would not map the zero page immediately.
+    /// [`Problem::PageLost`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a
+    /// [zero page](PagedBuilder::with_zero_page), because retired pages would not map the zero page immediately.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].

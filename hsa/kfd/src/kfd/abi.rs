@@ -51,8 +51,7 @@ structs! {
     /// In C, the first 32 bytes are a union: a signal's age, or the description of a fault.
     EventData: 48 { age: u64, fault: [u64; 3], extension: u64, event_id: u32, pad: u32 }
     ScratchBacking: 16 { address: u64, gpu_id: u32, pad: u32 }
-    /// The two addresses are arrays of the caller. `address_config` is the register
-    /// `GB_ADDR_CONFIG`.
+    /// The two addresses are arrays of the caller. `address_config` is the register `GB_ADDR_CONFIG`.
     TileConfig: 40 {
         tiles: u64, macro_tiles: u64, tile_count: u32, macro_tile_count: u32, gpu_id: u32,
         address_config: u32, banks: u32, ranks: u32,

@@ -36,8 +36,8 @@ pub(crate) fn trap_handler(driver: &Driver, handler: &mut TrapHandler) -> Result
 const TILE_MODES: u32 = 32;
 const MACRO_TILE_MODES: u32 = 16;
 
-/// Reports the layout of images in memory. amdgpu sets the tile modes, the banks and the ranks only
-/// for GPUs before GFX9: for the emulated GPUs, they are zero.
+/// Reports the layout of images in memory. amdgpu sets the tile modes, the banks and the ranks only for GPUs before
+/// GFX9: for the emulated GPUs, they are zero.
 pub(crate) fn tile_config(driver: &Driver, config: &mut TileConfig) -> Result<()> {
     driver.gpu(config.gpu_id)?;
     config.address_config = driver.config.profile.address_config;
