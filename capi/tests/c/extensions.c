@@ -181,7 +181,7 @@ static void test_parts(size_t granule, int controlled) {
   hsavmm_usage usage;
   if (controlled) {
     list[0].offset = 2 * granule;
-    EXPECT_FAILURE(hsavmm_map_parts(list, 2, &desc, 1), hipErrorInvalidValue, "size");
+    EXPECT_FAILURE(hsavmm_map_parts(list, 2, &desc, 1), hipErrorInvalidValue, "offset");
     list[0].offset = granule;
     OK(hsavmm_map_parts(list, 2, &desc, 1));
     unsigned char first = 0, second = 0;
