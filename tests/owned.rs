@@ -468,7 +468,7 @@ fn batches_map_parts_of_an_allocation() {
     }
     let outside = MapRequest { part: granule..3 * granule, ..request(0) };
     let error = Mapping::map_many(&[outside]).unwrap_err();
-    assert_eq!(error.argument(), Some(Argument::Size), "{error}");
+    assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
     drop((mappings, reservation, allocation));
     machine.close();
 }

@@ -23,7 +23,6 @@ const COMPLETE: &[(&str, &str)] = &[
     ("AccessEntry", "a row of a report"),
     ("UntrustedUser", "the found and the expected user"),
     ("Description", "the message's fields, which senders construct"),
-    ("UnknownTicket", "an error without details"),
 ];
 
 /// Public types without an example of their own, and the item whose example shows each of them.

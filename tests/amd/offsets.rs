@@ -212,7 +212,9 @@ fn failed_grants_are_rolled_back() {
     let test = "offsets::failed_grants_are_rolled_back";
     run_on_releases(test, &Emulation::with_gpus(2), |fixture| {
         // Opening a `Vmm` replaces entries four times, twice for each GPU. The fifth call is the first of `set_access`.
-        for failing_call in 5..5 + PARTS {
+        // A GPU that has faulted reads nothing more, so another child makes the next grant.
+        let children = (5..5 + PARTS).flat_map(|call| [(call, true), (call, false)]);
+        for (failing_call, reads_at_once) in children {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
                 let setup = Setup::new(fixture, PAGE_TABLE_MODES[1]);
@@ -222,7 +224,10 @@ fn failed_grants_are_rolled_back() {
                 let grant = [access(gpu, Access::ReadWrite)];
                 setup.library.vmm.set_access(setup.base, SIZE, &grant).unwrap_err();
                 assert_eq!(setup.library.vmm.get_access(gpu, setup.base), Ok(Access::None));
-                assert!(setup.read_all(0).iter().all(Result::is_err));
+                if reads_at_once {
+                    // The first part is the one whose entry the grant replaces first.
+                    return assert_eq!(setup.read(0, setup.base), Err(Fault));
+                }
                 setup.library.vmm.set_access(setup.base, SIZE, &grant).unwrap();
                 assert_eq!(setup.read_all(0), [4, 3, 2, 2].map(Ok));
                 let none = [access(gpu, Access::None)];

@@ -270,9 +270,11 @@ fn resume_maps_again_after_a_failure_and_a_free() {
         let machine = Machine::new(Config::mi300x(1));
         let mut buffer = filled_buffer(&machine, SIZE);
         buffer.pause(PauseMode::Discard).unwrap();
-        let faults = FaultPlan::none()
-            .always("hsa_amd_vmem_set_access", ERROR)
-            .always("hsa_amd_vmem_unmap", ERROR);
+        let faults = FaultPlan::none().always("hsa_amd_vmem_set_access", ERROR).fail(
+            "hsa_amd_vmem_unmap",
+            2,
+            ERROR,
+        );
         machine.simulation.set_faults(faults);
         buffer.resume().unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
