@@ -49,7 +49,7 @@ impl AdjacentMappings {
 
     fn one_by_one(&self) {
         for &NewMapping { address, size, handle, .. } in &self.mappings {
-            self.vmm.map(address, size, 0, handle).expect("nothing is mapped");
+            self.vmm.map(address, size, 0, handle).expect("the addresses are free");
             self.vmm.set_access(address, size, &self.access).expect("the pages are mapped");
         }
         for mapping in &self.mappings {
@@ -58,7 +58,7 @@ impl AdjacentMappings {
     }
 
     fn in_batches(&self) {
-        self.vmm.map_many(&self.mappings, &self.access).expect("nothing is mapped");
+        self.vmm.map_many(&self.mappings, &self.access).expect("the addresses are free");
         let range = (self.start, self.mappings.len() * SIZE);
         self.vmm.unmap_many(&[range]).expect("the pages are mapped");
     }

@@ -219,8 +219,9 @@ type AccessSetting = (Address, usize, Vec<AccessDescriptor>);
 /// `reservation_end` is the end of the reservation that contains the start of the range.
 ///
 /// If the caller does not name the host, the host gets the highest access of the devices. In HIP, the host can access
-/// devices' memory through the PCI BAR, and programs rely on this access. The host keeps its access to a mapping if,
-/// before the call, this access differs from the devices' highest access. An earlier call has then named the host.
+/// devices' memory through the PCI BAR, and programs rely on this access. There is one exception: if the host's access
+/// to a mapping differed from the devices' highest access before the call, an earlier call has set it by naming the
+/// host. The host then keeps this access.
 ///
 /// Returns `None` if the host keeps its access to the whole range, or if the range is invalid. For an invalid range,
 /// `Vmm::set_access` then returns the error.

@@ -145,10 +145,10 @@ fn resume_rejects_other_settings() {
         let mut resumed = command(&[&arguments[..], option].concat());
         let output = resumed.env(variable, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        let expected = format!("that run had no other setting, this one has {this};");
+        let expected = format!("with other settings: only this run has {this};");
         assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     }
-    // Settings that only another machine has: the kernel, and the runtime's facts.
+    // Settings that differ only on another machine: the kernel, and the runtime's facts.
     let text = fs::read_to_string(&partial).unwrap();
     for (this, that) in
         [("\"kernel ", "\"kernel 1."), ("\"build ", "\"build 7."), ("\"agents ", "\"agents gfx1, ")]
@@ -157,7 +157,7 @@ fn resume_rejects_other_settings() {
         fs::write(&partial, text.replace(this, that)).unwrap();
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        let expected = format!("other settings: that run had `{}", that.trim_matches('"'));
+        let expected = format!("other settings: only that run had `{}", that.trim_matches('"'));
         assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
         assert!(!file.exists() && partial.exists(), "{that}");
     }
@@ -167,7 +167,7 @@ fn resume_rejects_other_settings() {
 }
 
 #[test]
-fn interrupted_hang_ends_early_and_is_no_failure() {
+fn interrupted_hang_ends_early_and_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out.json");
     let case = ["--gpus", "2", "--filter", "pool.memory.copied_between_gpus"];
@@ -177,7 +177,8 @@ fn interrupted_hang_ends_early_and_is_no_failure() {
     for times in 1..=3 {
         let mut child = command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let partial = folder.path().join("out.json.partial");
-        // The selection, the settings, the runtime, and each start and interruption of the case.
+        // The file has a line for the selection, the settings, the runtime, each start of the case, and each earlier
+        // interruption.
         while line_count(&partial) < 2 * times + 2 {
             assert_eq!(child.try_wait().unwrap(), None);
             std::thread::sleep(Duration::from_millis(5));

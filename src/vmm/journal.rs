@@ -19,6 +19,8 @@
 //! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
+//! The handle of a new mapping counts the mapping before the operation starts.
+//!
 //! The journal's guards lock the reservations of all targets. Only the journal maps and unmaps the targets. The SAFETY
 //! comments in this module rely on these two facts.
 
@@ -35,7 +37,8 @@ use std::sync::Arc;
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
 pub(super) struct Target<'c> {
-    /// The current mapping in the runtime. For an unmapped target: the mapping before it was unmapped.
+    /// The current mapping in the runtime. For an unmapped target: the mapping before it was unmapped, or the mapping
+    /// to create.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
@@ -86,8 +89,8 @@ pub(super) struct Journal<'a, 'c> {
     /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target<'c>; 1]>,
-    /// The number of targets that later targets replace: the target with index `replaced + i` gets the name of target
-    /// `i`.
+    /// The first `replaced` targets are old mappings, which the following targets replace. The mapping of target
+    /// `replaced + i` gets the name of the mapping of target `i`.
     pub replaced: usize,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined, or could not roll back because another thread
@@ -122,7 +125,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         mappings.check_not_quarantined(self.targets[first..].iter().map(|target| target.now.serial))
     }
 
-    /// Adds a mapping without access as a target to create. Its handle already counts the mapping.
+    /// Adds a target for a mapping to create, to which no agent has access yet. Its handle already counts the mapping.
     pub fn add_new(&mut self, mapping: &MappedRange, guard: usize, change: &'c AccessChange) {
         self.add(mapping, guard, change, false);
     }
@@ -230,7 +233,7 @@ impl<'a, 'c> Journal<'a, 'c> {
     fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let unmapped = self.raw_unmap(index..index + 1);
         if unmapped.is_err() {
-            // Every agent that a request named may have access.
+            // Every agent in `attempted` may have access.
             let target = &mut self.targets[index];
             let granted = target.now.access.runtime_granted;
             target.now.access.runtime_granted = granted.union(target.attempted);
@@ -246,8 +249,8 @@ impl<'a, 'c> Journal<'a, 'c> {
             return self.map_as_before(index);
         }
         // The runtime has failed to unmap the group. If the group has several mappings, the runtime may have unmapped
-        // some of them, and revoked some agents' access to another. If the group has one mapping, that mapping is still
-        // mapped.
+        // some of them, and may have revoked agents' access to one that is still mapped. If the group has one mapping,
+        // that mapping is still mapped.
         if !is_alone && !shared.is_mapped_in_runtime(&now)? {
             // Fills a hole that the runtime has left. Fails if a foreign mapping is in the hole, because mapping the
             // target again would replace the foreign mapping.
@@ -401,7 +404,6 @@ impl<'a, 'c> Journal<'a, 'c> {
 
     /// Undoes all steps, and writes the resulting state to the ledger. Returns the error of the operation.
     fn abort(&mut self, failure: ErrorKind) -> ErrorKind {
-        // A failed step, and its rollback, may also change entries of GPUs that no request names.
         let has_steps = !self.steps.is_empty();
         if let ErrorKind::HoleNotFilled { address, .. } = &failure {
             // A rollback in this reservation would replace the foreign mapping in the hole. In a quarantined
@@ -412,6 +414,8 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
         }
         self.roll_back(&failure);
+        // Waits whichever GPUs the steps concerned: a failed step, and its rollback, may also change page tables of
+        // others.
         if has_steps && let Err(error) = self.shared.wait_for_gpus() {
             crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");
             self.shared.set_wait_due();

@@ -133,8 +133,8 @@ quirks! {
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
     /// Export, import and properties take no lock in the runtime, and race with every other call on handles (before
-    /// ROCm 10). Workaround: each of these calls holds a lock of the loaded library exclusively. All `Vmm`s and
-    /// `Runtime`s of this process share this lock.
+    /// ROCm 10). Workaround: hsa-vmm has one lock for each loaded runtime, which each of these calls holds exclusively.
+    /// All `Vmm`s and `Runtime`s of this process share this lock.
     some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20, if_unknown;
 
     /// The runtime keeps an exported descriptor, and a second export returns the same descriptor (ROCm 7.14; fixed by
@@ -153,8 +153,8 @@ quirks! {
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other processes. This
     /// thread then frees memory twice (until ROCm 7.2, with sharing by dma-buf). Workaround: a runtime that has
-    /// exported memory this way stays started until the process ends. [`Ipc::with_quirks`](crate::Ipc::with_quirks)
-    /// enables this quirk, because no `Vmm` is involved.
+    /// exported memory this way stays started until the process ends. To select this workaround, use
+    /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15, if_unknown;
 }
 

@@ -39,15 +39,15 @@ Each program also showed its defect in the virtual machine, on AMD's own amdgpu 
 command was `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`; `early_return` also needs
 `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `hsa-vmm stress` found the
 last two defects in the virtual machine. `shared_gem_handle` also showed its defect with ROCr 6.1.2 and 7.2.4, and
-`foreign_gem_handle` with 7.2.4. With 6.1.2, `foreign_gem_handle` showed only that memory of another process can no
-longer be mapped.
+`foreign_gem_handle` with 7.2.4. With 6.1.2, `foreign_gem_handle` showed only that one process can no longer map
+its own memory after the other process has freed the shared memory.
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
 | after an unmap, a GPU can still use the memory: nothing flushes the GPU's TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
 | after a grant, a GPU's access faults: the driver writes the page-table entries later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
-| after a part of a mapping was removed, unmapping the other part leaves its page-table entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: after each call of the library, mappings are replaced or removed as a whole |
-| after imported memory was released, no process can export or map memory that is allocated later | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
+| after a part of a mapping was removed, unmapping the other part leaves its page-table entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | prevented: the library replaces or removes only whole mappings |
+| after imported memory was released, a process can no longer export or map some memory that it allocates later | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
 | after two processes have shared memory, one process can read memory that the other has not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
 ## Quirks
@@ -70,11 +70,11 @@ The last column says what the library does if the runtime is neither ROCr nor ro
   close-on-exec, because the library always makes them close-on-exec.
 * \"on\": the library always uses the workaround. A probe could crash the process, and the workaround is harmless on a
   correct runtime.
-* \"with `unmap_keeps_memory`\": the library uses the workaround if the probe finds the quirk `unmap_keeps_memory`. A
-  correct runtime does not have this quirk. ROCm 10 has it, but does not need the workaround of
-  `memory_returns_with_addresses`. An unknown runtime that behaves like ROCm 10 gets this workaround too, at a cost:
-  `PausableBuffer::pause` can lose its addresses to another thread, and reports the loss. `PagedBuffer` keeps the memory
-  of unmapped pages until the buffer is dropped.
+* \"with `unmap_keeps_memory`\" (only `memory_returns_with_addresses`): on an unknown runtime, the library uses the
+  workaround of `memory_returns_with_addresses` if the probe finds `unmap_keeps_memory`. ROCm 10 has
+  `unmap_keeps_memory`, but does not need that workaround. An unknown runtime that behaves like ROCm 10 therefore gets
+  the workaround needlessly, at a cost: `PausableBuffer::pause` can lose its addresses to another thread, and reports
+  the loss. `PagedBuffer` keeps the memory of unmapped pages until the buffer is dropped.
 
 A vendor's build may lack a fix. A program can switch on more workarounds by `VmmOptions::with_quirks` with
 `Vmm::open_with`, and by `Ipc::with_quirks`.

@@ -90,7 +90,7 @@ defects! {
         "rejected at once: the importer looks up exports in a table";
     ATTACH_LEAVES_A_SOCKET: [Yes, No, No],
         "each hsa_amd_ipc_memory_attach leaks a descriptor",
-        "observed; the runtime first creates a socket, and then chooses the driver's own method, which uses no socket",
+        "observed; the runtime first creates a socket, which it does not close, and then chooses the driver's own method, which uses no socket",
         "cannot be prevented by the library";
     FREED_MEMORY_OPENED: [Yes, Yes, No],
         "hsa_amd_ipc_memory_attach opens freed memory of 2 MiB, because the runtime keeps this memory for reuse",
@@ -98,7 +98,7 @@ defects! {
         "rejected: the importer looks up exports in a table";
     IPC_LENGTH_NOT_CHECKED: [Yes, Yes, Yes],
         "hsa_amd_ipc_memory_attach accepts any length; a copy past the end of the memory then causes a page fault of the GPU",
-        "runtime.cpp, IPCAttach: records the length, and limits the length only for a part of a block",
+        "runtime.cpp, IPCAttach: records the length, and compares it with the size only if the memory is a part of a larger block",
         "after attaching, the library looks up the last byte; if this byte is not mapped, the library rejects the handle";
     IPC_SERVER_OUTLIVES_STOP: [No, Yes, Yes],
         "after an export for IPC by dma-buf, hsa_shut_down sometimes crashes the process",
@@ -117,7 +117,7 @@ defects! {
         "runtime.cpp, IPCCreate: creates the socket without SOCK_CLOEXEC",
         "the library sets the close-on-exec flag after hsa_amd_ipc_memory_create; a program that another thread starts during that call still inherits the socket";
     IPC_SERVER_BLOCKS: [No, Yes, Yes],
-        "if a process of any user has requested memory, hsa_amd_ipc_memory_create by dma-buf blocks until that process acknowledges the reply or exits",
+        "if a process of any user has requested exported memory from the IPC server of this process, hsa_amd_ipc_memory_create by dma-buf blocks until that process acknowledges the reply or exits",
         "observed; the server waits for the acknowledgement while holding its lock, without a time limit",
         "cannot be prevented by the library; freeing the memory does not block";
     SIGNAL_USED_AFTER_COPY: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],
@@ -193,7 +193,7 @@ defects! {
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",
         "an error: out of memory";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(ABORT), Crash(ABORT), Crash(ABORT)],
-        "set_access for a GPU without a free descriptor aborts the process",
+        "if the process has no free file descriptor, set_access for a GPU aborts the process",
         "runtime.cpp, MappedHandleAllowedAgent: asserts that the export and the import succeed, so it also aborts if \
          the driver rejects one of them",
         "the library checks before the call, but another thread can then use the last descriptor: quirk \

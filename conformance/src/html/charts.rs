@@ -6,7 +6,7 @@ use crate::{CaseReport, Status};
 /// The number of cases in the chart of the slowest cases.
 const SLOWEST: usize = 10;
 
-/// A bar of a chart: a case or an area, and its duration.
+/// A bar of a chart: a case, or all cases of an area (the first part of their names), and its duration.
 pub(super) struct Bar<'a> {
     pub name: &'a str,
     /// The duration in milliseconds.
@@ -100,8 +100,8 @@ impl Histogram {
     }
 }
 
-/// Returns a duration's step in the histogram: the greatest step whose limit the duration reaches, or 0. The
-/// limits are 10 µs, 30 µs, 100 µs, 300 µs, …
+/// Returns a duration's step in the histogram. Step 0 begins at 0, and the following steps begin at 30 µs, 100 µs, 300
+/// µs, …
 fn step(microseconds: u64) -> u32 {
     let mut step = 0;
     while limit(step + 1).is_some_and(|next| next <= microseconds) {

@@ -21,8 +21,8 @@ pub enum Effect<C> {
 pub enum FaultKind {
     /// The call is performed this long after it has returned.
     Late(Duration),
-    /// The call takes effect this long after it has returned. Until then, reads return zeros and
-    /// writes are lost, without a fault.
+    /// The call is performed at once, but devices see its effect only this long after it has returned. Until then,
+    /// their reads return zeros and their writes are lost, without a fault.
     Unseen(Duration),
     /// The mapping that the call removes stays accessible for this long.
     Stale(Duration),
@@ -43,7 +43,8 @@ pub enum FaultKind {
     Shifted,
     /// The call maps or exports other memory than requested.
     WrongMemory,
-    /// The call leaks the resource that it frees or returns.
+    /// A call that frees a resource does not free it. A call that returns a resource creates a second one, and leaks
+    /// it.
     Leak,
     /// The call flips a bit of the contents.
     Garbled,

@@ -37,7 +37,7 @@ impl FetchedRelease {
         let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
         let loader = loader(&libraries).ok_or_else(|| not_fetched("loader"))?;
         let fetched = Self { release, root, libraries, loader };
-        // `fetch` and `fetch_from` write the list last.
+        // `fetch` and `fetch_from` write the file `packages` last. Without it, the release is incomplete.
         if !fetched.root.join("packages").is_file() {
             return Err(not_fetched("list of packages"));
         }

@@ -22,7 +22,8 @@ enum {
 
 /*
  * An upper bound for the size of an indirect buffer (IB), in bytes. A copy packet writes page tables if its source is
- * in the IB that contains the packet, which means less than this limit after the start of the IB.
+ * in the IB that contains the packet. The engine assumes this if the source is less than this limit after the start of
+ * the IB.
  */
 #define IB_SIZE_LIMIT 0x20000
 

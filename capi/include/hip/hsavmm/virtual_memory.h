@@ -164,9 +164,9 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
- * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. The host
- * keeps its access to a mapping if, before the call, this access differs from the devices' highest access: an earlier
- * call has then named the host.
+ * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. There is one
+ * exception: if the host's access to a mapping differed from the devices' highest access before the call, an earlier
+ * call has set it by naming the host. The host then keeps this access.
  * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
  * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
@@ -176,9 +176,9 @@ hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *loca
  * Multiples of the recommended granularity give the best performance. */
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
-/* Returns the properties that hipMemCreate received. Two types of location differ: for
- * hipMemLocationTypeHostNumaCurrent, returns hipMemLocationTypeHost. For imported memory whose owner is unknown,
- * returns hipMemLocationTypeInvalid. */
+/* Returns the properties that hipMemCreate received, except for the type of the location in two cases. If hipMemCreate
+ * received hipMemLocationTypeHostNumaCurrent, the type is hipMemLocationTypeHost. For imported memory whose owner is
+ * unknown, the type is hipMemLocationTypeInvalid. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a

@@ -220,19 +220,19 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// The functions that only the levels "offset" and "permission" call, and that return a status. These levels are
-/// skipped on a simulation.
-const NOT_ON_SIMULATION: [&str; 3] =
+/// The functions that `bringup` does not call on a simulation: only the levels "offset" and "permission" call them, and
+/// these levels are skipped there.
+const NOT_CALLED_ON_SIMULATION: [&str; 3] =
     ["hsa_amd_memory_lock", "hsa_amd_memory_unlock", "hsa_amd_register_system_event_handler"];
 
-/// Returns whether a level calls this function of the runtime.
+/// Returns whether any level calls this function of the runtime.
 pub fn is_called(function: &str, is_simulation: bool) -> bool {
-    let is_skipped = is_simulation && NOT_ON_SIMULATION.contains(&function);
+    let is_skipped = is_simulation && NOT_CALLED_ON_SIMULATION.contains(&function);
     TABLE.iter().any(|row| row.0 == function) && !is_skipped
 }
 
-/// Returns whether a line of the emulated driver's log is a request that the calls of a level make.
-pub fn is_requested(line: &str) -> bool {
+/// Returns whether a line of the emulated driver's log is a request that any level makes.
+pub fn is_request_of_a_level(line: &str) -> bool {
     function_of(line).is_some()
 }
 

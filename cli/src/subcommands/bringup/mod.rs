@@ -34,7 +34,7 @@ mod suspicion;
 
 pub use arguments::{ABOUT, Bringup};
 pub use failure::{call_and_error, count_failures, returned_error};
-pub use interface::{is_called, is_requested};
+pub use interface::{is_called, is_request_of_a_level};
 
 use crate::arguments::{RunFormat, typed_time_limit};
 use crate::interrupt::Interrupt;

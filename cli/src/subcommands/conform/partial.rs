@@ -229,13 +229,16 @@ fn check_settings(path: &Path, earlier: &[String], now: &[String]) -> anyhow::Re
         let only: Vec<_> = these.iter().filter(|it| !others.contains(it)).collect();
         only.iter().map(|setting| format!(" `{setting}`")).collect::<String>()
     };
-    let describe =
-        |only: String| if only.is_empty() { " no other setting".to_owned() } else { only };
+    let sides = [
+        ("only that run had", only_in(earlier, now)),
+        ("only this run has", only_in(now, earlier)),
+    ];
+    let sides = sides.iter().filter(|(_, only)| !only.is_empty());
+    let sides: Vec<_> = sides.map(|(side, only)| format!("{side}{only}")).collect();
     bail!(BadUsage(format!(
-        "{} has the results of a run with other settings: that run had{}, this one has{}; give the same options and \
-         variables, or run without --resume",
+        "{} has the results of a run with other settings: {}; give the same options and variables, or run without \
+         --resume",
         path.display(),
-        describe(only_in(earlier, now)),
-        describe(only_in(now, earlier)),
+        sides.join(", "),
     )))
 }
