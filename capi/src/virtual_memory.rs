@@ -168,7 +168,8 @@ unsafe extern "C" fn hipMemSetAccess(
         // SAFETY: the C caller passes null or `count` readable elements (lib.rs).
         let list = unsafe { access_list(&process, desc, count) }?;
         let start = address(ptr);
-        // No other call changes access between the reading of the host's access and the change.
+        // No other hipMemSetAccess for this reservation changes access between reading the host's access and the
+        // change.
         let locked = vmm.reservation_at(start).map(|it| (it, process.access_locks.lock(it.0)));
         let settings = locked.as_ref().and_then(|((reservation, reserved), _)| {
             with_host_access(&process, vmm, (start, size), reservation.get() + reserved, &list)

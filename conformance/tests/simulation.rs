@@ -17,7 +17,7 @@ fn conform(config: Config, profile: HipProfile) -> Report {
 }
 
 #[test]
-fn enforcement_cases_pass_with_all_page_table_updates() {
+fn enforcement_cases_pass_in_all_update_modes() {
     for updates in ["immediate", "not-flushed", "late"] {
         let config = format!("mi300x,gpus=2,page-tables={updates}");
         let runtime = Runtime::simulated(config.parse().unwrap()).unwrap();

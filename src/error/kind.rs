@@ -170,7 +170,7 @@ pub enum ErrorKind {
     /// The runtime did not share the memory, although IPC can share memory of this kind.
     #[error(
         "{call} returned {status}; with a kernel driver that is not AMD's own package, the runtime shares memory only if \
-         HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (the default since ROCm 7.2; never in ROCm 6.1)"
+         HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (the default since ROCm 7.2; not possible before 6.4)"
     )]
     NotShared {
         /// The runtime's function.

@@ -56,17 +56,16 @@ pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
 }
 
 /// Returns whether the runtime shares memory through its server (by dma-buf), and not through the kernel driver alone.
-/// `HSA_ENABLE_IPC_MODE_LEGACY` selects the mode (rocr, flag.h), except in ROCm up to 6.2. ROCm 6.2 and 6.3 have the
-/// same version of the extension: if the variable is 0, this function takes both for 6.3.
+/// `HSA_ENABLE_IPC_MODE_LEGACY` selects the mode from ROCm 6.4 on (rocr, flag.h).
 ///
 /// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
 /// can be wrong if other code started the runtime earlier, and the variable has changed since then.
 pub(super) fn uses_server(runtime: &Runtime) -> bool {
     let extension = runtime.info().extension;
-    // ROCm up to 6.2 always uses the driver. By default, ROCm 6.3 and 6.4 use the driver, and 7.2.4 uses the server. The
+    // ROCm up to 6.3 always uses the driver. By default, ROCm 6.4 uses the driver, and 7.2.4 uses the server. The
     // default of ROCm 7.0 and 7.1 is not known; this function assumes the driver.
     match runtime.ipc_mode() {
-        Some(value) if value == "0" => extension >= (1, 6),
+        Some(value) if value == "0" => extension >= (1, 7),
         Some(value) if value == "1" => false,
         _ => extension >= (1, 15),
     }
@@ -75,7 +74,7 @@ pub(super) fn uses_server(runtime: &Runtime) -> bool {
 /// Returns whether the runtime may share memory through its server. The default of the variable has changed several
 /// times between ROCm 7.0 and 7.2, also without a new version of the extension.
 pub(super) fn may_use_server(runtime: &Runtime) -> bool {
-    runtime.info().extension >= (1, 6) && runtime.ipc_mode().is_none_or(|value| value != "1")
+    runtime.info().extension >= (1, 7) && runtime.ipc_mode().is_none_or(|value| value != "1")
 }
 
 /// Returns the socket address of a server. `number` is the number of a process, or the random number of a relay.

@@ -140,10 +140,18 @@ fn set_access_needs_one_free_descriptor() {
         let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         for (free_descriptors, succeeds) in [(0, false), (1, true)] {
+            let before = (vmm.usage(), vmm.mappings());
             limit_free_descriptors(free_descriptors);
             let result = vmm.set_access(base, 4 * size, &grants);
             raise_limit();
-            assert_eq!(result.is_ok(), succeeds, "{free_descriptors}: {result:?}");
+            if succeeds {
+                result.unwrap();
+                continue;
+            }
+            assert_eq!(result.unwrap_err().kind(), &ErrorKind::OutOfDescriptors);
+            assert_eq!((vmm.usage(), vmm.mappings()), before);
+            assert_eq!(vmm.quarantined_ranges(), []);
+            assert_inaccessible(base.get(), 4 * size, "without descriptors");
         }
         vmm.check().unwrap();
     });

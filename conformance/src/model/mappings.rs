@@ -34,7 +34,12 @@ impl Model {
             .reject_if(SIZE, size == 0 || !size.is_multiple_of(granule))
             .reject_if(OFFSET, state.is_some_and(|state| offset > state.memory.size))
             .reject_if(SIZE, state.is_some_and(|it| size > it.memory.size))
-            .reject_if(OFFSET, state.is_some_and(|it| size > it.memory.size.saturating_sub(offset)))
+            .reject_if(
+                OFFSET,
+                state.is_some_and(|it| {
+                    size <= it.memory.size && size > it.memory.size.saturating_sub(offset)
+                }),
+            )
             .reject_if(RANGE, !is_reserved)
             .reject_if(RANGE, target.as_ref().is_some_and(is_mapped))
             .verdict()?;

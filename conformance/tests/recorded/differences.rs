@@ -21,7 +21,8 @@ const STALE: &str =
     "invariant 5 (src/vmm/ledger/check.rs): a handle without references is rejected";
 const HOLES: &str = "Rule::UnmapOverHoles: HIP unmaps only whole mappings without gaps";
 const PARTS: &str = "Rule::PartOfAHandle: HIP maps parts of a handle";
-const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver returns NOT_SUPPORTED for each part of a handle";
+const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver returns NOT_SUPPORTED unless a whole handle is \
+                       mapped at an aligned address";
 const ONE_RESERVATION: &str = "HIP, and invariant 1 (src/vmm/ledger/check.rs): mappings and ranges are inside one \
                                reservation; the driver merges adjacent reservations";
 const HOST: &str = "HIP documents hipErrorNotSupported: AMD's runtime makes no handles of system \

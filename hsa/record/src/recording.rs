@@ -59,9 +59,13 @@ pub(crate) fn begin(header: Line) -> bool {
     WITH_STACKS.store(with_stacks, Relaxed);
     START_TIME.store(now(), Relaxed);
     DESCRIPTOR_IN_USE.store(descriptor, Relaxed);
-    // If this write fails, nothing is recorded.
     write(descriptor, &header.end());
-    DESCRIPTOR_IN_USE.load(Relaxed) >= 0
+    let is_recording = DESCRIPTOR_IN_USE.load(Relaxed) >= 0;
+    if !is_recording {
+        // SAFETY: the descriptor belongs to this function, because `write` has failed and no call is recorded.
+        unsafe { libc::close(descriptor) };
+    }
+    is_recording
 }
 
 /// Creates the file `name`. If this file exists, tries `name.PID`, then `name.PID.2` and so on.
