@@ -82,7 +82,9 @@ fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulati
     }
     let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
     functions.any(|function| bringup::is_called(function, is_simulation))
-        || lines.into_iter().any(|line| failed_driver_line(line).is_some_and(bringup::is_requested))
+        || lines
+            .into_iter()
+            .any(|line| failed_driver_line(line).is_some_and(bringup::is_request_of_a_level))
 }
 
 fn is_part_of_name(letter: char) -> bool {
