@@ -92,19 +92,19 @@ pub const FAULTS: &[Fault] = &[
         "the engines see a mapping late",
         R7_2,
         "GEM_VA.MAP=unseen:50ms",
-        Conform("map.memory.whole_handle", "in the memory"),
+        Conform("map.memory.whole_handle", "of the memory"),
     ),
     fault(
         "the engines use an unmapped range for a while",
         R6_4,
         "GEM_VA.UNMAP=stale:50ms",
-        Conform("map.again.other_handles", "in the memory"),
+        Conform("map.again.other_handles", "of the memory"),
     ),
     fault(
         "an import moves the memory",
         R6_1,
         "PRIME_FD_TO_HANDLE=evict",
-        Conform("access.gpus.peer_after_the_owner", "for GPU 0"),
+        Conform("access.gpus.peer_after_the_owner", "GPU 0"),
     ),
     fault(
         "the twentieth mapping is lost",
@@ -128,7 +128,7 @@ pub const FAULTS: &[Fault] = &[
         "GPUs access wrong memory",
         Simulation("era=c"),
         "hsa_amd_vmem_set_access=other",
-        Conform("map.memory.whole_handle", "in the memory"),
+        Conform("map.memory.whole_handle", "of the memory"),
     ),
     fault(
         "GPUs can access half of a mapping",
@@ -146,7 +146,7 @@ pub const FAULTS: &[Fault] = &[
         "a descriptor refers to wrong memory",
         R6_1,
         "EXPORT_DMABUF=other",
-        Conform("map.memory.whole_handle", "in the memory"),
+        Conform("map.memory.whole_handle", "of the memory"),
     ),
     // Permissions.
     fault(
@@ -285,7 +285,7 @@ pub const FAULTS: &[Fault] = &[
         "GEM_VA.UNMAP=hang",
         ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
-            "hung: did not end within 10 s, in hsa_amd_vmem_unmap",
+            "hung: did not end within 10 s, in hsa_amd_vmem_set_access",
         ),
     ),
     fault(
@@ -319,12 +319,12 @@ pub const FAULTS: &[Fault] = &[
         "COPY=garbled",
         Conform("access.gpu.copies", "32-bit words differ, the first byte at offset 0x0"),
     ),
-    fault("a copy is forgotten", R6_1, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
+    fault("a copy is forgotten", R6_1, "COPY=lost", Conform("access.gpu.copies", "of the memory")),
     fault(
         "a copy signals its completion early",
         R6_4,
         "COPY=late:5ms",
-        Conform("access.gpu.copies", "in the memory"),
+        Conform("access.gpu.copies", "of the memory"),
     ),
     fault(
         "half of the data is copied",
