@@ -173,12 +173,9 @@ fn find(fault: &Fault, all_cases: bool) -> Result<Duration, String> {
     match fault.finder {
         Finder::Conform(case, words) => find_by_conform(fault, (case, words), &[], all_cases),
         // Runs only the named case: of several cases that fail at the same time, any may be reported first.
-        Finder::ConformFailFast(case, words) => find_by_conform(
-            fault,
-            (case, words),
-            &["--fail-fast", "--time-limit", "10s"],
-            false,
-        ),
+        Finder::ConformFailFast(case, words) => {
+            find_by_conform(fault, (case, words), &["--fail-fast", "--time-limit", "10s"], false)
+        }
         Finder::Fuzz(words) => find_by_fuzz(fault, words),
     }
 }

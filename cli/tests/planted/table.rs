@@ -317,7 +317,7 @@ pub const FAULTS: &[Fault] = &[
         "a bit is flipped",
         R7_2,
         "COPY=garbled",
-        Conform("access.gpu.copies", "32-bit words differ, the first byte at offset 0x0"),
+        Conform("access.gpu.copies", "1 of 16 32-bit words differs, the first byte at offset 0x0"),
     ),
     fault("a copy is forgotten", R6_1, "COPY=lost", Conform("access.gpu.copies", "of the memory")),
     fault(
@@ -409,7 +409,7 @@ pub const FAULTS: &[Fault] = &[
         "a GPU accesses memory shifted by a page",
         R6_4,
         "GEM_VA.MAP=shifted",
-        Fuzz("value read at"),
+        Fuzz("page-table entry of GPU 0"),
     ),
     fault(
         "the fifth unmapping never returns",
