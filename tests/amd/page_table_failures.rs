@@ -159,7 +159,7 @@ fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &
 }
 
 /// Returns the mode in which a release tests an operation. The releases make nearly the same driver calls, so one mode
-/// for each release is enough. Together, the releases test every operation in both modes.
+/// for each release is enough. With `HSA_VMM_LONG=1`, the releases together test every operation in both modes.
 fn mode_of(fixture: &Fixture, operation: usize) -> &'static str {
     MODES[(operation + usize::from(fixture.release() == Release::R6_4_3)) % MODES.len()]
 }

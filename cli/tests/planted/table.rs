@@ -104,7 +104,7 @@ pub const FAULTS: &[Fault] = &[
         "an import moves the memory",
         R6_1,
         "PRIME_FD_TO_HANDLE=evict",
-        Conform("access.gpus.peer_after_the_owner", "GPU 0"),
+        Conform("access.gpus.peer_after_the_owner", "GPU 0 (SDMA or blit shader) reads wrong data"),
     ),
     fault(
         "the twentieth mapping is lost",
