@@ -13,12 +13,11 @@ use std::time::Duration;
 const HEAD: &str = "\
 # Which fault is detected by which tool
 
-A test generates this page. The test runs each tool with each planned fault. `HSA_VMM_PLANTED=all
-HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted detection` tests all faults again (about an
-hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page. `.ci/run`, and
-any `cargo test` with `HSA_VMM_LONG=1`, checks that `conform` and `bringup` detect every fault for which this page names
-a case or level. By default, `cargo test` checks that each effect of each call has a row. It then tests one row, which a
-seed chooses.
+A test generates this page. The test runs each tool with each planned fault. `HSA_VMM_PLANTED=all HSA_VMM_WRITE_PAGES=1
+cargo test -p hsa-vmm-cli --test planted detection` tests all faults again (about an hour) and writes this page. Without
+`HSA_VMM_WRITE_PAGES`, the test compares the results with this page. Any `cargo test` with `HSA_VMM_LONG=1`, as in
+`.ci/run --long`, checks that `conform` and `bringup` detect every fault for which this page names a case or level. By
+default, `cargo test` checks that each effect of each call has a row. It then tests one row, which a seed chooses.
 
 The column of `conform` names the first case that fails. The column of `bringup` names the level that fails, and the
 call that `bringup` reports as the cause. The effects are described in

@@ -16,7 +16,7 @@
 //! test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in continuous integration.
 //!
 //! By default, a test runs on one of its releases. The test's name selects the release, so that
-//! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, a
+//! each release gets a part of the tests. With `HSA_VMM_LONG=1`, as in `.ci/run --long`, a
 //! test runs on all of its releases at the same time. [`count_to_run`] returns the number of
 //! rounds, cases or sequences that a long test performs.
 //!
