@@ -33,6 +33,8 @@ pub struct Part {
     address: Address,
     /// The position of the part in the source or the destination.
     range: Range<usize>,
+    /// Whether the memory is memory of the host.
+    is_on_host: bool,
 }
 
 impl Endpoint {
@@ -95,7 +97,8 @@ impl Endpoint {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || as_device,
             Self::Allocation(allocation, _) => allocation.kind != Kind::Device || as_device,
-            Self::Opened(..) | Self::Mapped(_) => as_device,
+            Self::Mapped(parts) => as_device || parts.iter().all(|part| part.is_on_host),
+            Self::Opened(..) => as_device,
             Self::Program(_) => !as_device,
         }
     }
@@ -253,7 +256,9 @@ fn mapped_parts(
         let is_gpu = |agent: AgentId| {
             vmm.runtime().agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Gpu)
         };
-        let owner = match vmm.location_at(address) {
+        let location = vmm.location_at(address);
+        let is_on_host = matches!(location, Some(Location::Host | Location::HostNuma(_)));
+        let owner = match location {
             Some(Location::Agent(agent)) => Some(agent),
             _ => None,
         };
@@ -263,7 +268,7 @@ fn mapped_parts(
         let rest = mapping.address.get() + mapping.size - address.get();
         let range = done..size.min(done + rest);
         done = range.end;
-        parts.push(Part { agent, address, range });
+        parts.push(Part { agent, address, range, is_on_host });
     }
     Ok(parts)
 }

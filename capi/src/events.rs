@@ -21,12 +21,15 @@ pub struct Event {
 
 const DISABLE_TIMING: c_uint = 0x2;
 const INTERPROCESS: c_uint = 0x4;
-/// The valid flags: blocking, no timing, interprocess, no fence, and the release fences for the device and the system.
-const FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+/// No fence, and the release fences for the device and the system. An event has at most one of these flags.
+const RELEASE_FLAGS: c_uint = 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+/// The valid flags: blocking, no timing, interprocess, and the release flags.
+const FLAGS: c_uint = 0x7 | RELEASE_FLAGS;
 
 fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     not_null("event", result)?;
-    if flags & !FLAGS != 0 {
+    let is_shared_with_time = flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS;
+    if flags & !FLAGS != 0 || (flags & RELEASE_FLAGS).count_ones() > 1 || is_shared_with_time {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     if flags & INTERPROCESS != 0 {

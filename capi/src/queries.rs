@@ -59,6 +59,8 @@ impl Process {
         let (start, size) = vmm.mapped_range_at(at)?;
         let device = match vmm.location_at(at) {
             Some(Location::Agent(agent)) => self.devices.number(agent),
+            // HIP reports the number in the location that the program passed, usually 0.
+            Some(Location::Host | Location::HostNuma(_)) => 0,
             _ => -1,
         };
         Some(MemoryAtAddress::Mapped(start, size, device))
@@ -230,16 +232,22 @@ unsafe extern "C" fn hipPointerSetAttribute(
     run("hipPointerSetAttribute", || {
         let process = process()?;
         process.devices.require()?;
-        process.find(address(ptr)).ok_or_else(unknown_memory)?;
+        not_null("ptr", ptr)?;
+        process
+            .find(address(ptr))
+            .ok_or_else(|| Failure { code: errors::INVALID_DEVICE_POINTER, ..unknown_memory() })?;
         if attribute != pointer_attribute::SYNC_MEMOPS {
             let problem = format!("({attribute}) cannot be set");
             return Err(Failure::invalid_argument("attribute", problem));
         }
-        // SAFETY: the C caller passes null or a readable pointer to a `bool` (lib.rs). The value is read as a number,
-        // because C can pass a byte that is not a valid `bool` in Rust.
-        match unsafe { read("value", value.cast::<u8>()) }? {
+        // SAFETY: the C caller passes null or a readable pointer to an `unsigned int` (lib.rs).
+        match unsafe { read("value", value.cast::<c_uint>()) }? {
             0 => Err(Failure::not_supported("copies that are not synchronous")),
-            _ => Ok(()),
+            1 => Ok(()),
+            other => Err(Failure::invalid_argument(
+                "value",
+                format_args!("({other}) is neither 0 nor 1"),
+            )),
         }
     })
 }

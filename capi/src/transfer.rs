@@ -32,60 +32,63 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
 }
 
 /// A copy whose arguments are valid.
-pub struct PreparedCopy {
+struct PreparedCopy {
     process: Arc<Process>,
     to: Endpoint,
     from: Endpoint,
-    size: usize,
-    /// Whether the last chunk is copied first. If the ranges overlap, this order of the chunks ensures that each chunk
-    /// is read before it is overwritten.
+    /// Whether the end of the ranges is copied first. If the ranges overlap, this order ensures that each byte is read
+    /// before it is overwritten.
     backwards: bool,
 }
 
-/// Checks the arguments of a copy. Returns `None` if the size is 0.
-pub fn prepare(
-    destination: *mut c_void,
-    source: *const c_void,
-    size: usize,
+/// Checks the arguments of a copy between two ranges: their addresses and their sizes. Returns `None` if the sizes are
+/// 0.
+fn prepare(
+    (destination, destination_size): (*mut c_void, usize),
+    (source, source_size): (*const c_void, usize),
     kind: c_int,
 ) -> Result<Option<PreparedCopy>, Failure> {
     let process = process()?;
     process.devices.require()?;
     let direction = direction(kind)?;
-    if size == 0 {
+    if destination_size == 0 {
         return Ok(None);
     }
     not_null("destination", destination)?;
     not_null("source", source)?;
-    let range = (address(destination), size);
-    let to = Endpoint::of(&process, "destination", range, Access::ReadWrite)?;
-    let from = Endpoint::of(&process, "source", (address(source), size), Access::Read)?;
+    let (to, from) = (address(destination), address(source));
+    let to = Endpoint::of(&process, "destination", (to, destination_size), Access::ReadWrite)?;
+    let from = Endpoint::of(&process, "source", (from, source_size), Access::Read)?;
     if let Some((to_device, from_device)) = direction {
         to.check_declared("destination", to_device)?;
         from.check_declared("source", from_device)?;
     }
     let (to_address, from_address) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
-    let backwards = to_address > from_address && to_address - from_address < size;
-    Ok(Some(PreparedCopy { process, to, from, size, backwards }))
+    let backwards = to_address > from_address && to_address - from_address < source_size;
+    Ok(Some(PreparedCopy { process, to, from, backwards }))
+}
+
+/// Returns the numbers from 0 to `count - 1` in ascending order, or in descending order if `backwards` is set.
+fn indexes(count: usize, backwards: bool) -> impl Iterator<Item = usize> {
+    (0..count).map(move |index| if backwards { count - 1 - index } else { index })
 }
 
 impl PreparedCopy {
-    /// Copies the memory.
+    /// Copies `size` bytes between two offsets in the ranges.
     ///
     /// # Safety
     /// If the source is not memory of this library, the program must be able to read it; if the destination is not, the
     /// program must be able to write it.
-    unsafe fn run(&self) -> Result<(), Failure> {
-        let mut bytes = vec![0; self.size.min(BUFFER_SIZE)];
-        let count = self.size.div_ceil(BUFFER_SIZE);
-        for index in 0..count {
-            let offset = BUFFER_SIZE * if self.backwards { count - 1 - index } else { index };
-            let chunk = &mut bytes[..BUFFER_SIZE.min(self.size - offset)];
+    unsafe fn run(&self, to_offset: usize, from_offset: usize, size: usize) -> Result<(), Failure> {
+        let mut bytes = vec![0; size.min(BUFFER_SIZE)];
+        for index in indexes(size.div_ceil(BUFFER_SIZE), self.backwards) {
+            let offset = BUFFER_SIZE * index;
+            let chunk = &mut bytes[..BUFFER_SIZE.min(size - offset)];
             // SAFETY: the caller guarantees that the program's own memory is valid.
             unsafe {
-                self.from.read(&self.process, offset, chunk)?;
-                self.to.write(&self.process, offset, chunk)?;
+                self.from.read(&self.process, from_offset + offset, chunk)?;
+                self.to.write(&self.process, to_offset + offset, chunk)?;
             }
         }
         Ok(())
@@ -103,9 +106,9 @@ pub unsafe fn copy(
     size: usize,
     kind: c_int,
 ) -> Result<(), Failure> {
-    match prepare(destination, source, size, kind)? {
+    match prepare((destination, size), (source, size), kind)? {
         // SAFETY: the caller guarantees that the program's own memory is valid.
-        Some(copy) => unsafe { copy.run() },
+        Some(copy) => unsafe { copy.run(0, 0, size) },
         None => Ok(()),
     }
 }
@@ -173,7 +176,7 @@ unsafe extern "C" fn hipMemcpyPeer(
 /// Rows of bytes: the address of the first row, and the distance from each row's start to the next (pitch).
 type Rows<P> = (P, usize);
 
-/// Copies `height` rows of `width` bytes.
+/// Copies `height` rows of `width` bytes. If an argument is invalid, copies nothing.
 ///
 /// # Safety
 /// Rows in the program's own memory must be readable at the source, and writable at the destination.
@@ -184,43 +187,33 @@ pub unsafe fn copy_rows(
     kind: c_int,
 ) -> Result<(), Failure> {
     // With size 0, this checks that there is a device and that `kind` is valid.
-    prepare(destination, source, 0, kind)?;
+    prepare((destination, 0), (source, 0), kind)?;
     if width == 0 || height == 0 {
         return Ok(());
     }
-    for (argument, pitch) in
-        [("destination_pitch", destination_pitch), ("source_pitch", source_pitch)]
-    {
+    // The size of the range from the start of the first row to the end of the last row.
+    let size_of = |argument: &str, pitch: usize| {
         if pitch < width {
             let problem = format!("({pitch}) is less than the width ({width})");
-            return Err(Failure {
-                code: errors::INVALID_PITCH_VALUE,
-                ..Failure::invalid_argument(argument, problem)
-            });
+            let failure = Failure::invalid_argument(argument, problem);
+            return Err(Failure { code: errors::INVALID_PITCH_VALUE, ..failure });
         }
-        // Checked here, so that the multiplications below cannot overflow.
-        if pitch.checked_mul(height).is_none_or(|size| size > isize::MAX as usize) {
-            return Err(Failure::invalid_argument(
-                argument,
-                "times the height exceeds the address space",
-            ));
-        }
-    }
+        let size = pitch.checked_mul(height - 1).and_then(|size| size.checked_add(width));
+        size.filter(|size| *size <= isize::MAX as usize).ok_or_else(|| {
+            Failure::invalid_argument(argument, "times the height exceeds the address space")
+        })
+    };
+    let destination_size = size_of("destination_pitch", destination_pitch)?;
+    let source_size = size_of("source_pitch", source_pitch)?;
+    let prepared = prepare((destination, destination_size), (source, source_size), kind)?;
+    let Some(copy) = prepared else { return Ok(()) };
     if width == destination_pitch && width == source_pitch {
         // SAFETY: the rows are contiguous, and the caller guarantees that all of them are valid.
-        return unsafe { copy(destination, source, width * height, kind) };
+        return unsafe { copy.run(0, 0, destination_size) };
     }
-    let rows = (0..height).map(|row| {
-        let destination = destination.wrapping_byte_add(row * destination_pitch);
-        (destination, source.wrapping_byte_add(row * source_pitch))
-    });
-    // Checks all rows first, so that an invalid row changes no memory.
-    for (destination, source) in rows.clone() {
-        prepare(destination, source, width, kind)?;
-    }
-    for (destination, source) in rows {
+    for row in indexes(height, copy.backwards) {
         // SAFETY: the caller guarantees that each row is valid.
-        unsafe { copy(destination, source, width, kind) }?;
+        unsafe { copy.run(row * destination_pitch, row * source_pitch, width) }?;
     }
     Ok(())
 }
@@ -265,7 +258,10 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let target = Endpoint::of(&process, "destination", range, Access::ReadWrite)?;
     // The program's own memory cannot be filled.
     if !target.may_be_declared(true) {
-        let problem = "is not memory of this library: not allocated, or freed already";
+        let problem = match process.objects.area_at(range.0) {
+            Some(_) => "points to fewer bytes of memory of this library than the size",
+            None => "is not memory of this library: not allocated, or freed already",
+        };
         return Err(Failure::invalid_argument("destination", problem));
     }
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));

@@ -331,6 +331,13 @@ static void test_host_memory(size_t granule) {
   EXPECT(byte == 9);
   OK(hipMemsetD8(ptr, 8, granule));
   EXPECT(((unsigned char *)ptr)[granule / 2] == 8);
+  /* A copy may declare the memory as memory of the host, too. */
+  OK(hipMemcpy(&byte, ptr, 1, hipMemcpyHostToHost));
+  EXPECT(byte == 8);
+  OK(hipMemcpy(ptr, &byte, 1, hipMemcpyHostToHost));
+  hipPointerAttribute_t attributes;
+  OK(hipPointerGetAttributes(&attributes, ptr));
+  EXPECT(attributes.device == 0);
   OK(hipMemUnmap(ptr, granule));
   OK(hipMemRelease(handle));
   OK(hipMemAddressFree(ptr, granule));

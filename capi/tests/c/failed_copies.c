@@ -98,14 +98,43 @@ static void test_buffers(size_t granule) {
   OK(hsavmm_paged_destroy(paged));
 }
 
-/* The first row is inside the allocation. The second row extends beyond its end. */
+/* The first row is inside the allocation. A later row extends beyond its end, into another allocation or not. */
 static void test_rows(void) {
   void *ptr;
+  char *first, *second;
+  OK(hipMalloc((void **)&first, 4096));
+  OK(hipMalloc((void **)&second, 4096));
+  if (second < first) {
+    char *lower = second;
+    second = first;
+    first = lower;
+  }
+  OK(hipMemset(first, 1, 4096));
+  OK(hipMemset(second, 1, 4096));
+  const size_t distance = (size_t)(second - first);
+  EXPECT(hipMemcpy2D(first, distance, host, 64, 32, 2, hipMemcpyHostToDevice) ==
+         hipErrorInvalidValue);
+  EXPECT(hipMemcpy2D(host, 64, first, distance, 32, 2, hipMemcpyDeviceToHost) ==
+         hipErrorInvalidValue);
+  EXPECT(hipMemcpy2D(first, 64, host, 64, 32, 65, hipMemcpyHostToDevice) == hipErrorInvalidValue);
+  EXPECT(hipMemcpy2D(first, (size_t)1 << 40, host, 64, 32, 2, hipMemcpyDefault) ==
+         hipErrorInvalidValue);
+  EXPECT(host[64] == 'X');
+  expect_unchanged(first, 4096, __LINE__);
+  expect_unchanged(second, 4096, __LINE__);
+  OK(hipFree(first));
+  OK(hipFree(second));
   OK(hipMalloc(&ptr, 4096));
   OK(hipMemset(ptr, 1, 4096));
   char *row = (char *)ptr + 4000;
   EXPECT(hipMemcpy2D(row, 80, host, 64, 64, 2, hipMemcpyHostToDevice) == hipErrorInvalidValue);
   expect_unchanged(ptr, 4096, __LINE__);
+  /* Source and destination overlap: each row is read before it is overwritten. */
+  for (char byte = 0; byte < 8; byte++) OK(hipMemset((char *)ptr + 64 * byte, byte, 64));
+  OK(hipMemcpy2D((char *)ptr + 64, 64, ptr, 64, 32, 7, hipMemcpyDeviceToDevice));
+  char rows[8 * 64];
+  OK(hipMemcpy(rows, ptr, sizeof rows, hipMemcpyDeviceToHost));
+  for (int row = 1; row < 8; row++) EXPECT(rows[64 * row] == row - 1 && rows[64 * row + 32] == row);
   /* Rows of width 0: the call copies nothing, so any number of rows is valid. */
   OK(hipMemcpy2D(row, 8, host, 8, 0, (size_t)1 << 58, hipMemcpyHostToDevice));
   OK(hipFree(ptr));

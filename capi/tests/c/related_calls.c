@@ -134,7 +134,11 @@ static void test_streams_and_events(int devices) {
   OK(hipThreadExchangeStreamCaptureMode(&mode));
   EXPECT(mode == hipStreamCaptureModeRelaxed);
   EXPECT(hipStreamBeginCapture(stream, mode) == hipErrorNotSupported);
-  EXPECT(hipEventCreateWithFlags(&start, hipEventInterprocess) == hipErrorNotSupported);
+  EXPECT(hipEventCreateWithFlags(&start, hipEventInterprocess) == hipErrorInvalidValue);
+  EXPECT(hipEventCreateWithFlags(&start, hipEventInterprocess | hipEventDisableTiming) ==
+         hipErrorNotSupported);
+  EXPECT(hipEventCreateWithFlags(&start, hipEventReleaseToDevice | hipEventReleaseToSystem) ==
+         hipErrorInvalidValue);
   OK(hipEventDestroy(stop));
   EXPECT(hipEventQuery(stop) == hipErrorInvalidHandle);
   EXPECT(hipEventDestroy(stop) == hipErrorContextIsDestroyed);
@@ -248,7 +252,16 @@ static void test_registered_memory(void) {
   OK(hipFreeHost(host));
   EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
+  const unsigned zero = 0, other = 256;
   OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  EXPECT(hipPointerSetAttribute(&zero, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) ==
+         hipErrorNotSupported);
+  EXPECT(hipPointerSetAttribute(&other, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) ==
+         hipErrorInvalidValue);
+  EXPECT(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, &one) ==
+         hipErrorInvalidDevicePointer);
+  EXPECT(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, NULL) ==
+         hipErrorInvalidValue);
   OK(hipPointerGetAttribute(&ordinal, HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
   EXPECT(ordinal == 0);
   EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_P2P_TOKENS, memory) ==

@@ -110,7 +110,7 @@ hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void
  * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; the low 32 bits of the size as `unsigned` for RANGE_SIZE; a `bool`
  * for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns hipErrorNotSupported for the other attributes. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
-/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with the value `true` (a `bool`), because every copy is
+/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with the value 1 (an `unsigned int`), because every copy is
  * synchronous. */
 hipError_t hipPointerSetAttribute(const void *value, hipPointer_attribute attribute,
                                   hipDeviceptr_t ptr);
