@@ -7,7 +7,7 @@ use hsa_vmm::error::{Argument, Feature, Operation, Problem};
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan, PageTableUpdates};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
-use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
+use hsa_vmm::{Access, Address, Allocation, ErrorKind, Mapping, Reservation, Vmm};
 use machine::drops::{drop_in_order, orders};
 use machine::{Library, Machine, access, assert_idle, at};
 
@@ -367,8 +367,19 @@ fn read_and_write_many_span_mappings() {
     let mut across = vec![0; granule + 8];
     Mapping::read_many(&all, mappings[0].address(), &mut across).unwrap();
     assert_eq!(across[granule..], [5, 5, 5, 5, 7, 7, 7, 7]);
-    let error = Mapping::read_many(&all[1..], mappings[0].address(), &mut [0; 8]).unwrap_err();
-    assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
+    // A mapping may be listed twice.
+    Mapping::read_many(&[all[0], all[1], all[0]], mappings[0].address(), &mut across).unwrap();
+    let (first, last) = (mappings[0].address().get(), mappings[all.len() - 1].address().get());
+    // The mappings, the address, the number of bytes, and the first address outside of the mappings.
+    for (listed, at, size, end) in [
+        (&all[1..], first, 8, first),
+        (&all[..0], first, 1, first),
+        (&all[..1], first + granule - 1, 2, first + granule),
+        (&all[..], last + granule - 1, 2, last + granule),
+    ] {
+        let error = Mapping::read_many(listed, Address::new(at), &mut across[..size]).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::OutOfBounds { size, end }), "{error}");
+    }
 }
 
 #[test]
@@ -403,7 +414,8 @@ fn part_of_an_allocation_is_mapped() {
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::MapAtOffset(granule)), "{error}");
     let (start, end) = (granule, 0);
     let error = reservation.map_part(0, start..end, &allocation).unwrap_err();
-    assert_eq!(error.argument(), Some(Argument::Size), "{error}");
+    assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
+    assert_eq!(error.problem(), Some(Problem::StartAfterEnd(end)), "{error}");
 }
 
 #[test]

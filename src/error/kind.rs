@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// The name of the simulation in errors, in place of the path of a library.
 pub(crate) const SIMULATION: &str = "simulation";
+const OR_SIMULATION: &str =
+    if cfg!(feature = "simulation") { " (`sim` for the simulation)" } else { "" };
 
 /// Why an operation failed.
 ///
@@ -134,7 +136,8 @@ pub enum ErrorKind {
     Forked,
     /// No library with the required functions was found. Contains the files that were tried.
     #[error(
-        "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME (`sim` for the simulation)"
+        "{_0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME{}",
+        OR_SIMULATION
     )]
     Load(LoadError),
     /// The library was loaded, but `hsa_init` failed.

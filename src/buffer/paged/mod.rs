@@ -186,7 +186,8 @@ impl PagedBuffer {
     /// # let signals = [];
     /// // SAFETY: the kernel's completion signals are destroyed after the queue is drained.
     /// unsafe { cache.retire(4..8, &queue, &signals) }?;
-    /// queue.drain(std::time::Duration::from_secs(5))?;
+    /// let report = queue.drain(std::time::Duration::from_secs(5))?;
+    /// assert!(report.failures.is_empty(), "{report:?}");
     /// assert_eq!(cache.state(4)?, PageState::Empty);
     /// # Ok(())
     /// # }

@@ -3,6 +3,7 @@
 //! Every method first checks that each mapping is still mapped. If a call by address has unmapped any of them, the
 //! method returns [`Problem::NotMapped`] and changes nothing.
 
+use super::reservation::size_of;
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
@@ -194,7 +195,8 @@ impl Mapping {
     /// Copies from memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
-    /// As for [`Vmm::read`], for the part in each reservation.
+    /// [`Problem::OutOfBounds`] if the mappings do not contain all bytes; otherwise as for [`Vmm::read`], for the part
+    /// in each reservation.
     pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
         for_each_reservation(
@@ -212,7 +214,7 @@ impl Mapping {
     /// Copies to memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
-    /// As for [`Vmm::write`], for the part in each reservation.
+    /// As for [`read_many`](Self::read_many) and [`Vmm::write`].
     pub fn write_many(mappings: &[&Self], address: Address, bytes: &[u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
         for_each_reservation(
@@ -230,7 +232,7 @@ impl Mapping {
     /// Fills memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
-    /// As for [`Vmm::fill`], for the part in each reservation.
+    /// As for [`read_many`](Self::read_many) and [`Vmm::fill`].
     pub fn fill_many(
         mappings: &[&Self],
         address: Address,
@@ -260,7 +262,7 @@ fn replace(
     for request in new {
         let handle = request.allocation.handle_of(vmm)?;
         let part = &request.part;
-        let size = part.end.saturating_sub(part.start);
+        let size = size_of(part)?;
         let range = request.reservation.part(request.offset, size)?;
         let range = AddressRange::new(range.address(), size)?;
         let reservation = Some(request.reservation.serial());
@@ -292,24 +294,31 @@ fn for_each_reservation(
     if size == 0 {
         return Ok(());
     }
-    let problem = Problem::NotMapped(address);
-    let not_mapped = || ErrorKind::invalid(Argument::Address, address, problem);
-    let Some(first) = mappings.first() else { return Err(Error::new(operation, not_mapped())) };
+    // `end` is the first address that the mappings do not contain.
+    let outside = |end: usize| {
+        ErrorKind::invalid(Argument::Address, address, Problem::OutOfBounds { size, end })
+    };
+    let Some(first) = mappings.first() else {
+        return Err(Error::new(operation, outside(address.get())));
+    };
     first.vmm().run(operation, |shared| {
         let sorted = SortedMappings::new(first.vmm(), mappings.iter().copied())?;
-        let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
+        let overflow = || ErrorKind::invalid(Argument::Address, address, Problem::Overflow);
+        let end = next.checked_add(size).ok_or_else(overflow)?;
         let bytes = AddressRange { start: next, size };
-        let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
+        let mut used: Vec<_> = sorted.mappings;
+        used.retain(|it| it.range().overlaps(bytes));
+        used.dedup_by_key(|it| it.serial);
         let in_one_reservation =
-            |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
+            |a: &&Mapping, b: &&Mapping| a.reservation.serial() == b.reservation.serial();
         let mut parts = Vec::new();
         for group in used.chunk_by(in_one_reservation) {
             let serials: Vec<u64> = group.iter().map(|mapping| mapping.serial).collect();
             let group_end = group.last().map_or(next, |last| last.range().end()).min(end);
             let is_adjacent = group.first().is_none_or(|first| first.address.get() <= next);
             if !is_adjacent || group_end <= next {
-                return Err(not_mapped());
+                return Err(outside(next));
             }
             let part = AddressRange { start: next, size: group_end - next };
             shared.check_mapped(part, ExpectedMappings::Only(&serials))?;
@@ -317,7 +326,7 @@ fn for_each_reservation(
             next = group_end;
         }
         if next != end {
-            return Err(not_mapped());
+            return Err(outside(next));
         }
         parts.iter().try_for_each(|(part, serials)| {
             act(shared, ExpectedMappings::Only(serials), part.address(), part.size)

@@ -6,8 +6,16 @@ use crate::vmm::ledger::AddressRange;
 use crate::vmm::map::NewRange;
 use crate::vmm::query::stored_name;
 use crate::vmm::{Address, ExpectedMappings, ReservationRecord, Vmm};
+use core::ops::Range;
 use derive_more::Debug;
 use std::sync::Arc;
+
+/// Returns the size of a part of an allocation. Fails if its start is after its end.
+pub(super) fn size_of(part: &Range<usize>) -> Result<usize, ErrorKind> {
+    part.end.checked_sub(part.start).ok_or_else(|| {
+        ErrorKind::invalid(Argument::Offset, part.start, Problem::StartAfterEnd(part.end))
+    })
+}
 
 /// A reserved range of addresses. Clones share the reservation, and are cheap. The reservation is freed when the last
 /// clone and the last [`Mapping`] in it are dropped.
@@ -140,10 +148,10 @@ impl Reservation {
     pub fn map_part(
         &self,
         offset: usize,
-        part: core::ops::Range<usize>,
+        part: Range<usize>,
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
-        let size = part.end.saturating_sub(part.start);
+        let size = Operation::Map.run(|| size_of(&part))?;
         let allocation = allocation.clone();
         let (address, serial) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
