@@ -1,5 +1,6 @@
 //! Copies, fills, reads and writes on the simulation: when a wait for a copy returns early, and when threads race. If
-//! the caller's closure in `Mapping::with_access` calls the library, the library panics.
+//! the caller's closure in `Mapping::with_access` calls the library, the library panics. A success without a result is
+//! an error.
 
 mod machine;
 
@@ -73,6 +74,17 @@ fn waits_are_repeated_after_early_returns() {
 
 /// Every byte that a thread reads is a byte that some thread has written. The thread sanitizer also reports a race if
 /// the library's accesses are not atomic.
+/// The simulation returns success, but no address.
+#[test]
+fn lost_lock_of_memory_is_an_error() {
+    let machine = Machine::new(Config::mi300x(1));
+    machine.simulation.set_faults("hsa_amd_memory_lock=lost".parse().unwrap());
+    let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 4096).unwrap();
+    let error = pool.write(0, b"text").unwrap_err();
+    assert!(error.to_string().contains("hsa_amd_memory_lock returned success"), "{error}");
+    assert_eq!(machine.simulation.calls("hsa_amd_memory_async_copy"), 0);
+}
+
 #[test]
 fn racing_writes_are_not_data_races() {
     const SIZE: usize = 10_007;

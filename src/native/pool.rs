@@ -1,12 +1,11 @@
 //! Calls of the runtime for memory of pools, for locked memory of this process, for memory of other processes, and
 //! for queries about an address.
 
-use super::{Failure, Native, NativeAgent, NativePool, call_optional, hex};
+use super::{Failure, Native, NativeAgent, NativePool, Status, call_optional, hex};
 use crate::log::with_expected_failures;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
-use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The runtime's part of an IPC handle.
@@ -87,6 +86,9 @@ impl Native {
                 { for_agents = %hex(address as usize) }
             )
         }?;
+        if address.is_null() {
+            return Err(Failure { call: "hsa_amd_memory_lock", status: Status::NO_RESULT });
+        }
         Ok(address as usize)
     }
 
@@ -105,13 +107,8 @@ impl Native {
     }
 
     /// Exports the allocation that contains a range as a dma-buf. Returns a descriptor, and the offset of the
-    /// range in the dma-buf. Close-on-exec is set only if the runtime sets it. An inner error means that the runtime
-    /// returned no descriptor.
-    pub fn export_dmabuf(
-        &self,
-        address: usize,
-        size: usize,
-    ) -> Result<Result<(OwnedFd, u64), Errno>, Failure> {
+    /// range in the dma-buf. Close-on-exec is set only if the runtime sets it.
+    pub fn export_dmabuf(&self, address: usize, size: usize) -> Result<(OwnedFd, u64), Failure> {
         let (pointer, mut number, mut offset) = (address as *const c_void, -1, 0);
         // SAFETY: the runtime looks the range up in its own allocations; both results are writable.
         unsafe {
@@ -122,10 +119,11 @@ impl Native {
             )
         }?;
         if number < 0 {
-            return Ok(Err(Errno::BADF));
+            let status = Status::NO_RESULT;
+            return Err(Failure { call: "hsa_amd_portable_export_dmabuf", status });
         }
         // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
-        Ok(Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset)))
+        Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset))
     }
 
     /// Returns whether the runtime has mapping types of dma-bufs (`hsa_amd_dma_buf_mapping_type_t`).

@@ -30,6 +30,9 @@ impl Status {
     /// The status that this library uses for a function that the runtime does not export. No
     /// runtime returns this value.
     pub(crate) const MISSING_FUNCTION: Self = Self(u32::MAX);
+    /// The status that this library uses for a function that returned success, but not its result. No runtime returns
+    /// this value.
+    pub(crate) const NO_RESULT: Self = Self(u32::MAX - 1);
     pub(crate) const NOT_SUPPORTED: Self = Self(sys::HSA_STATUS_ERROR_NOT_SUPPORTED);
     pub(crate) const ERROR: Self = Self(sys::HSA_STATUS_ERROR);
     pub(crate) const INVALID_ARGUMENT: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -99,6 +102,7 @@ impl fmt::Display for Status {
         match self.name() {
             Some(name) => write!(f, "{name} ({:#x})", self.0),
             None if *self == Self::MISSING_FUNCTION => f.write_str("no status: it is not exported"),
+            None if *self == Self::NO_RESULT => f.write_str("success without a result"),
             None => write!(f, "the unknown status {:#x}", self.0),
         }
     }

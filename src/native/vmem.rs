@@ -217,11 +217,15 @@ impl Native {
                 { descriptor = number }
             )
         }?;
+        if number < 0 {
+            let status = Status::NO_RESULT;
+            return Err(Failure { call: "hsa_amd_vmem_export_shareable_handle", status });
+        }
         Ok(number)
     }
 
     /// Exports a handle as a descriptor of this process. Close-on-exec is set only if the runtime sets it. An inner
-    /// error means that there is no descriptor, or that copying it failed.
+    /// error means that copying the descriptor failed.
     ///
     /// `runtime_keeps` says that the runtime continues to use the descriptor that it returns, as ROCm 7.14 does. In
     /// this case, the result is a copy. `flags` is the mapping type.
@@ -236,9 +240,6 @@ impl Native {
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
         // SAFETY: the caller guarantees that the handle is alive.
         let number = unsafe { self.export_number(handle, flags) }?;
-        if number < 0 {
-            return Ok(Err(Errno::BADF));
-        }
         if runtime_keeps {
             // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
@@ -249,8 +250,8 @@ impl Native {
     }
 
     /// Exports a handle twice. Returns a descriptor, and whether the runtime returned one descriptor twice and keeps
-    /// it. An inner error means that there is no descriptor, or that copying it failed. If only the first export
-    /// succeeds, its descriptor stays open, because the runtime may still use it.
+    /// it. An inner error means that copying the descriptor failed. If only the first export succeeds, its
+    /// descriptor stays open, because the runtime may still use it.
     ///
     /// # Safety
     /// The handle is alive.
@@ -261,9 +262,6 @@ impl Native {
         // SAFETY: the caller guarantees that the handle is alive.
         let (first, second) =
             unsafe { (self.export_number(handle, 0)?, self.export_number(handle, 0)?) };
-        if first < 0 || second < 0 {
-            return Ok(Err(Errno::BADF));
-        }
         if first == second {
             // SAFETY: the runtime keeps the descriptor open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(first) };

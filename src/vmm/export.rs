@@ -5,7 +5,7 @@ use super::shareable::size_of_buffer;
 use super::{Address, Handle, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::memory::{Record, Registry};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A part of an exported range: consecutive bytes of one dma-buf ([`Vmm::export_address_range`]).
@@ -168,11 +168,11 @@ impl Shared {
             record.while_allocated(|| self.native().export_dmabuf(range.start, range.size));
         let freed = || range.invalid(Problem::NotAllocated);
         let exported = exported.ok_or_else(freed)?;
-        let exported = exported.map_err(|failure| ErrorKind::of_call(failure, range.size))?;
-        let failed = |errno: Errno| ErrorKind::of_system("fcntl", errno);
-        let (descriptor, offset) = exported.map_err(failed)?;
+        let (descriptor, offset) =
+            exported.map_err(|failure| ErrorKind::of_call(failure, range.size))?;
         // AMD's runtime sets close-on-exec; other runtimes may not.
-        fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(failed)?;
+        fcntl_setfd(&descriptor, FdFlags::CLOEXEC)
+            .map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
         segment(descriptor, offset, range.size)
     }
 }
