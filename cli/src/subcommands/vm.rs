@@ -7,7 +7,7 @@ use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{Emulation, FetchedRelease, Release, find_program};
-use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFetched, RunError};
+use hsa_vm::{EngineFaults, FetchError, Kernel, Machine, NotFetched, PlanError, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -170,7 +170,7 @@ pub enum VmError {
 }
 
 /// Checks a fault plan.
-fn parse_faults(text: &str) -> Result<String, EngineFaultsError> {
+fn parse_faults(text: &str) -> Result<String, PlanError> {
     text.parse::<EngineFaults>().map(|_| text.to_owned())
 }
 

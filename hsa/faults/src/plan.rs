@@ -82,14 +82,16 @@ pub trait Target {
     /// The type of the error codes that calls can return.
     type Code;
 
+    /// Whether calls can return error codes.
+    const HAS_CODES: bool = true;
+
     /// Parses an error code, given by name or number.
     fn code(&self, word: &str) -> Option<Self::Code>;
 
     /// Returns the names of the calls, for messages.
     fn calls(&self) -> Vec<&str>;
 
-    /// Returns whether a call supports a fault. Not called for `lost`, `hang` and `crash`, which every call
-    /// supports.
+    /// Returns whether a call supports a fault.
     fn supports(&self, call: &str, fault: FaultKind) -> bool;
 }
 
@@ -137,7 +139,7 @@ const INVALID_NUMBERS: &str =
     "invalid numbers of calls: expected CALL#3, CALL#3-5 or CALL#3-, counted from 1";
 
 impl<C> Rule<C> {
-    fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, String> {
+    fn parse<T: Target<Code = C>>(text: &str, target: &T) -> Result<Self, String> {
         let (calls, effect) = text.split_once('=').ok_or("expected CALL=EFFECT")?;
         let (call, occurrences) = match calls.split_once('#') {
             Some((call, occurrences)) => {
@@ -152,9 +154,12 @@ impl<C> Rule<C> {
         if named.is_some_and(|call| !all.contains(&call)) {
             return Err(format!("unknown call; the calls are: {}", all.join(", ")));
         }
-        let is_supported = |fault: FaultKind| {
-            matches!(fault, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash)
-                || named.is_some_and(|call| target.supports(call, fault))
+        let is_supported = |fault: FaultKind| match named {
+            Some(call) => target.supports(call, fault),
+            None => {
+                matches!(fault, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash)
+                    && all.iter().all(|call| target.supports(call, fault))
+            }
         };
         let fault = FaultKind::from_name(effect);
         if let Some(fault) = fault
@@ -163,8 +168,11 @@ impl<C> Rule<C> {
             let word = fault.name();
             let is_supporting = |call: &&&str| target.supports(call, fault);
             let calls: Vec<_> = all.iter().filter(is_supporting).copied().collect();
-            let calls = calls.join(", ");
-            return Err(format!("{call} does not support `{word}`; these calls do: {calls}"));
+            let others = match calls[..] {
+                [] => "no call does".to_owned(),
+                _ => format!("these calls do: {}", calls.join(", ")),
+            };
+            return Err(format!("{call} does not support `{word}`; {others}"));
         }
         let effect = fault
             .map(Effect::Misbehave)
@@ -179,9 +187,10 @@ impl<C> Rule<C> {
                     fault => fault.name(),
                 };
                 let supported: Vec<_> = supported.map(word).collect();
+                let codes = if T::HAS_CODES { "an error code, " } else { "" };
+                let supported = supported.join(", ");
                 format!(
-                    "unknown effect; {call} supports an error code, a time such as 20us, and: {}",
-                    supported.join(", ")
+                    "unknown effect; {call} supports {codes}a time such as 20us, and: {supported}"
                 )
             })?;
         Ok(Self { call: named.map(Into::into), occurrences, effect })
@@ -235,6 +244,7 @@ mod tests {
             match fault {
                 FaultKind::Late(_) | FaultKind::Unseen(_) | FaultKind::Stale(_) => call == "MAP",
                 FaultKind::Leak => call == "FREE",
+                FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
                 _ => false,
             }
         }

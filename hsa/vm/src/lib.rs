@@ -33,9 +33,10 @@ mod running;
 mod tool;
 mod tree;
 
-pub use faults::{EngineFaults, EngineFaultsError};
+pub use faults::EngineFaults;
 pub use fetch::{FetchError, fetch};
 pub use folder::{NoSource, UntrustedFolder, folder};
+pub use hsa_faults::PlanError;
 pub use kernel::{Kernel, NotFetched};
 pub use machine::{Machine, Outcome, RunError};
 pub use tool::ToolError;
