@@ -8,10 +8,11 @@ use hsa_rocr::{NoObject, Recording};
 use hsa_vmm_conformance::hsa_trace;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use tempfile::TempDir;
 
 pub const ABOUT: &str = "\
 Examples:
@@ -44,7 +45,7 @@ pub enum RecordError {
 
 #[derive(Args, Debug)]
 pub struct Record {
-    /// Write the calls to this file; replaces an earlier recording
+    /// Write the calls to this file; a new recording replaces an earlier one
     #[arg(short, long, value_name = "FILE", default_value = "hsa-calls.jsonl")]
     pub output: PathBuf,
     /// Record the call stack of each call
@@ -59,9 +60,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let (name, arguments) = program::split_command_line(&args.program)?;
     let failed = |cause| RecordError::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
-    for earlier in find_recordings(&file).map_err(failed)? {
-        fs::remove_file(earlier).map_err(failed)?;
-    }
+    let earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
     if file.exists() {
         return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
@@ -76,8 +75,50 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     standard_output::keep_closed(&mut command);
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;
-    print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    drop(earlier);
+    let ends_early =
+        print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    if ends_early && status.code().is_some() {
+        check_space(&file).map_err(failed)?;
+    }
     Ok(Exit::Program(exit_status(status)))
+}
+
+/// The earlier recordings of a file name, moved to a temporary folder. They are removed when this value is dropped. If
+/// there is no new recording then, they are moved back instead.
+struct EarlierRecordings {
+    file: PathBuf,
+    folder: TempDir,
+    names: Vec<OsString>,
+}
+
+impl EarlierRecordings {
+    fn set_aside(file: &Path) -> io::Result<Option<Self>> {
+        let found = find_recordings(file)?;
+        let Some(parent) = file.parent().filter(|_| !found.is_empty()) else { return Ok(None) };
+        let folder = tempfile::Builder::new().prefix(".hsa-vmm-record-").tempdir_in(parent)?;
+        let mut earlier = Self { file: file.to_owned(), folder, names: Vec::new() };
+        for path in found {
+            let Some(name) = path.file_name() else { continue };
+            fs::rename(&path, earlier.folder.path().join(name))?;
+            earlier.names.push(name.to_owned());
+        }
+        Ok(Some(earlier))
+    }
+}
+
+impl Drop for EarlierRecordings {
+    fn drop(&mut self) {
+        if !find_recordings(&self.file).is_ok_and(|new| new.is_empty()) {
+            return;
+        }
+        for name in &self.names {
+            let (from, to) = (self.folder.path().join(name), self.file.with_file_name(name));
+            if let Err(error) = fs::rename(&from, &to) {
+                note!("cannot restore the earlier recording {}: {error}", to.display());
+            }
+        }
+    }
 }
 
 /// Waits for the program. Forwards SIGTERM and SIGHUP to the program, and ignores SIGINT and SIGQUIT.
@@ -129,13 +170,22 @@ fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn print_call_counts(file: &Path) -> anyhow::Result<()> {
+/// Fails if the disk of a file is full.
+fn check_space(file: &Path) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(&[0; 4096]))
+}
+
+/// Prints the number of calls in each recording. Returns whether a recording ends early.
+fn print_call_counts(file: &Path) -> anyhow::Result<bool> {
     let files = find_recordings(file)?;
+    let mut ends_early = false;
     for file in &files {
         let recording = hsa_trace::Recording::open(file)?;
         let count = recording.calls.len();
         let calls = if count == 1 { "call" } else { "calls" };
         note!("recorded {count} {calls} of {}: {}", recording.header.program, file.display());
+        ends_early |= !recording.complete;
         if !recording.complete {
             note!(
                 "this recording ends early, because the program crashed or was killed, or because the disk was full"
@@ -151,5 +201,5 @@ fn print_call_counts(file: &Path) -> anyhow::Result<()> {
     if files.is_empty() {
         note!("nothing was recorded: the program has not started AMD's runtime");
     }
-    Ok(())
+    Ok(ends_early)
 }

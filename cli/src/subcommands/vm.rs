@@ -109,7 +109,7 @@ pub struct VmRun {
     /// (`hang`). The option can be repeated.
     #[arg(long, value_name = "PLAN", value_parser = parse_faults)]
     pub fault: Vec<String>,
-    /// Allow the program to write to this folder
+    /// Allow the program to write to this folder, which is created if it is missing
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
     /// Write a line for each call of the kernel driver to this file, as `emulate --log` does

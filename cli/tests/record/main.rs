@@ -295,13 +295,23 @@ fn failures_of_record_have_own_status() {
 fn record_replaces_only_its_own_files() {
     let folder = tempfile::tempdir().unwrap();
     let files = ["a", "a.7", "a.7.2", "a2", "a.b"].map(|name| folder.path().join(name));
+    let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
     for file in &files {
-        let header = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
         fs::write(file, format!("{header}\n")).unwrap();
     }
-    let output = run(&["record", "-o", files[0].to_str().unwrap(), "--", "true"]);
+    let first = files[0].to_str().unwrap();
+    let record_program = |words: &[&str]| run(&[&["record", "-o", first, "--"], words].concat());
+    let exist = || files.each_ref().map(|file| file.exists());
+    // Without a new recording, the earlier ones stay.
+    assert_eq!(record_program(&["/nowhere/program"]).status.code(), Some(127));
+    assert!(record_program(&["true"]).status.success());
+    assert_eq!(exist(), [true; 5]);
+    // The program writes a recording, as the recorder does.
+    let script = format!("echo '{header}' > {first}");
+    let output = record_program(&["sh", "-c", &script]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(files.map(|file| file.exists()), [false, false, false, true, true]);
+    assert_eq!(exist(), [true, false, false, true, true]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
 /// Compiles the HIP program `grow.c`, which loads HIP with `dlopen`.

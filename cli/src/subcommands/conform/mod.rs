@@ -200,7 +200,8 @@ fn not_started(
     NotStarted { reason, output, selected, provenance }
 }
 
-/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. The other formats cannot report this.
+/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. Instead of the table, writes the planned
+/// faults. The other formats cannot report this.
 fn write_not_started(
     args: &Conform,
     stream: Option<KtapStream>,
@@ -210,6 +211,9 @@ fn write_not_started(
         (_, Some(stream)) => stream.bail_out(&report.reason).context("cannot write the results"),
         (ReportFormat::Junit, _) => write_text(args, &report.junit()),
         (ReportFormat::Html, _) => write_text(args, &report.html()?),
+        (ReportFormat::Table, _) if !report.provenance.planned_faults.is_empty() => args
+            .output
+            .write(|out| Ok(provenance::print_banner(out, &report.provenance.planned_faults)?)),
         _ => Ok(()),
     }
 }
