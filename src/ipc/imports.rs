@@ -149,21 +149,29 @@ impl Attachment for Imports {
 }
 
 /// If this process has already opened an export for all of `agents`, counts another open and returns the start
-/// address.
+/// address. Rejects a handle whose size exceeds the size that is open: the exporter can forge the size, in the handle
+/// and in its table.
 fn count_open(
     list: &mut OpenImports,
     export: Option<ExportId>,
+    handle: &IpcHandle,
     agents: &[AgentId],
     holder: Holder,
-) -> Option<usize> {
+) -> Result<Option<usize>, ErrorKind> {
     // The runtime maps a handle from HIP again on each open.
-    export?;
     let is_open = |import: &Import| {
-        import.export == export && agents.iter().all(|agent| import.agents.contains(agent))
+        export.is_some()
+            && import.export == export
+            && agents.iter().all(|agent| import.agents.contains(agent))
     };
-    let (start, import) = list.iter_mut().find(|(_, import)| is_open(import))?;
+    let Some((start, import)) = list.iter_mut().find(|(_, import)| is_open(import)) else {
+        return Ok(None);
+    };
+    if handle.allocation_size > import.size as u64 {
+        return Err(unavailable(handle.process, UnavailableReason::TooLarge));
+    }
     import.opens[holder as usize] += 1;
-    Some(*start)
+    Ok(Some(*start))
 }
 
 impl Ipc {
@@ -221,7 +229,8 @@ impl Ipc {
         }
         let open_export = |export| {
             let imports = runtime.attachment::<Imports>();
-            if let Some(start) = count_open(&mut lock(&imports.0), export, self.agents(), holder) {
+            let reopen = |list: &mut _| count_open(list, export, handle, self.agents(), holder);
+            if let Some(start) = reopen(&mut lock(&imports.0))? {
                 return Ok(start);
             }
             // Does not lock the list while waiting for the exporter, so that other calls need not wait.
@@ -233,7 +242,7 @@ impl Ipc {
             }
             let mut list = lock(&imports.0);
             // Another thread can have opened the memory during the wait.
-            if let Some(start) = count_open(&mut list, export, self.agents(), holder) {
+            if let Some(start) = reopen(&mut list)? {
                 return Ok(start);
             }
             let (start, size) = self.attach(&list, handle, dma_buf)?;
@@ -363,8 +372,10 @@ mod tests {
         let export = Some((1, 2, NativeIpc::default()));
         let import = Import { size: 4096, export, agents: vec![first], opens: [1, 0] };
         let mut list = OpenImports::from([(0x1000, import)]);
+        let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
         let mut count = |agents: &[AgentId]| {
-            count_open(&mut list, export, agents, Holder::OpenedMemory).is_some()
+            let start = count_open(&mut list, export, &handle, agents, Holder::OpenedMemory);
+            start.unwrap().is_some()
         };
         assert!(count(&[first]));
         // The runtime has not mapped the memory for this agent.

@@ -112,6 +112,13 @@ on_all_fixtures! {
         assert_error(&result, INVALID_DEVICE_POINTER);
         entry.set_size(SIZE as u64);
         let opened = importer.open(&genuine);
+        // The exporter can also forge its table after the importer has opened the memory.
+        entry.set_size(forged);
+        assert_error(&importer.try_open(&handle), INVALID_DEVICE_POINTER);
+        entry.set_size(SIZE as u64);
+        let opened_again = importer.open(&genuine);
+        assert_eq!(opened_again, opened);
+        importer.close(opened);
         importer.close(opened);
     }
 
