@@ -7,11 +7,16 @@ mod process;
 use hostile::fake_runtime;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::runtime::Implementation;
-use hsa_vmm::simulation::Config;
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Probing, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null_mut;
 
 /// The quirks for which a `Vmm` reports a probe, on a machine with two GPUs whose memory the CPU can access. The `Vmm`
 /// also reports [`PEER_AFTER_OWNER`] if the probe finds this quirk.
@@ -183,6 +188,25 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
             }
         }
     }
+}
+
+/// The probe of `unmap_keeps_memory` reads the list of mappings, which contains the paths of mapped files.
+#[test]
+fn path_that_is_not_utf8_hides_no_quirk() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let name = OsStr::from_bytes(b"hsa-vmm \xff");
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, "text").unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // SAFETY: the kernel chooses the addresses.
+    unsafe { mmap(null_mut(), 4, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.unwrap();
+    let config = Config::mi300x(2).with_generation(Generation::B);
+    let present_quirks = machine::quirks_of(&config);
+    assert!(present_quirks.unmap_keeps_memory);
+    check_probes("7.2", &Machine::with_options(config, always_probing()), present_quirks);
 }
 
 /// By default, a `Vmm` probes a runtime that it cannot identify, whatever version the runtime reports.

@@ -13,9 +13,9 @@ use crate::runtime::{Attachment, Implementation, Runtime};
 use core::cell::Cell;
 use hsa_sys as sys;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
+use std::{fs, io};
 
 /// On which runtimes opening a [`Vmm`](super::Vmm) probes for quirks
 /// ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
@@ -221,7 +221,7 @@ impl Prober<'_> {
         findings: &mut Findings,
     ) -> Result<(), Failure> {
         let (size, second) = (self.size, base + self.size);
-        let file_before = file_mapped_at(base);
+        let file_before = file_mapped_at(base).ok();
         // SAFETY: the addresses are reserved and free, and the handle has this size.
         unsafe { self.native.map(base, size, handle) }?;
         // SAFETY: the addresses at `second` are also reserved and free, and the handle has this size.
@@ -248,7 +248,7 @@ impl Prober<'_> {
                 unmap(second, size)?;
             }
         }
-        let file_after = file_mapped_at(base);
+        let file_after = file_mapped_at(base).ok();
         if !is_inaccessible(base, size) {
             crate::log::event!(
                 WARN,
@@ -258,8 +258,9 @@ impl Prober<'_> {
             self.addresses_lost.set(true);
             return mapped_second;
         }
-        let keeps_memory = file_after.is_some() && file_after != file_before;
-        record!(findings.unmap_keeps_memory = keeps_memory);
+        if let (Some(before), Some(after)) = (file_before, file_after) {
+            record!(findings.unmap_keeps_memory = after.is_some() && after != before);
+        }
         if cpu_has_access {
             record!(findings.cpu_unmap_leaves_hole = leaves_hole);
         }
@@ -327,9 +328,10 @@ impl Prober<'_> {
 }
 
 /// Returns the device and the inode of the file that is mapped at an address, if any.
-fn file_mapped_at(address: usize) -> Option<String> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
+fn file_mapped_at(address: usize) -> io::Result<Option<String>> {
+    // The path of a mapped file need not be UTF-8.
+    let maps = fs::read("/proc/self/maps")?;
+    Ok(String::from_utf8_lossy(&maps).lines().find_map(|line| {
         let (mapping, rest) = parse_mapping(line)?;
         if !mapping.contains(&address) {
             return None;
@@ -338,5 +340,5 @@ fn file_mapped_at(address: usize) -> Option<String> {
         let mut words = rest.split_whitespace().skip(2);
         let (device, inode) = (words.next()?, words.next()?);
         (inode != "0").then(|| format!("{device} {inode}"))
-    })
+    }))
 }
