@@ -127,7 +127,8 @@ pub fn connect_to_relays() {
     std::thread::spawn(|| {
         let mut connected = Vec::new();
         loop {
-            let sockets = std::fs::read_to_string("/proc/net/unix").expect("/proc is mounted");
+            let sockets = std::fs::read("/proc/net/unix").expect("/proc is mounted");
+            let sockets = String::from_utf8_lossy(&sockets);
             let numbers = sockets.lines().filter_map(|line| {
                 // The last of eight columns is the name.
                 let name = line.split_whitespace().nth(7)?.trim_end_matches('@');
