@@ -1,5 +1,6 @@
 //! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done grant has
-//! unmapped the addresses. In the last test, a rollback fails half-way.
+//! unmapped the addresses. In the last two tests, a rollback fails
+//! half-way, and every unmap fails.
 
 mod hostile;
 mod machine;
@@ -216,5 +217,24 @@ fn failed_overlapping_replacement_is_consistent() {
         let listed = machine.vmm.mappings();
         assert_eq!(listed.len(), 1, "{failing_unmap}: {listed:?}");
         drop(rejected);
+    }
+}
+
+/// The memory of a mapping that cannot be unmapped is not released: a GPU could still access it.
+#[test]
+fn drop_keeps_memory_that_stays_mapped() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in releases() {
+        let Machine { simulation, library } = Machine::new(config);
+        let granule = library.granule();
+        library.map_new_memory(0, granule);
+        simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_unmap", HSA_STATUS_ERROR));
+        let calls = simulation.calls("hsa_amd_vmem_handle_release");
+        drop(library);
+        assert_eq!(simulation.calls("hsa_amd_vmem_handle_release"), calls, "{release}");
+        let usage = simulation.usage();
+        assert_eq!((usage.reservations, usage.handles, usage.mappings), (1, 1, 1), "{release}");
     }
 }

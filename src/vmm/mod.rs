@@ -122,7 +122,8 @@ use std::sync::Arc;
 /// Operations on different reservations wait for each other in three cases only: one of them exports or imports (before
 /// ROCm 10), the process has no free file descriptor, or one of them waits for the GPUs
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
-/// mapped, allocated or reserved, except [quarantined](Vmm::quarantined_ranges) ranges.
+/// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges) reservations,
+/// and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -438,8 +439,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything except quarantined mappings and reservations. If mappings stay, the runtime stays started:
-    /// stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory of
+    /// these mappings, and the addresses of quarantined reservations. If mappings stay, the runtime stays started: stopping
+    /// a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
@@ -455,11 +457,12 @@ impl Drop for Shared {
             lists.flat_map(|list| list.iter().map(move |it| with_flag(list, it))).collect()
         });
         // These mappings and their memory stay until the process ends, because agents may still use them.
-        let kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
+        let mut kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
         if !kept.is_empty() {
             self.runtime.stay_started();
         }
-        for range in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it.range()) {
+        for mapping in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it) {
+            let range = mapping.range();
             let unmapped = self.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
@@ -467,6 +470,7 @@ impl Drop for Shared {
                 // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
                 let result = unsafe { self.unmap_in_runtime(range) };
                 if result.is_err() {
+                    kept.push(*mapping);
                     self.runtime.stay_started();
                 }
                 self.set_wait_due();
