@@ -35,12 +35,15 @@ impl SpareDescriptors {
         Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
     }
 
-    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, first closes the reserve, and
-    /// opens it again after `act`. If another thread has used the descriptor in the meantime, a later call opens the
-    /// reserve again.
-    pub fn with_reserve<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or in a rollback, first closes the
+    /// reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a later call
+    /// opens the reserve again. `act` must not call this function: the reserve is locked.
+    ///
+    /// A rollback must not fail. It does not rely on a free descriptor, because another thread can take the descriptor
+    /// before `act` does.
+    pub fn with_reserve<T>(&self, is_rollback: bool, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.none_free() {
+        if !is_rollback && !self.none_free() {
             *reserve = reserve.take().or_else(|| open().ok());
             drop(reserve);
             return act();
@@ -71,6 +74,16 @@ mod tests {
     fn none_free_is_false_while_descriptors_are_free() {
         for probe in [open().ok(), None] {
             assert!(!SpareDescriptors { probe, reserve: Mutex::default() }.none_free());
+        }
+    }
+
+    #[test]
+    fn only_a_rollback_closes_an_unneeded_reserve() {
+        let spare = SpareDescriptors::open();
+        for is_rollback in [false, true] {
+            let is_locked = spare.with_reserve(is_rollback, || spare.reserve.try_lock().is_err());
+            assert_eq!(is_locked, is_rollback);
+            assert!(spare.reserve.lock().unwrap().is_some());
         }
     }
 

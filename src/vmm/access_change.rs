@@ -139,7 +139,7 @@ impl Journal<'_, '_> {
         let restricted = shared.restricted(&after).intersection(in_request);
         let agents = changed.union(restricted).intersection(shared.controlled());
         // SAFETY: the target is locked, and mapped.
-        unsafe { shared.set_entries(&after, agents, &mut target.attempted) }?;
+        unsafe { shared.set_entries(&after, agents, &mut target.attempted, false) }?;
         target.now.access = after.access;
         Ok(())
     }
@@ -242,6 +242,7 @@ impl Shared {
         &self,
         mapping: &MappedRange,
         granted: &mut AgentSet,
+        is_rollback: bool,
     ) -> Result<(), ErrorKind> {
         // Grants the CPU access first, in a separate request, so that a failure shows whether the runtime has mapped
         // the memory for the CPU.
@@ -252,7 +253,7 @@ impl Shared {
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.change_view(&without_access, &mapping.access) }
         };
-        if !self.with_free_descriptor(change_view)? {
+        if !self.with_free_descriptor(is_rollback, change_view)? {
             let request = self.request_all(&without_access, &self.host_access());
             // SAFETY: the caller guarantees that the mapping is locked and mapped.
             unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
@@ -266,12 +267,14 @@ impl Shared {
         let before = AccessState { runtime_granted: already_granted, ..mapping.access };
         let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
         // SAFETY: the caller guarantees that the mapping is locked and mapped.
-        unsafe { self.grant_gpus_in_runtime(mapping.range(), &request) }?;
+        unsafe { self.grant_gpus_in_runtime(mapping.range(), &request, is_rollback) }?;
         *granted = granted.union(request.agents);
         let after = AccessState { runtime_granted: *granted, ..mapping.access };
         let now = MappedRange { access: after, ..*mapping };
         // SAFETY: the caller guarantees that the mapping is locked and mapped.
-        unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
+        unsafe {
+            self.set_entries(&now, self.restricted(&now), &mut AgentSet::default(), is_rollback)
+        }
     }
 
     /// Returns whether [`restore_access`](Self::restore_access) can restore the grants of a mapping that the runtime
@@ -309,8 +312,8 @@ impl Shared {
         let request = self.request_all(&restored, &change);
         // SAFETY: the caller guarantees that the mapping is locked and mapped.
         unsafe {
-            self.grant_gpus_in_runtime(now.range(), &request)?;
-            self.set_entries(&restored, agents, &mut AgentSet::default())?;
+            self.grant_gpus_in_runtime(now.range(), &request, true)?;
+            self.set_entries(&restored, agents, &mut AgentSet::default(), true)?;
         }
         Ok(restored)
     }
@@ -333,7 +336,7 @@ impl Shared {
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            self.with_free_descriptor(|| fill_possible_hole(range.start, range.size))
+            self.with_free_descriptor(true, || fill_possible_hole(range.start, range.size))
                 .map_err(|errno| hole_not_filled(range, errno))?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
@@ -348,11 +351,12 @@ impl Shared {
         &self,
         range: AddressRange,
         request: &Request,
+        is_rollback: bool,
     ) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
             return Ok(());
         }
-        self.with_free_descriptor(|| {
+        self.with_free_descriptor(is_rollback, || {
             self.check_descriptor()?;
             // SAFETY: the caller guarantees that the range is locked and consists of whole mappings.
             unsafe { self.set_access_in_runtime(range, request) }

@@ -151,9 +151,10 @@ impl Shared {
     }
 
     /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
-    /// If no descriptor is free, first closes the reserved descriptor.
-    pub(super) fn with_free_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.runtime.spare_descriptors().with_reserve(act)
+    /// If no descriptor is free, or in a rollback, first closes the reserved descriptor. The function must not call this
+    /// method.
+    pub(super) fn with_free_descriptor<T>(&self, is_rollback: bool, act: impl FnOnce() -> T) -> T {
+        self.runtime.spare_descriptors().with_reserve(is_rollback, act)
     }
 
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.

@@ -316,12 +316,12 @@ impl<'a, 'c> Journal<'a, 'c> {
             let owner = owners.next().map(|owner| owner as u8).or(mapping.owner);
             let mapping = MappedRange { owner, ..*mapping };
             let shared = self.shared;
-            shared.with_free_descriptor(|| {
+            shared.with_free_descriptor(is_rollback, || {
                 if is_rollback { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
             // SAFETY: the target is locked, and was just mapped.
-            let outcome = unsafe { self.shared.grant(&mapping, &mut granted) };
+            let outcome = unsafe { self.shared.grant(&mapping, &mut granted, is_rollback) };
             let target = &mut self.targets[index];
             target.now.access = AccessState { runtime_granted: granted, ..mapping.access };
             match outcome {

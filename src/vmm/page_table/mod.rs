@@ -201,13 +201,14 @@ impl Shared {
         mapping: &MappedRange,
         agents: AgentSet,
         attempted: &mut AgentSet,
+        is_rollback: bool,
     ) -> Result<(), ErrorKind> {
         let MappedRange { start, size, handle, offset, access, .. } = *mapping;
         let agents = agents.intersection(access.runtime_granted).intersection(self.controlled());
         if agents.is_empty() {
             return Ok(());
         }
-        self.with_free_descriptor(|| {
+        self.with_free_descriptor(is_rollback, || {
             // SAFETY: the mapping keeps the memory alive.
             let descriptor = unsafe { self.export_live(handle) }?;
             for agent in agents.iter() {
