@@ -389,6 +389,20 @@ fn failed_creation_leaves_nothing_behind() {
     });
 }
 
+/// If the size exceeds the pool, the library creates memory of a size that fits to find out whether the runtime rejects
+/// the pool.
+#[test]
+fn failed_release_of_a_tested_pool_is_reported() {
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::D));
+    let faults = FaultPlan::none()
+        .fail("hsa_amd_vmem_handle_create", 1, HSA_STATUS_ERROR_INVALID_ALLOCATION)
+        .fail("hsa_amd_vmem_handle_release", 1, HSA_STATUS_ERROR);
+    machine.simulation.set_faults(faults);
+    machine.vmm.create(machine.granule(), &host_properties()).unwrap_err();
+    let [entry] = &machine.vmm.quarantined_ranges()[..] else { panic!("not reported") };
+    assert_eq!((entry.address, entry.size), (Address::NULL, machine.granule()));
+}
+
 #[test]
 fn cpu_access_works_if_dma_bufs_are_read_only() {
     for (generation, config) in machine::generations() {

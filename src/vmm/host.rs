@@ -59,7 +59,7 @@ impl Shared {
             return Err(Feature::GpuDirectRdma.into());
         }
         Argument::Size.check_multiple(size, granule)?;
-        let (native, descriptor) = match self.create_in_pool(cpu, size)? {
+        let (native, descriptor) = match self.create_in_pool(cpu, size, properties)? {
             Some(native) => (native, None),
             None => self.create_by_driver(cpu, size, properties)?,
         };
@@ -69,7 +69,12 @@ impl Shared {
     }
 
     /// Creates memory in a pool of a CPU. Returns `None` if the runtime rejects such pools.
-    fn create_in_pool(&self, cpu: &Agent, size: usize) -> Result<Option<NativeHandle>, ErrorKind> {
+    fn create_in_pool(
+        &self,
+        cpu: &Agent,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<Option<NativeHandle>, ErrorKind> {
         let is_usable = |pool: &&Pool| {
             let is_general = !pool.flags.contains(PoolFlags::KERNARG);
             pool.segment == Segment::Global && pool.allocatable && is_general
@@ -93,8 +98,9 @@ impl Shared {
             Status::INVALID_ALLOCATION => match create(self.granule) {
                 Err(failure) => failure.status == Status::INVALID_ARGUMENT,
                 Ok(native) => {
-                    // SAFETY: the handle was just created, and is not used again.
-                    let _ = self.call_shared(|runtime| unsafe { runtime.handle_release(native) });
+                    let granule = self.granule;
+                    let record = HandleRecord::new(granule, granule, *properties, native);
+                    self.release_memory(Operation::Create, record);
                     false
                 }
             },
