@@ -72,14 +72,39 @@ impl Libdrm {
     }
 }
 
-/// Converts the result of the last call of libdrm: 0, a negative error number, or -1 with `errno` set
-/// (`amdgpu_bo_import`).
+/// Converts the result of the last call of libdrm: 0, or a negative error number. `amdgpu_bo_import` can also return -1
+/// with `errno` set. Any other result is invalid (`EIO`).
 pub(super) fn check(call: &'static str, result: i32) -> Result<(), DriverError> {
     let status = match result {
         0 => Ok(()),
-        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM)),
-        _ => Err(Errno::from_raw_os_error(-result)),
+        -1 if call == "amdgpu_bo_import" => {
+            Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM))
+        }
+        -4095..0 => Err(Errno::from_raw_os_error(-result)),
+        _ => Err(Errno::IO),
     };
     crate::log::event!(TRACE, call, result);
     status.map_err(|errno| DriverError::Call { call, errno })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_converts_every_result() {
+        let errno = |call, result| match check(call, result) {
+            Err(DriverError::Call { errno, .. }) => errno,
+            other => panic!("{other:?}"),
+        };
+        assert!(check("amdgpu_bo_free", 0).is_ok());
+        assert_eq!(errno("amdgpu_bo_free", -12), Errno::NOMEM);
+        assert_eq!(errno("amdgpu_bo_free", -1), Errno::PERM);
+        // SAFETY: `errno` of this thread is always valid.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        assert_eq!(errno("amdgpu_bo_import", -1), Errno::NOMEM);
+        for invalid in [1, i32::MAX, -4096, i32::MIN] {
+            assert_eq!(errno("amdgpu_bo_free", invalid), Errno::IO);
+        }
+    }
 }
