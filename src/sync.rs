@@ -28,7 +28,7 @@
 //!
 //! | lock | protects | held |
 //! |---|---|---|
-//! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it, or exports it as a dma-buf |
+//! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it, or exports it as a dma-buf; while an IPC export is created or replaced, up to 15 seconds (`src/ipc/exports.rs`) |
 //! | `src/memory/registry.rs`: `access` | agents' access to pool memory | for reading during a copy; for writing while the runtime changes it |
 //! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change |
 //! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
