@@ -1,7 +1,13 @@
-//! Calls on many owned mappings. Each call takes effect for all of its mappings or for none.
+//! Calls on many owned mappings.
 //!
-//! Every method first checks that each mapping is still mapped. If a call by address has unmapped any of them, the
-//! method returns [`Problem::NotMapped`] and changes nothing.
+//! A method that changes mappings takes effect for all of its mappings or for none. It first checks that each mapping is
+//! still mapped. If a call by address has unmapped any of them, the method returns [`Problem::NotMapped`] and changes
+//! nothing.
+//!
+//! [`Mapping::read_many`], [`Mapping::write_many`] and [`Mapping::fill_many`] access the bytes in one reservation after
+//! the other. They first check that the mappings contain all bytes, and that each mapping that overlaps the bytes is still
+//! mapped. If a later part then fails, for example because no CPU has access to it, earlier parts have been read or
+//! written.
 
 use super::reservation::size_of;
 use super::{Allocation, Mapping, Reservation};
@@ -283,8 +289,8 @@ fn replace(
     Ok(mappings.collect())
 }
 
-/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. First rejects bytes that the
-/// mappings do not contain, and mappings that do not exist any more.
+/// Splits a range of bytes at the ends of reservations, and calls `act` with each part. Before the first call, rejects
+/// bytes that the mappings do not contain, and mappings that overlap the bytes but do not exist any more.
 fn for_each_reservation(
     mappings: &[&Mapping],
     operation: Operation,
@@ -319,6 +325,10 @@ fn for_each_reservation(
             let is_adjacent = group.first().is_none_or(|first| first.address.get() <= next);
             if !is_adjacent || group_end <= next {
                 return Err(outside(next));
+            }
+            let is_gap = |pair: &&[&Mapping]| pair[0].range().end() < pair[1].address.get();
+            if let Some(gap) = group.windows(2).find(is_gap) {
+                return Err(outside(gap[0].range().end()));
             }
             let part = AddressRange { start: next, size: group_end - next };
             shared.check_mapped(part, ExpectedMappings::Only(&serials))?;
