@@ -7,7 +7,7 @@ use super::ledger::{AddressRange, MappedRange, ReservationGuard, locked_containi
 use super::{Access, Address, ExpectedMappings, Shared, Vmm};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
-use crate::native::{CopyEngine, Failure, read_memory, write_memory};
+use crate::native::{CopyEngine, Failure};
 use smallvec::SmallVec;
 
 impl Vmm {
@@ -17,7 +17,7 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// read access.
     pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Error> {
-        self.run(Operation::Read, |shared| shared.read(address, bytes, ExpectedMappings::Any))
+        self.run(Operation::Read, |shared| shared.read(None, address, bytes, ExpectedMappings::Any))
     }
 
     /// Copies to mapped memory, by this process's own stores.
@@ -26,7 +26,9 @@ impl Vmm {
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
     /// write access.
     pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Error> {
-        self.run(Operation::Write, |shared| shared.write(address, bytes, ExpectedMappings::Any))
+        self.run(Operation::Write, |shared| {
+            shared.write(None, address, bytes, ExpectedMappings::Any)
+        })
     }
 
     /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`).
@@ -83,7 +85,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::CopyToHost, |shared| {
             shared
-                .copy_to_host(agent, bytes, source, ExpectedMappings::Any)
+                .read(Some(agent), source, bytes, ExpectedMappings::Any)
                 .map_err(|kind| kind.for_argument(Argument::Source))
         })
     }
@@ -102,7 +104,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::CopyFromHost, |shared| {
             shared
-                .copy_from_host(agent, destination, bytes, ExpectedMappings::Any)
+                .write(Some(agent), destination, bytes, ExpectedMappings::Any)
                 .map_err(|kind| kind.for_argument(Argument::Destination))
         })
     }
@@ -122,58 +124,34 @@ impl Vmm {
 }
 
 impl Shared {
+    /// Copies from mapped memory, by an agent. If `agent` is `None`, copies by this process's own loads.
     pub(super) fn read(
         &self,
+        agent: Option<AgentId>,
         address: Address,
         bytes: &mut [u8],
         expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
-        self.with_access(None, (address, bytes.len()), (Access::Read, expected), |start| {
-            // SAFETY: the reservation is locked, and the CPU may read the range.
-            unsafe { read_memory(start, bytes) };
-            Ok(())
+        let range = (address, bytes.len());
+        self.with_access(agent, range, (Access::Read, expected), |engine, start| {
+            // SAFETY: the reservation is locked, and the engine may read the range.
+            unsafe { self.native().read(engine, start, bytes) }
         })
     }
 
+    /// Copies to mapped memory, by an agent. If `agent` is `None`, copies by this process's own stores.
     pub(super) fn write(
         &self,
+        agent: Option<AgentId>,
         address: Address,
         bytes: &[u8],
         expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
-        self.with_access(None, (address, bytes.len()), (Access::ReadWrite, expected), |start| {
-            // SAFETY: the reservation is locked, and the CPU may write the range.
-            unsafe { write_memory(start, bytes) };
-            Ok(())
+        let range = (address, bytes.len());
+        self.with_access(agent, range, (Access::ReadWrite, expected), |engine, start| {
+            // SAFETY: the reservation is locked, and the engine may write the range.
+            unsafe { self.native().write(engine, start, bytes) }
         })
-    }
-
-    pub(super) fn copy_to_host(
-        &self,
-        agent: AgentId,
-        bytes: &mut [u8],
-        source: Address,
-        expected: ExpectedMappings<'_>,
-    ) -> Result<(), ErrorKind> {
-        let engine = self.agent(agent, Argument::Agent)?.copy_engine();
-        let (range, conditions) = ((source, bytes.len()), (Access::Read, expected));
-        // SAFETY: the reservation is locked, and the agent may read the range.
-        let act = |start| unsafe { self.native().read(engine, start, bytes) };
-        self.with_access(Some(agent), range, conditions, act)
-    }
-
-    pub(super) fn copy_from_host(
-        &self,
-        agent: AgentId,
-        destination: Address,
-        bytes: &[u8],
-        expected: ExpectedMappings<'_>,
-    ) -> Result<(), ErrorKind> {
-        let engine = self.agent(agent, Argument::Agent)?.copy_engine();
-        let (range, conditions) = ((destination, bytes.len()), (Access::ReadWrite, expected));
-        // SAFETY: the reservation is locked, and the agent may write the range.
-        let act = |start| unsafe { self.native().write(engine, start, bytes) };
-        self.with_access(Some(agent), range, conditions, act)
     }
 
     pub(super) fn fill(
@@ -230,23 +208,27 @@ impl Shared {
         Err(error)
     }
 
-    /// Calls `act` with the address of a range while its reservation is locked. Fails if the expected mappings do not
-    /// cover the range, or if the agent lacks the access. If `agent` is `None`, checks the access of this process
-    /// instead. Does nothing if the size is 0.
+    /// Calls `act` with the agent's engine and the address of a range while its reservation is locked. Fails if the
+    /// expected mappings do not cover the range, or if the agent lacks the access. If `agent` is `None`, uses the CPU, and
+    /// checks the access of this process instead. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,
         (address, size): (Address, usize),
         (needed, expected): (Access, ExpectedMappings<'_>),
-        act: impl FnOnce(usize) -> Result<(), Failure>,
+        act: impl FnOnce(CopyEngine, usize) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
+        let engine = match agent {
+            Some(agent) => self.agent(agent, Argument::Agent)?.copy_engine(),
+            None => CopyEngine::Cpu,
+        };
         if size == 0 {
             return Ok(());
         }
         let range = AddressRange::new(address, size)?;
         self.with_locked(&[range], |guards| {
             self.check_granted(guards, range, expected, agent, needed)?;
-            act(range.start).map_err(|failure| ErrorKind::of_call(failure, size))
+            act(engine, range.start).map_err(|failure| ErrorKind::of_call(failure, size))
         })
         .map_err(|error| expected.explain(&[range], error))
     }

@@ -212,7 +212,7 @@ impl Mapping {
             |shared, expected, start, size| {
                 let (part, remaining) = core::mem::take(&mut rest).split_at_mut(size);
                 rest = remaining;
-                shared.read(start, part, expected)
+                shared.read(None, start, part, expected)
             },
         )
     }
@@ -230,7 +230,7 @@ impl Mapping {
             |shared, expected, start, size| {
                 let (part, remaining) = rest.split_at(size);
                 rest = remaining;
-                shared.write(start, part, expected)
+                shared.write(None, start, part, expected)
             },
         )
     }
@@ -270,7 +270,6 @@ fn replace(
         let part = &request.part;
         let size = size_of(part)?;
         let range = request.reservation.part(request.offset, size)?;
-        let range = AddressRange::new(range.address(), size)?;
         let reservation = Some(request.reservation.serial());
         let mut it = NewRange::new(range, part.start, handle, reservation);
         if !request.access.is_empty() {

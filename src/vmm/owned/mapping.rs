@@ -123,7 +123,7 @@ impl Mapping {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let size = bytes.len();
         self.run_at(Operation::Read, offset, size, |shared, address, expected| {
-            shared.read(address, bytes, expected)
+            shared.read(None, address, bytes, expected)
         })
     }
 
@@ -134,7 +134,7 @@ impl Mapping {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let size = bytes.len();
         self.run_at(Operation::Write, offset, size, |shared, address, expected| {
-            shared.write(address, bytes, expected)
+            shared.write(None, address, bytes, expected)
         })
     }
 
@@ -160,7 +160,7 @@ impl Mapping {
         offset: usize,
     ) -> Result<(), Error> {
         self.run_at(Operation::CopyToHost, offset, bytes.len(), |shared, source, expected| {
-            shared.copy_to_host(agent, bytes, source, expected)
+            shared.read(Some(agent), source, bytes, expected)
         })
     }
 
@@ -169,14 +169,9 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
     pub fn copy_from_host(&self, agent: AgentId, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.run_at(
-            Operation::CopyFromHost,
-            offset,
-            bytes.len(),
-            |shared, destination, expected| {
-                shared.copy_from_host(agent, destination, bytes, expected)
-            },
-        )
+        self.run_at(Operation::CopyFromHost, offset, bytes.len(), |shared, address, expected| {
+            shared.write(Some(agent), address, bytes, expected)
+        })
     }
 
     /// Calls `act` with the mapping's address while the reservation is locked. Fails if `agent` has less than this
@@ -257,13 +252,9 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::unmap`]; the error contains the mapping.
     pub fn unmap(mut self) -> Result<(), Rejected<Self>> {
-        match self.unmap_now() {
-            Ok(()) => {
-                self.mapped = false;
-                Ok(())
-            }
-            Err(error) => Err(Rejected { value: self, error }),
-        }
+        let unmapped = self.unmap_now();
+        self.mapped = unmapped.is_err();
+        unmapped.map_err(|error| Rejected { value: self, error })
     }
 
     /// Checks that the memory is still mapped: a call by address can have unmapped it.

@@ -155,7 +155,6 @@ impl Reservation {
         let allocation = allocation.clone();
         let (address, serial) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
-            let range = AddressRange::new(range.address(), size)?;
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
             let mut new = [NewRange::new(range, part.start, handle, reservation)];
@@ -180,11 +179,12 @@ impl Reservation {
         freed.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Returns the range of `size` bytes at an offset. Fails if the range is not inside the reservation.
+    /// Returns the range of `size` bytes at an offset. Fails if the range is empty, or not inside the
+    /// reservation.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<AddressRange, ErrorKind> {
         // Another reservation may begin at the end of this reservation.
         Argument::Offset.check_bounds(offset, size, self.size())?;
-        Ok(AddressRange { start: self.address().get() + offset, size })
+        AddressRange::new(Address::new(self.address().get() + offset), size)
     }
 
     /// Returns the `Vmm` of the reservation.
