@@ -114,7 +114,7 @@ impl Shared {
     fn use_parts(&self, range: AddressRange) -> Result<Vec<Part>, ErrorKind> {
         let not_reserved = || range.invalid(Problem::NotReserved);
         let parts = self.ledger.reservations.at(range.start, |reservation| {
-            self.check_usable(reservation)?;
+            reservation.check_usable()?;
             if !reservation.contains_range(range) {
                 return Err(not_reserved());
             }

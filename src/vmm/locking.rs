@@ -36,7 +36,7 @@ impl Shared {
                 continue;
             }
             let reservation = self.ledger.reservations.containing(range)?;
-            self.check_usable(&reservation)?;
+            reservation.check_usable()?;
             reservations.push(reservation);
         }
         if reservations.len() > 1 {

@@ -3,7 +3,7 @@
 use super::access_change::AccessChange;
 use super::journal::Journal;
 use super::ledger::{AddressRange, MAX_OFFSET, MappedRange, OFFSET_UNIT};
-use super::permission::{check_disjoint, sorted_ranges};
+use super::permission::check_disjoint;
 use super::{AccessDescriptor, Address, ExpectedMappings, Handle, Shared, Vmm};
 use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
@@ -123,7 +123,10 @@ impl Vmm {
     /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap.
     pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
-            let ranges = sorted_ranges(ranges)?;
+            let range = |&(address, size): &_| AddressRange::new(address, size);
+            let mut ranges: SmallVec<[AddressRange; 1]> =
+                ranges.iter().map(range).collect::<Result<_, _>>()?;
+            ranges.sort_by_key(|range| range.start);
             shared.replace(Operation::Unmap, &ranges, ExpectedMappings::Any, &mut [])
         })
     }

@@ -232,9 +232,7 @@ impl Vmm {
     /// # Errors
     /// As for [`Vmm::open`].
     pub fn open_with(runtime: &Runtime, options: VmmOptions) -> Result<Self, Error> {
-        let opened = Shared::open(runtime, options).map(Arc::new);
-        let shared = opened.map_err(|kind| Error::new(Operation::Open, kind))?;
-        Ok(Self { shared })
+        Operation::Open.run(|| Ok(Self { shared: Arc::new(Shared::open(runtime, options)?) }))
     }
 
     /// Runs an operation, unless this process is a forked child.
@@ -243,11 +241,10 @@ impl Vmm {
         operation: Operation,
         act: impl FnOnce(&Shared) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        let result = match self.runtime().has_forked() {
-            true => Err(ErrorKind::Forked),
-            false => act(&self.shared),
-        };
-        result.map_err(|kind| Error::new(operation, kind))
+        operation.run(|| {
+            self.runtime().check_not_forked()?;
+            act(&self.shared)
+        })
     }
 
     /// Returns whether `self` and `other` are clones of one `Vmm`.
@@ -343,9 +340,7 @@ impl ExpectedMappings<'_> {
 
 impl Shared {
     fn open(runtime: &Runtime, options: VmmOptions) -> Result<Self, ErrorKind> {
-        if runtime.has_forked() {
-            return Err(ErrorKind::Forked);
-        }
+        runtime.check_not_forked()?;
         if runtime.info().virtual_memory_failure.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
@@ -412,14 +407,6 @@ impl Shared {
     fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
         let unknown = || ErrorKind::invalid(argument, id, Problem::UnknownAgent);
         self.runtime.agent(id).ok_or_else(unknown)
-    }
-
-    /// Rejects a quarantined reservation.
-    fn check_usable(&self, reservation: &ReservationRecord) -> Result<(), ErrorKind> {
-        match reservation.quarantined() {
-            Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
-            None => Ok(()),
-        }
     }
 
     /// Adds a range to the list of quarantined ranges; physical memory is listed with the null address.

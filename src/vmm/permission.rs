@@ -214,17 +214,6 @@ impl Shared {
     }
 }
 
-/// Converts a list to ranges, sorted by address. Rejects empty ranges and ranges that overflow.
-pub(super) fn sorted_ranges(
-    list: &[(Address, usize)],
-) -> Result<SmallVec<[AddressRange; 1]>, ErrorKind> {
-    let range = |&(address, size): &_| AddressRange::new(address, size);
-    let mut ranges: SmallVec<[AddressRange; 1]> =
-        list.iter().map(range).collect::<Result<_, _>>()?;
-    ranges.sort_by_key(|range| range.start);
-    Ok(ranges)
-}
-
 /// Rejects overlapping ranges in a list that is sorted by address.
 pub(super) fn check_disjoint(ranges: &[AddressRange]) -> Result<(), ErrorKind> {
     match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {

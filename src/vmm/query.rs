@@ -167,7 +167,7 @@ impl Shared {
         expected: super::ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         let checked = self.ledger.reservations.at(range.start, |reservation| {
-            self.check_usable(reservation)?;
+            reservation.check_usable()?;
             expected.check(range, reservation.mappings().overlapping(range))
         });
         checked.unwrap_or_else(|| Err(not_mapped(range.start)))

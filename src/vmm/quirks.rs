@@ -161,21 +161,16 @@ quirks! {
 impl Quirks {
     /// Returns the known quirks of a runtime, by its [implementation](RuntimeInfo::implementation) and version.
     pub fn of_runtime(info: &RuntimeInfo) -> Self {
-        let quirks_where = |enabled: fn(&Quirk) -> bool| {
-            let mut quirks = Self::default();
-            Self::KNOWN.iter().for_each(|quirk| quirks.set(quirk, enabled(quirk)));
-            quirks
-        };
         match info.implementation {
             Implementation::Simulation if info.build.ends_with("(libhsa on rocddi)") => {
-                quirks_where(|quirk| quirk.rocddi)
+                Self::all_where(|quirk| quirk.rocddi)
             }
             // A simulation that does not simulate rocddi behaves as the release of ROCr whose version it reports.
             Implementation::Rocr { .. } | Implementation::Simulation => {
                 Self::of_extension(info.extension)
             }
-            Implementation::Rocddi => quirks_where(|quirk| quirk.rocddi),
-            Implementation::Unknown { .. } => quirks_where(|quirk| quirk.if_unknown),
+            Implementation::Rocddi => Self::all_where(|quirk| quirk.rocddi),
+            Implementation::Unknown { .. } => Self::all_where(|quirk| quirk.if_unknown),
         }
     }
 
@@ -186,19 +181,18 @@ impl Quirks {
             1 => minor,
             _ => NEWEST,
         };
-        let mut quirks = Self::default();
-        for quirk in Self::KNOWN {
-            quirks.set(quirk, quirk.rocr.contains(&minor));
-        }
-        quirks
+        Self::all_where(|quirk| quirk.rocr.contains(&minor))
     }
 
     /// Returns the quirks that are in either of the two sets.
-    pub fn union(mut self, other: Self) -> Self {
-        for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
-            self.set(quirk, true);
-        }
-        self
+    pub fn union(self, other: Self) -> Self {
+        Self::all_where(|quirk| self.has(quirk) || other.has(quirk))
+    }
+
+    fn all_where(enabled: impl Fn(&Quirk) -> bool) -> Self {
+        let mut quirks = Self::default();
+        Self::KNOWN.iter().for_each(|quirk| quirks.set(quirk, enabled(quirk)));
+        quirks
     }
 
     /// Returns whether a quirk is in this set.

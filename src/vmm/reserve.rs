@@ -196,7 +196,7 @@ impl Shared {
         range: AddressRange,
     ) -> Result<(), ErrorKind> {
         let guard = reservation.lock();
-        self.check_usable(reservation)?;
+        reservation.check_usable()?;
         // Another thread may have freed the reservation before it was locked.
         let guard = guard.ok_or_else(|| not_a_reservation(range))?;
         guard.check_free(range)?;

@@ -321,7 +321,7 @@ impl Mappings {
     }
 }
 
-fn reject(quarantined: Option<&Arc<Quarantined>>) -> Result<(), ErrorKind> {
+pub(super) fn reject(quarantined: Option<&Arc<Quarantined>>) -> Result<(), ErrorKind> {
     match quarantined {
         Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
         None => Ok(()),

@@ -1,6 +1,7 @@
 //! Reservations: ranges of addresses, and the index that finds them by address.
 
-use super::{AddressRange, Mappings};
+use super::AddressRange;
+use super::mappings::{Mappings, reject};
 use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Quarantined};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +83,11 @@ impl ReservationRecord {
     /// Returns the reason of the quarantine; `None` if the reservation is not quarantined.
     pub fn quarantined(&self) -> Option<&Arc<Quarantined>> {
         self.quarantined.get()
+    }
+
+    /// Rejects a quarantined reservation.
+    pub fn check_usable(&self) -> Result<(), ErrorKind> {
+        reject(self.quarantined())
     }
 
     /// Returns a serial for a new mapping. Called only while the reservation is locked.

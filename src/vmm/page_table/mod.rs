@@ -116,15 +116,6 @@ impl PageTables {
         }
         Ok(())
     }
-
-    /// Returns why the page table of an agent is not controlled; `None` if the table is controlled, or control was not
-    /// requested.
-    pub fn failure(&self, agent: usize) -> Option<String> {
-        self.failures
-            .iter()
-            .find(|(index, _)| *index == agent)
-            .map(|(_, reason)| reason.to_string())
-    }
 }
 
 impl Vmm {
@@ -139,8 +130,9 @@ impl Vmm {
     /// Returns why the page table of a GPU is not controlled. Returns `None` if the table is controlled, if control was
     /// not requested ([`VmmOptions::with_page_tables`]), or if the agent is not a GPU.
     pub fn page_table_failure(&self, agent: AgentId) -> Option<String> {
-        let agent = self.runtime().agent(agent)?;
-        self.shared.page_tables.failure(agent.id().index())
+        let index = self.runtime().agent(agent)?.id().index();
+        let mut failures = self.shared.page_tables.failures.iter();
+        failures.find(|(agent, _)| *agent == index).map(|(_, reason)| reason.to_string())
     }
 
     /// Returns why operations cannot wait by `/dev/kfd` until their changes of page tables have taken effect

@@ -275,7 +275,7 @@ impl RetireQueue {
             let range = AddressRange::new(address, size)?;
             let shared = &self.core.vmm.shared;
             let reservation = shared.ledger.reservations.containing(range)?;
-            shared.check_usable(&reservation)?;
+            reservation.check_usable()?;
             let mappings = reservation.mappings();
             mappings.check_not_quarantined(mappings.adjacent(range)?.map(|it| it.serial))?;
             let first = self.reserve(mappings.adjacent(range)?.count())?;

@@ -203,7 +203,10 @@ impl Core {
             !holds
         });
         let result = match unmet {
-            None => retirement.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
+            None => Operation::Unmap.run(|| {
+                let expected = ExpectedMappings::Only(core::slice::from_ref(&retirement.serial));
+                shared.replace(Operation::Unmap, &[retirement.range], expected, &mut [])
+            }),
             Some((signal, condition, value)) => {
                 if retirement.deadline.is_none_or(|deadline| now < deadline) {
                     return false;
@@ -216,7 +219,9 @@ impl Core {
         match result {
             Ok(()) => report.retired += 1,
             Err(mut error) => {
-                let quarantined = retirement.quarantine(shared, &error);
+                // Another call has unmapped the mapping if the error is `NotMapped`.
+                let quarantined = !matches!(error.problem(), Some(Problem::NotMapped(_)))
+                    && shared.quarantine_mapping(retirement.range, retirement.serial, &error);
                 if !quarantined && matches!(error.kind(), ErrorKind::NotSignaled { .. }) {
                     // The mapping does not exist any more: a call by address has unmapped it.
                     let problem = Problem::NotMapped(retirement.range.address());
@@ -234,19 +239,6 @@ impl Core {
             mapping.mapped = false;
         }
         true
-    }
-}
-
-impl Retirement {
-    fn unmap(&self, shared: &Shared) -> Result<(), ErrorKind> {
-        let expected = ExpectedMappings::Only(core::slice::from_ref(&self.serial));
-        shared.replace(Operation::Unmap, &[self.range], expected, &mut [])
-    }
-
-    /// Quarantines the mapping, unless another call has unmapped it. Returns whether the mapping is quarantined.
-    fn quarantine(&self, shared: &Shared, error: &Error) -> bool {
-        let is_gone = matches!(error.problem(), Some(Problem::NotMapped(_)));
-        !is_gone && shared.quarantine_mapping(self.range, self.serial, error)
     }
 }
 
