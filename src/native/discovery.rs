@@ -6,19 +6,14 @@ use bytemuck::Pod;
 use core::ffi::{CStr, c_char, c_void};
 use hsa_sys as sys;
 
-/// An agent of the runtime. Only this module creates one.
+/// An agent of the runtime. Only `native` creates one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct NativeAgent(sys::hsa_agent_t);
+pub(crate) struct NativeAgent(pub(super) sys::hsa_agent_t);
 
 impl NativeAgent {
     pub fn raw(self) -> sys::hsa_agent_t {
         self.0
-    }
-
-    /// Returns the agent of a [`NativeAccess`](super::NativeAccess), which was created from a `NativeAgent`.
-    pub(super) fn of_access(agent: sys::hsa_agent_t) -> Self {
-        Self(agent)
     }
 }
 

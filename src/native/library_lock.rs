@@ -69,6 +69,20 @@ pub(crate) fn overlapping_lock(locked: &LockedRanges, start: usize, end: usize) 
     last.filter(|&(_, &last_end)| last_end > start).map(|(&(_, locked_start), _)| locked_start)
 }
 
+/// Allocates memory that overlaps no locked range. Other code may have freed memory that an area still has locked, and
+/// the allocator may return this memory. Memory must not be locked a second time. Therefore leaks it, because the
+/// allocator would return it again.
+pub(super) fn allocate_unlocked<T>(allocate: impl Fn() -> T, bytes: impl Fn(&T) -> &[u8]) -> T {
+    loop {
+        let memory = allocate();
+        let range = bytes(&memory).as_ptr_range();
+        if overlapping_lock(&locked_ranges(), range.start as usize, range.end as usize).is_none() {
+            return memory;
+        }
+        core::mem::forget(memory);
+    }
+}
+
 /// The guards of the registry and of the list of locked ranges.
 type Guards = (MutexGuard<'static, Registry>, MutexGuard<'static, LockedRanges>);
 

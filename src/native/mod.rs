@@ -32,7 +32,6 @@ pub(crate) use memory::{
     block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, parse_mapping,
     protect, try_map_shared,
 };
-pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,
     PinnedPage,
@@ -59,18 +58,6 @@ impl Failure {
     /// Returns the failure of a function that the library does not export.
     pub fn missing(call: &'static str) -> Self {
         Self { call, status: Status::MISSING_FUNCTION }
-    }
-
-    /// Returns whether the status can mean that the runtime does not support the attribute or the function.
-    pub fn means_unsupported(self) -> bool {
-        [Status::MISSING_FUNCTION, Status::NOT_SUPPORTED, Status::INVALID_ARGUMENT]
-            .contains(&self.status)
-    }
-
-    /// Returns whether the status can mean that an imported handle is invalid.
-    pub fn is_rejection(self) -> bool {
-        [Status::INVALID_ARGUMENT, Status::INVALID_ALLOCATION, Status::INCOMPATIBLE_ARGUMENTS]
-            .contains(&self.status)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Copies and fills memory, by a GPU or by this process. Reads signals of the caller.
 
+use super::library_lock::allocate_unlocked;
 use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
-use super::{
-    Failure, Native, NativeAgent, Status, call_optional, hex, locked_ranges, overlapping_lock,
-};
+use super::{Failure, Native, NativeAgent, Status, call_optional, hex};
 use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
@@ -99,7 +98,7 @@ impl Native {
             unsafe { read_memory(address, bytes) };
             return Ok(());
         };
-        let pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
+        let pinned = Pinned::new(self, bytes.len(), agent)?;
         for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
             let source = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can read
@@ -126,7 +125,7 @@ impl Native {
             unsafe { write_memory(address, bytes) };
             return Ok(());
         };
-        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
+        let mut pinned = Pinned::new(self, bytes.len(), agent)?;
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             pinned.bytes[..part.len()].copy_from_slice(part);
             let destination = address + index * PINNED_SIZE;
@@ -231,18 +230,9 @@ struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // Other code may have freed memory that an area still has locked, and the allocator may return this memory.
-        // Memory must not be locked a second time. Therefore allocates other bytes, and leaks the locked ones, because
-        // the allocator would return them again.
-        let is_locked = |bytes: &[u8]| {
-            let start = bytes.as_ptr() as usize;
-            overlapping_lock(&locked_ranges(), start, start + bytes.len()).is_some()
-        };
-        while is_locked(&bytes) {
-            let other = vec![0; bytes.len()];
-            core::mem::forget(core::mem::replace(&mut bytes, other));
-        }
+    /// Allocates at most [`PINNED_SIZE`] bytes.
+    fn new(native: &'a Native, size: usize, agent: NativeAgent) -> Result<Self, Failure> {
+        let mut bytes = allocate_unlocked(|| vec![0; size.min(PINNED_SIZE)], |bytes| bytes);
         // SAFETY: the new value owns the bytes, and unlocks them before it frees them. No locked range overlaps them.
         let address = unsafe { native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent]) }?;
         Ok(Self { native, bytes, address })

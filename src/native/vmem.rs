@@ -24,7 +24,7 @@ impl NativeAccess {
     }
 
     pub fn agent(self) -> NativeAgent {
-        NativeAgent::of_access(self.0.agent_handle)
+        NativeAgent(self.0.agent_handle)
     }
 
     pub fn permissions(self) -> u32 {

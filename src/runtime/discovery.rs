@@ -5,7 +5,7 @@ use super::{RuntimeInfo, SIMULATION};
 use crate::agent::{
     Agent, AgentId, AgentKind, ComputeProperties, Link, LinkKind, PciAddress, Peer,
 };
-use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool};
+use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use core::ffi::CStr;
 use hsa_sys as sys;
@@ -19,8 +19,10 @@ static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 fn optional<T>(result: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(failure) if failure.means_unsupported() => Ok(None),
-        Err(failure) => Err(failure),
+        Err(failure) => match failure.status {
+            Status::MISSING_FUNCTION | Status::NOT_SUPPORTED | Status::INVALID_ARGUMENT => Ok(None),
+            _ => Err(failure),
+        },
     }
 }
 

@@ -4,7 +4,7 @@ use super::ledger::HandleRecord;
 use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
-use crate::native::{Native, NativeHandle};
+use crate::native::{Native, NativeHandle, Status};
 use core::fmt;
 
 /// A fabric handle: 64 bytes that identify physical memory on all machines of a fabric
@@ -165,9 +165,13 @@ impl Shared {
         Argument::Size.check_not_zero(size)?;
         Argument::Size.check_multiple(size, self.granule)?;
         let imported = self.call_exclusive(|runtime| runtime.import_fabric(fabric.native()));
-        let native: NativeHandle = imported.map_err(|failure| match failure.is_rejection() {
-            true => ErrorKind::without_value(Argument::FabricHandle, Problem::UnknownFabricMemory),
-            false => ErrorKind::of_call(failure, size),
+        let native: NativeHandle = imported.map_err(|failure| match failure.status {
+            Status::INVALID_ARGUMENT
+            | Status::INVALID_ALLOCATION
+            | Status::INCOMPATIBLE_ARGUMENTS => {
+                ErrorKind::without_value(Argument::FabricHandle, Problem::UnknownFabricMemory)
+            }
+            _ => ErrorKind::of_call(failure, size),
         })?;
         let properties =
             AllocationProperties::at(Location::Unknown).shareable_as(HandleType::FABRIC);

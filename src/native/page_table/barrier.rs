@@ -1,7 +1,7 @@
 //! The two ways to wait until changes of page tables have taken effect.
 
 use super::{DriverError, ioctl, open_device};
-use crate::native::library_lock::{locked_ranges, overlapping_lock};
+use crate::native::library_lock::allocate_unlocked;
 use crate::native::{Failure, Native, NativeAgent};
 use crate::sync::{Mutex, lock};
 use core::ptr::null_mut;
@@ -96,43 +96,37 @@ impl KfdPage {
         let mut state = lock(&self.state);
         let old_state = std::mem::replace(&mut *state, State::Unknown);
         if old_state != State::Mapped {
-            self.map()?;
+            self.set_mapped(true)?;
         }
         if old_state != State::Unmapped {
-            self.unmap()?;
+            self.set_mapped(false)?;
         }
         *state = if old_state == State::Unmapped { State::Mapped } else { State::Unmapped };
         Ok(())
     }
 
-    fn map(&self) -> Result<(), DriverError> {
-        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x18);
-        let argument = &mut self.argument();
-        // SAFETY: this is the argument of MAP_MEMORY_TO_GPU, and the list lives until the call returns.
-        unsafe { ioctl(&self.kfd, "MAP_MEMORY_TO_GPU", opcode, argument, RETRIED) }
-    }
-
-    fn unmap(&self) -> Result<(), DriverError> {
-        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x19);
-        let argument = &mut self.argument();
-        // SAFETY: this is the argument of UNMAP_MEMORY_FROM_GPU, and the list lives until the call returns.
-        unsafe { ioctl(&self.kfd, "UNMAP_MEMORY_FROM_GPU", opcode, argument, RETRIED) }
-    }
-
-    fn argument(&self) -> abi::kfd_ioctl_map_memory_to_gpu_args {
-        abi::kfd_ioctl_map_memory_to_gpu_args {
+    /// Maps the page on the GPUs, or unmaps it.
+    fn set_mapped(&self, mapped: bool) -> Result<(), DriverError> {
+        let (call, number) = match mapped {
+            true => ("MAP_MEMORY_TO_GPU", 0x18),
+            false => ("UNMAP_MEMORY_FROM_GPU", 0x19),
+        };
+        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', number);
+        let argument = &mut abi::kfd_ioctl_map_memory_to_gpu_args {
             handle: self.page,
             device_ids_array_ptr: self.gpus.as_ptr().expose_provenance() as u64,
             n_devices: self.gpus.len() as u32,
             n_success: 0,
-        }
+        };
+        // SAFETY: this is the argument of both calls, and the list lives until the call returns.
+        unsafe { ioctl(&self.kfd, call, opcode, argument, RETRIED) }
     }
 
     /// Frees the page. First unmaps it if it may be mapped on a GPU.
     fn free(&mut self) -> Result<(), DriverError> {
         let state = *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if state != State::Unmapped {
-            self.unmap()?;
+            self.set_mapped(false)?;
         }
         let mut free = abi::kfd_ioctl_free_memory_of_gpu_args { handle: self.page };
         let opcode = opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
@@ -168,25 +162,14 @@ pub(crate) struct PinnedPage {
 #[repr(align(4096))]
 struct Page([u8; PAGE_SIZE]);
 
-impl Page {
-    /// Allocates a page that overlaps no locked memory. Other code may have freed memory that an area has locked, and
-    /// the allocator may return this memory.
-    fn new() -> Box<Self> {
-        loop {
-            let page = Box::new(Self([0; PAGE_SIZE]));
-            let start = page.0.as_ptr() as usize;
-            if overlapping_lock(&locked_ranges(), start, start + PAGE_SIZE).is_none() {
-                return page;
-            }
-            std::mem::forget(page);
-        }
-    }
+fn new_page() -> Box<Page> {
+    allocate_unlocked(|| Box::new(Page([0; PAGE_SIZE])), |page| &page.0)
 }
 
 impl PinnedPage {
     /// Creates the page, and waits once. Fails if the runtime cannot lock memory.
     pub fn new(native: &Native, gpus: Vec<NativeAgent>) -> Result<Self, Failure> {
-        let page = Self { page: Mutex::new(Page::new()), gpus };
+        let page = Self { page: Mutex::new(new_page()), gpus };
         page.wait(native)?;
         Ok(page)
     }
@@ -201,7 +184,7 @@ impl PinnedPage {
         // SAFETY: the page was just locked, and no GPU has been given its address.
         if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
             crate::log::event!(WARN, call, %status, "a page of this process stays locked");
-            std::mem::forget(std::mem::replace(&mut *page, Page::new()));
+            std::mem::forget(std::mem::replace(&mut *page, new_page()));
         }
         Ok(())
     }
