@@ -134,13 +134,15 @@ impl Area {
 
     /// Checks the flags and the device.
     fn checked(self) -> Result<Self, Error> {
-        let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check_defined());
-        let checked = checked.and_then(|()| match self.device {
-            // As in AML, the current device need not exist before the first `mmap`.
-            Device::Current => Ok(()),
-            device => device.find(&self.runtime).map(drop),
-        });
-        checked.map_err(|kind| Error::new(Operation::AreaCreate, kind))?;
+        Operation::AreaCreate.run(|| {
+            self.runtime.check_not_forked()?;
+            self.flags.check_defined()?;
+            match self.device {
+                // As in AML, the current device need not exist before the first `mmap`.
+                Device::Current => Ok(()),
+                device => device.find(&self.runtime).map(drop),
+            }
+        })?;
         Ok(self)
     }
 
@@ -218,8 +220,7 @@ impl Area {
         };
         // SAFETY: the new value keeps `memory` allocated, and its methods ensure that the memory is mapped while the
         // span is used. The owner has access. `device_start` is the address of the same memory for the device.
-        let span =
-            unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
+        let span = unsafe { Span::new(runtime, owner, (start, device_start), size) };
         let allocated = Box::new(Allocated { device: device.id(), agents, memory });
         Ok(AreaMemory { span, allocated, borrowed: PhantomData })
     }

@@ -63,12 +63,9 @@ fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
 }
 
 fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
-    size.checked_next_multiple_of(granule).ok_or_else(|| wrong_size(size, Problem::Overflow))
-}
-
-fn wrong_size(size: usize, problem: Problem) -> Error {
-    let kind = ErrorKind::invalid(Argument::Size, size, problem);
-    Error::new(Operation::AddressReserve, kind)
+    let overflow = || ErrorKind::invalid(Argument::Size, size, Problem::Overflow);
+    let rounded = size.checked_next_multiple_of(granule);
+    Operation::AddressReserve.run(|| rounded.ok_or_else(overflow))
 }
 
 /// Returns whether the error says that a range was quarantined. The caller must not reuse memory that may be mapped in

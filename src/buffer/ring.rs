@@ -59,17 +59,16 @@ impl RingBuffer {
         times: usize,
         properties: &AllocationProperties,
     ) -> Result<Self, Error> {
+        let value = Value::Number(times as u64);
+        let invalid = |operation, problem| {
+            Error::new(operation, ErrorKind::invalid(Argument::Times, value, problem))
+        };
         if times < 2 {
-            let value = Value::Number(times as u64);
-            let kind = ErrorKind::invalid(Argument::Times, value, Problem::TooFewTimes);
-            return Err(Error::new(Operation::Map, kind));
+            return Err(invalid(Operation::Map, Problem::TooFewTimes));
         }
         let size = round_up(size, vmm.reservation_granule())?;
-        let total = size.checked_mul(times).ok_or_else(|| {
-            let value = Value::Number(times as u64);
-            let kind = ErrorKind::invalid(Argument::Times, value, Problem::Overflow);
-            Error::new(Operation::AddressReserve, kind)
-        })?;
+        let overflow = || invalid(Operation::AddressReserve, Problem::Overflow);
+        let total = size.checked_mul(times).ok_or_else(overflow)?;
         let reservation = Reservation::builder(total).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, properties)?;
         let request = |index: usize| MapRequest {

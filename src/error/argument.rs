@@ -130,13 +130,8 @@ impl From<usize> for Value {
 
 /// Returns the name of a type of handle, or its bits if the type has no name.
 fn name_of(handle_type: HandleType) -> String {
-    match handle_type {
-        HandleType::POSIX_FILE_DESCRIPTOR => "POSIX_FILE_DESCRIPTOR".to_owned(),
-        HandleType::WIN32 => "WIN32".to_owned(),
-        HandleType::WIN32_KMT => "WIN32_KMT".to_owned(),
-        HandleType::FABRIC => "FABRIC".to_owned(),
-        unknown => format!("{:#x}", unknown.bits()),
-    }
+    let mut names = handle_type.iter_names().filter(|(_, named)| *named == handle_type);
+    names.next().map_or_else(|| format!("{:#x}", handle_type.bits()), |(name, _)| name.to_owned())
 }
 
 /// What is wrong with an argument, and what would be valid.

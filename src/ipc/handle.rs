@@ -73,21 +73,16 @@ impl IpcHandle {
 
     /// Sets the check value of this handle for an export of this generation.
     pub(super) fn with_check(mut self, generation: u64) -> Self {
-        self.check = self.check_value(generation);
-        self
-    }
-
-    /// Computes the check value of this handle for an export of this generation.
-    fn check_value(&self, generation: u64) -> [u8; 4] {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.to_bytes()[..Self::SIZE - 4]);
         hasher.update(&generation.to_le_bytes());
-        hasher.finalize().to_le_bytes()
+        self.check = hasher.finalize().to_le_bytes();
+        self
     }
 
     /// Returns whether the check value is that of an export of this generation.
     pub(super) fn matches_generation(&self, generation: u64) -> bool {
-        self.check == self.check_value(generation)
+        *self == self.with_check(generation)
     }
 
     /// Returns the bytes, in HIP's layout.

@@ -61,7 +61,7 @@ impl OpenedMemory {
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
         // SAFETY: the runtime has mapped the memory for this agent. Only the new value closes the memory, when the
         // value is consumed or dropped.
-        let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
+        let span = unsafe { Span::new(ipc.runtime(), agent, (start, start), size) };
         Ok(Self { span, base, closed: false })
     }
 
@@ -74,13 +74,9 @@ impl OpenedMemory {
         reason = "the error returns the memory; closing is not frequent"
     )]
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match close_owned(self.runtime(), self.base) {
-            Ok(()) => {
-                self.closed = true;
-                Ok(())
-            }
-            Err(error) => Err(Rejected { value: self, error }),
-        }
+        let closed = close_owned(self.runtime(), self.base);
+        self.closed = closed.is_ok();
+        closed.map_err(|error| Rejected { value: self, error })
     }
 }
 

@@ -116,11 +116,11 @@ impl Ipc {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
     pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, Error> {
-        runtime.check_not_forked().map_err(|kind| Error::new(Operation::Open, kind))?;
         let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
-        let first = runtime.agent(gpu).filter(is_gpu).ok_or_else(|| {
-            let kind = ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
-            Error::new(Operation::Open, kind)
+        let not_a_gpu = || ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
+        let first = Operation::Open.run(|| {
+            runtime.check_not_forked()?;
+            runtime.agent(gpu).filter(is_gpu).ok_or_else(not_a_gpu)
         })?;
         let peers = runtime
             .gpus()
@@ -196,10 +196,10 @@ impl Ipc {
     /// another process is opening a handle that this call replaces; [`ErrorKind::OutOfDescriptors`];
     /// [`ErrorKind::System`].
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
-        let checked = self.runtime.check_not_forked();
-        let handle =
-            checked.and_then(|()| exports::create_handle(&self.runtime, self.quirks, address));
-        handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
+        Operation::GetMemHandle.run(|| {
+            self.runtime.check_not_forked()?;
+            exports::create_handle(&self.runtime, self.quirks, address)
+        })
     }
 
     /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`). Returns the address in this

@@ -120,7 +120,7 @@ impl PoolMemory {
             runtime.attachment::<Registry>().records().insert(start, record.clone());
             // SAFETY: the runtime has just allocated the memory for its owner. Only the new value frees the memory,
             // when the value is consumed or dropped.
-            let span = unsafe { Span::new(runtime, owner, start, size) };
+            let span = unsafe { Span::new(runtime, owner, (start, start), size) };
             Ok(Self { span, record })
         });
         allocated.map_err(|error| error.of_agent(agent))

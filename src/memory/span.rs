@@ -46,17 +46,15 @@ impl Span {
     /// The agent belongs to this runtime. While [`read`](Self::read), [`write`](Self::write), [`fill`](Self::fill) or
     /// [`copy`](Self::copy) runs, three conditions hold: the memory is allocated, no reference to it is used, and the
     /// agent (for a CPU, this process) can read and write it.
-    pub(crate) unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
-        Self { runtime: runtime.clone(), start, device_start: start, size, agent: agent.id() }
-    }
-
-    /// Sets the address at which agents other than the host access the memory.
     ///
-    /// # Safety
-    /// These agents access the same memory at this address.
-    pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
-        self.device_start = start;
-        self
+    /// `device_start` is the address at which agents other than the host access the same memory.
+    pub(crate) unsafe fn new(
+        runtime: &Runtime,
+        agent: &Agent,
+        (start, device_start): (usize, usize),
+        size: usize,
+    ) -> Self {
+        Self { runtime: runtime.clone(), start, device_start, size, agent: agent.id() }
     }
 
     /// Returns the runtime on which the memory was allocated or opened.
