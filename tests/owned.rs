@@ -375,37 +375,12 @@ fn read_and_write_many_span_mappings() {
         (&all[1..], first, 8, first),
         (&all[..0], first, 1, first),
         (&all[..1], first + granule - 1, 2, first + granule),
-        (&all[..], last + granule - 1, 2, last + granule),
+        // The reservations may be adjacent in either order.
+        (&all[2..], last + granule - 1, 2, last + granule),
     ] {
         let error = Mapping::read_many(listed, Address::new(at), &mut across[..size]).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::OutOfBounds { size, end }), "{error}");
     }
-}
-
-#[test]
-fn write_many_finds_a_gap_before_it_writes() {
-    let machine = machine();
-    let granule = machine.granule();
-    // Frees the addresses of a large reservation, to reserve them as two adjacent reservations.
-    let start = new_reservation(&machine, 4).address();
-    let [first, second] = [(0, 1), (1, 3)].map(|(at, count)| {
-        let address = Address::new(start.get() + at * granule);
-        let reservation = Reservation::builder(count * granule).exactly_at(address);
-        reservation.reserve(&machine.vmm).unwrap()
-    });
-    let mappings = [(&first, 0), (&second, 0), (&second, 2 * granule)]
-        .map(|(reservation, offset)| reservation.map(offset, &new_allocation(&machine)).unwrap());
-    for mapping in &mappings {
-        mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-    }
-    let bytes = vec![7; 4 * granule];
-    let error = Mapping::write_many(&mappings.each_ref(), start, &bytes).unwrap_err();
-    let end = second.address().get() + granule;
-    let size = bytes.len();
-    assert_eq!(error.problem(), Some(Problem::OutOfBounds { size, end }), "{error}");
-    let mut found = [1; 4];
-    mappings[0].read(0, &mut found).unwrap();
-    assert_eq!(found, [0; 4]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod machine;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Allocation, Area, PoolMemory, Reservation};
+use hsa_vmm::{Access, Allocation, Area, Mapping, PoolMemory, Reservation};
 use machine::{Machine, at, generations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -140,4 +140,33 @@ fn closure_that_calls_the_library_panics() {
     let text = panic.downcast_ref::<&str>().unwrap();
     assert!(text.contains("Mapping::with_access"), "{text}");
     read().unwrap();
+}
+
+#[test]
+fn write_many_finds_a_gap_before_it_writes() {
+    let machine = Machine::new(Config::mi300x(2));
+    let granule = machine.granule();
+    // Frees the addresses of a large reservation, to reserve them as two adjacent reservations.
+    let start = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap().address();
+    let [first, second] = [(0, 1), (1, 3)].map(|(index, count)| {
+        let builder = Reservation::builder(count * granule).exactly_at(at(start, index * granule));
+        builder.reserve(&machine.vmm).unwrap()
+    });
+    let properties = machine.shareable_on(0);
+    let parts = [(&first, 0), (&second, 0), (&second, 2 * granule)];
+    let mappings = parts.map(|(reservation, offset)| {
+        let allocation = Allocation::create(&machine.vmm, granule, &properties).unwrap();
+        reservation.map(offset, &allocation).unwrap()
+    });
+    for mapping in &mappings {
+        mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    }
+    let bytes = vec![7; 4 * granule];
+    let error = Mapping::write_many(&mappings.each_ref(), start, &bytes).unwrap_err();
+    let end = second.address().get() + granule;
+    let size = bytes.len();
+    assert_eq!(error.problem(), Some(Problem::OutOfBounds { size, end }), "{error}");
+    let mut found = [1; 4];
+    mappings[0].read(0, &mut found).unwrap();
+    assert_eq!(found, [0; 4]);
 }
