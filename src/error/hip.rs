@@ -2,7 +2,7 @@
 //!
 //! The `match` on the kind has no catch-all arm, so that a new kind does not compile before it has a code.
 
-use super::shortage::{ALLOCATING, is_reserve};
+use super::message::{ALLOCATING, is_reserve};
 use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 

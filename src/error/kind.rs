@@ -1,7 +1,9 @@
 //! Why an operation failed.
 
 use super::feature::Feature;
-use super::shortage::{ALLOCATING, advice, describe_shortage};
+use super::message::{
+    ALLOCATING, OR_SIMULATION, advice, advise_start, describe_shortage, list_libraries,
+};
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
 use crate::native::{DriverError, DriverState, Failure, Status, out_of_descriptors};
@@ -10,13 +12,11 @@ use crate::trust::UntrustedUser;
 use core::time::Duration;
 use derive_more::Debug;
 use hsa_sys::{LoadError, LoadedLibrary, printable};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The name of the simulation in errors, in place of the path of a library.
 pub(crate) const SIMULATION: &str = "simulation";
-const OR_SIMULATION: &str =
-    if cfg!(feature = "simulation") { " (`sim` for the simulation)" } else { "" };
 
 /// Why an operation failed.
 ///
@@ -460,23 +460,6 @@ impl ErrorKind {
             _ => None,
         }
     }
-}
-
-/// Says what to check if `hsa_init` failed. The simulation does not use the kernel driver.
-fn advise_start(path: &Path, driver: &DriverState) -> String {
-    if path == Path::new(SIMULATION) {
-        return "this is a simulation: check its configuration (HSA_SIM)".to_owned();
-    }
-    driver.to_string()
-}
-
-/// Lists the HSA libraries of this process if there are several.
-fn list_libraries(loaded: &[LoadedLibrary]) -> String {
-    if loaded.len() < 2 {
-        return String::new();
-    }
-    let lines = loaded.iter().map(|library| format!("\n  {library}"));
-    format!("\nthe process has loaded {} HSA libraries:{}", loaded.len(), lines.collect::<String>())
 }
 
 /// As [`ErrorKind::of_call`], without a size.

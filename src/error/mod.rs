@@ -25,8 +25,8 @@ mod argument;
 mod feature;
 mod hip;
 mod kind;
+mod message;
 mod operation;
-mod shortage;
 
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};

@@ -1,6 +1,13 @@
-//! Messages about calls that ran out of memory or addresses.
+//! Parts of messages: what a call ran out of, why the runtime did not start, and what to do.
 
-use crate::native::Status;
+use super::SIMULATION;
+use crate::native::{DriverState, Status};
+use hsa_sys::LoadedLibrary;
+use std::path::Path;
+
+/// How to name the simulation in `HSA_VMM_RUNTIME`, if this build contains it.
+pub(super) const OR_SIMULATION: &str =
+    if cfg!(feature = "simulation") { " (`sim` for the simulation)" } else { "" };
 
 /// The functions that allocate memory of a pool.
 pub(super) const ALLOCATING: [&str; 2] =
@@ -29,4 +36,21 @@ pub(super) fn advice(call: &str) -> &'static str {
         }
         _ => "release memory, then try again",
     }
+}
+
+/// Says what to check if `hsa_init` failed. The simulation does not use the kernel driver.
+pub(super) fn advise_start(path: &Path, driver: &DriverState) -> String {
+    if path == Path::new(SIMULATION) {
+        return "this is a simulation: check its configuration (HSA_SIM)".to_owned();
+    }
+    driver.to_string()
+}
+
+/// Lists the HSA libraries of this process if there are several.
+pub(super) fn list_libraries(loaded: &[LoadedLibrary]) -> String {
+    if loaded.len() < 2 {
+        return String::new();
+    }
+    let lines = loaded.iter().map(|library| format!("\n  {library}"));
+    format!("\nthe process has loaded {} HSA libraries:{}", loaded.len(), lines.collect::<String>())
 }
