@@ -60,11 +60,11 @@ impl Endpoint {
             if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
-            return if is_program_memory {
-                Ok(Self::Program(at.get()))
-            } else {
-                Err(exceeds_memory())
-            };
+            // Memory of the program that an area maps can continue behind the mapping. A range that begins in registered
+            // memory must end there, as in HIP.
+            if !is_program_memory || process.registered.at(at).is_some() {
+                return Err(exceeds_memory());
+            }
         }
         if let Some(allocation) = process.allocations.at(at) {
             let offset = offset_in(allocation.memory.address(), allocation.memory.size())?;
@@ -74,18 +74,10 @@ impl Endpoint {
             let offset = offset_in(opened.address(), opened.size())?;
             return Ok(Self::Opened(opened, offset));
         }
-        let is_reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
-        let last = Address::new(end - 1);
-        if is_reserved(at) {
+        if is_reserved(process, at) {
             return Ok(Self::Mapped(mapped_parts(process.vmm()?, argument, (at, size), needed)?));
         }
-        let allocations = &process.allocations;
-        let in_area = process.objects.area_at(last).is_some_and(|found| !found.is_program_memory);
-        if in_area
-            || is_reserved(last)
-            || allocations.at(last).is_some()
-            || allocations.opened_at(last).is_some()
-        {
+        if is_library_memory(process, Address::new(end - 1)) {
             return Err(exceeds_memory());
         }
         Ok(Self::Program(at.get()))
@@ -202,6 +194,20 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// Returns whether an address is in a reservation.
+fn is_reserved(process: &Process, at: Address) -> bool {
+    process.vmm().is_ok_and(|vmm| vmm.reservation_at(at).is_some())
+}
+
+/// Returns whether an address belongs to this library: allocated, opened or reserved, or memory of an area that does not
+/// map memory of the program.
+pub fn is_library_memory(process: &Process, at: Address) -> bool {
+    process.objects.area_at(at).is_some_and(|found| !found.is_program_memory)
+        || is_reserved(process, at)
+        || process.allocations.at(at).is_some()
+        || process.allocations.opened_at(at).is_some()
 }
 
 /// Runs a function on memory of an area. No other thread can unmap the memory during the call.

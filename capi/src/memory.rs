@@ -6,7 +6,7 @@ use crate::objects::lock;
 use crate::pointers::{address, write_out, write_unless_null};
 use crate::process::process;
 use crate::status::{Failure, run};
-use crate::streams::stream;
+use crate::streams::find;
 use crate::types::{hipError_t, hipStream_t};
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
@@ -248,7 +248,7 @@ unsafe extern "C" fn hipMallocAsync(
     size: usize,
     raw: hipStream_t,
 ) -> hipError_t {
-    run("hipMallocAsync", || allocate_on_device(ptr, size, || Ok(stream(raw)?.device), COARSE))
+    run("hipMallocAsync", || allocate_on_device(ptr, size, || Ok(find(raw)?.device), COARSE))
 }
 
 #[unsafe(no_mangle)]
@@ -365,7 +365,7 @@ extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
 #[unsafe(no_mangle)]
 extern "C" fn hipFreeAsync(ptr: *mut c_void, raw: hipStream_t) -> hipError_t {
     run("hipFreeAsync", || {
-        stream(raw)?;
+        find(raw)?;
         free(ptr, |kind| kind == Kind::Device)
     })
 }

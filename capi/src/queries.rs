@@ -190,6 +190,10 @@ unsafe extern "C" fn hipPointerGetAttribute(
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
+                // As in HIP, only `hipPointerGetAttributes` distinguishes managed memory.
+                pointer_attribute::MEMORY_TYPE if result.kind == MEMORY_MANAGED => {
+                    write_out("data", data.cast(), MEMORY_HOST)
+                }
                 pointer_attribute::MEMORY_TYPE => write_out("data", data.cast(), result.kind),
                 pointer_attribute::DEVICE_POINTER => {
                     write_out("data", data.cast(), result.device_pointer)

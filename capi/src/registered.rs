@@ -1,6 +1,7 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
 use crate::devices::current_device;
+use crate::endpoint::is_library_memory;
 use crate::errors;
 use crate::memory::Kind;
 use crate::objects::{Object, OpenArea, lock};
@@ -86,6 +87,11 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         if flags & IO_MEMORY != 0 {
             return Err(Failure::not_supported("registering I/O memory"));
         }
+        // AMD's runtime locks such memory if `ptr` is not the start of an allocation.
+        if [start, end - 1].iter().any(|at| is_library_memory(&process, Address::new(*at))) {
+            let message = format!("`ptr` {MUST_BE_PROGRAM_MEMORY}");
+            return Err(Failure::new(errors::INVALID_VALUE, message));
+        }
         // Locked until the memory is recorded, so that no other thread registers the same memory meanwhile.
         let mut map = lock(&process.registered.0);
         let before = map.range(..end).next_back();
@@ -111,16 +117,16 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
     })
 }
 
+const MUST_BE_PROGRAM_MEMORY: &str =
+    "must be mapped memory of the program, and not of hipMalloc, hipHostMalloc or hipMemMap";
+
 /// Converts the error of registering memory. As in HIP, a range that the runtime cannot lock is an invalid argument.
 fn register_failure(error: Error) -> Failure {
     let failure = Failure::from(error);
     if failure.code != errors::UNKNOWN {
         return failure;
     }
-    let message = format!(
-        "{}; the whole range must be mapped memory of the program, and not of hipMalloc or hipHostMalloc",
-        failure.message
-    );
+    let message = format!("{}; the range {MUST_BE_PROGRAM_MEMORY}", failure.message);
     Failure::new(errors::INVALID_VALUE, message)
 }
 

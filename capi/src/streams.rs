@@ -24,17 +24,23 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
+/// Finds a stream, as [`find`] does. For an unknown or destroyed stream, the error is `hipErrorContextIsDestroyed`, as in
+/// most functions of HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
+pub fn stream(raw: hipStream_t) -> Result<Arc<Stream>, Failure> {
+    find(raw).map_err(|failure| match failure.code {
+        errors::INVALID_HANDLE => Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure },
+        _ => failure,
+    })
+}
+
 /// Finds a stream. A default stream belongs to the current device. For an unknown or destroyed stream, the error is
-/// `hipErrorContextIsDestroyed`, as in HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
-pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
+/// `hipErrorInvalidHandle`.
+pub fn find(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
     match is_default_stream(stream) {
         true => Ok(Arc::new(Stream { device: current_device(), flags: 0 })),
-        false => process
-            .objects
-            .stream(stream)
-            .map_err(|failure| Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure }),
+        false => process.objects.stream(stream),
     }
 }
 
@@ -140,7 +146,7 @@ unsafe extern "C" fn hipStreamGetDevice(raw: hipStream_t, device: *mut hipDevice
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_uint) -> hipError_t {
     run("hipStreamWaitEvent", || {
-        stream(raw)?;
+        find(raw)?;
         process()?.objects.event(event)?;
         // The valid flags are 0 and hipEventWaitExternal (1).
         if flags > 1 {

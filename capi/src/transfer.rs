@@ -258,10 +258,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let target = Endpoint::of(&process, "destination", range, Access::ReadWrite)?;
     // The program's own memory cannot be filled.
     if !target.may_be_declared(true) {
-        let problem = match process.objects.area_at(range.0) {
-            Some(_) => "points to fewer bytes of memory of this library than the size",
-            None => "is not memory of this library: not allocated, or freed already",
-        };
+        let problem = "is not memory of this library: not allocated, or freed already";
         return Err(Failure::invalid_argument("destination", problem));
     }
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));

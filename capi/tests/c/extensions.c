@@ -335,6 +335,7 @@ static void test_host_memory(size_t granule) {
   OK(hipMemcpy(&byte, ptr, 1, hipMemcpyHostToHost));
   EXPECT(byte == 8);
   OK(hipMemcpy(ptr, &byte, 1, hipMemcpyHostToHost));
+  EXPECT_FAILURE(hipHostRegister((char *)ptr + 4096, 4096, 0), hipErrorInvalidValue, "program");
   hipPointerAttribute_t attributes;
   OK(hipPointerGetAttributes(&attributes, ptr));
   EXPECT(attributes.device == 0);

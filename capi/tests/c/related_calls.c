@@ -153,6 +153,9 @@ static void test_streams_and_events(int devices) {
   EXPECT(hipStreamGetFlags(NULL, &flags) == hipErrorInvalidValue);
   OK(hipStreamGetFlags(hipStreamPerThread, &flags));
   EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorContextIsDestroyed);
+  EXPECT(hipMallocAsync(&memory, SIZE, stream) == hipErrorInvalidHandle);
+  EXPECT(hipFreeAsync(NULL, stream) == hipErrorInvalidHandle);
+  EXPECT(hipStreamWaitEvent(stream, start, 0) == hipErrorInvalidHandle);
   EXPECT(hipStreamDestroy(NULL) == hipErrorInvalidHandle);
   /* A stream is not an event. */
   EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorContextIsDestroyed);
@@ -233,6 +236,16 @@ static void test_registered_memory(void) {
   EXPECT(own[0] == 3 && own[SIZE - 1] == 3);
   OK(hipMemcpy(back, own + 5, sizeof back, hipMemcpyHostToHost));
   EXPECT(back[15] == 3);
+  /* A copy that begins in registered memory ends there. */
+  EXPECT(hipMemcpy(own + SIZE - 8, back, 16, hipMemcpyHostToHost) == hipErrorInvalidValue);
+  EXPECT(hipMemcpy(back, own + SIZE - 8, 16, hipMemcpyHostToHost) == hipErrorInvalidValue);
+  EXPECT(hipHostRegister((char *)memory + 64, 64, 0) == hipErrorInvalidValue);
+  void *managed;
+  OK(hipMallocManaged(&managed, SIZE, hipMemAttachGlobal));
+  OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, managed));
+  EXPECT(type == hipMemoryTypeHost);
+  EXPECT(hipHostRegister((char *)managed + 64, 64, 0) == hipErrorInvalidValue);
+  OK(hipFree(managed));
   EXPECT(hipHostUnregister(own + 1) == hipErrorHostMemoryNotRegistered);
   OK(hipHostUnregister(own));
   EXPECT(hipHostUnregister(own) == hipErrorHostMemoryNotRegistered);
