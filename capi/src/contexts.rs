@@ -84,6 +84,11 @@ const SCHEDULE_MASK: c_uint = 0x7;
 /// The flags that were set for each device: as in HIP, only those in [`SCHEDULE_MASK`].
 static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 
+/// Resets the flags of each device.
+pub fn reset_flags() {
+    lock(&FLAGS).clear();
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
     run("hipSetDeviceFlags", || {

@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::pointers::{write_out, write_text};
-use crate::process::process;
+use crate::process::{Process, process};
 use crate::properties::{Architecture, kilohertz, warp_size};
 use crate::status::{Failure, run};
 use crate::types::{
@@ -13,9 +13,19 @@ use core::ffi::{c_char, c_int, c_uint};
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::{Agent, AgentId, Runtime};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 thread_local! {
-    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+    /// The current device, and the value of [`SHUT_DOWNS`] when it was selected.
+    static CURRENT: Cell<(u32, c_int)> = const { Cell::new((0, 0)) };
+}
+
+/// The number of shut-downs. A shut-down resets the current device of each thread to 0.
+static SHUT_DOWNS: AtomicU32 = AtomicU32::new(0);
+
+/// Resets the current device of each thread.
+pub fn reset_current() {
+    SHUT_DOWNS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The GPUs in the order of their numbers.
@@ -153,12 +163,13 @@ impl Devices {
 /// Makes a device the current device of this thread.
 pub fn make_current(device: c_int) {
     // Fails only in an exiting thread, which does not read the device again.
-    let _ = CURRENT.try_with(|current| current.set(device));
+    let _ = CURRENT.try_with(|it| it.set((SHUT_DOWNS.load(Ordering::Relaxed), device)));
 }
 
 /// Returns the current device of this thread.
 pub fn current_device() -> c_int {
-    CURRENT.try_with(Cell::get).unwrap_or(0)
+    let (shut_downs, device) = CURRENT.try_with(Cell::get).unwrap_or_default();
+    if shut_downs == SHUT_DOWNS.load(Ordering::Relaxed) { device } else { 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -406,12 +417,15 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
 
 /// Returns the agents of a change of peer access: the current device, and the peer that owns the memory. Fails if the
 /// current device cannot access the peer's memory.
-fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
-    let process = process()?;
-    let (user, owner) = (process.devices.agent(current_device())?, process.devices.agent(peer)?);
+fn peer_access_agents(
+    process: &Process,
+    peer: c_int,
+    flags: c_uint,
+) -> Result<(AgentId, AgentId), Failure> {
     if flags != 0 {
         return Err(Failure::invalid_argument("flags", "must be 0"));
     }
+    let (user, owner) = (process.devices.agent(current_device())?, process.devices.agent(peer)?);
     if user == owner {
         return Err(Failure::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));
     }
@@ -419,7 +433,7 @@ fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), 
         true => Ok((user, owner)),
         false => {
             let message = "the current device cannot access the peer's memory";
-            Err(Failure::new(errors::PEER_ACCESS_UNSUPPORTED, message))
+            Err(Failure::new(errors::INVALID_DEVICE, message))
         }
     }
 }
@@ -427,16 +441,18 @@ fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
     run("hipDeviceEnablePeerAccess", || {
-        let (user, owner) = peer_access_agents(peer, flags)?;
-        process()?.allocations.enable_peer(owner, user)
+        let process = process()?;
+        let (user, owner) = peer_access_agents(&process, peer, flags)?;
+        process.allocations.enable_peer(owner, user)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
     run("hipDeviceDisablePeerAccess", || {
-        let (user, owner) = peer_access_agents(peer, 0)?;
-        process()?.allocations.disable_peer(owner, user)
+        let process = process()?;
+        let (user, owner) = peer_access_agents(&process, peer, 0)?;
+        process.allocations.disable_peer(owner, user)
     })
 }
 

@@ -1,7 +1,6 @@
 //! HIP's errors: numbers, names and descriptions.
 
 use crate::pointers::write_out;
-use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 
@@ -68,6 +67,7 @@ errors! {
     UNKNOWN = 999, c"hipErrorUnknown", c"unknown error";
     RUNTIME_MEMORY = 1052, c"hipErrorRuntimeMemory", c"runtime memory call returned error";
     RUNTIME_OTHER = 1053, c"hipErrorRuntimeOther", c"runtime call other than memory returned error";
+    TBD = 1054, c"hipErrorTbd", c"unknown error";
 }
 
 /// Returns HIP's name of an error.
@@ -91,9 +91,7 @@ unsafe extern "C" fn hipDrvGetErrorName(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    run("hipDrvGetErrorName", || unsafe {
-        write_out("name", result, known_entry(error)?.0.as_ptr())
-    })
+    unsafe { write_text_of(error, result, entry(error).0) }
 }
 
 #[unsafe(no_mangle)]
@@ -102,17 +100,23 @@ unsafe extern "C" fn hipDrvGetErrorString(
     result: *mut *const c_char,
 ) -> hipError_t {
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-    run("hipDrvGetErrorString", || unsafe {
-        write_out("string", result, known_entry(error)?.1.as_ptr())
-    })
+    unsafe { write_text_of(error, result, entry(error).1) }
 }
 
-/// Returns the name and description of an error. Rejects unknown numbers.
-fn known_entry(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Failure> {
-    match entry(error) {
-        (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {
-            Err(Failure::invalid_argument("error", "is not a HIP error"))
-        }
-        entry => Ok(entry),
+/// Writes a text about an error. For an unknown number, writes the text and returns `hipErrorInvalidValue`. As in HIP,
+/// does not change the thread's last error.
+///
+/// # Safety
+/// `result` is null or writable.
+unsafe fn write_text_of(
+    error: hipError_t,
+    result: *mut *const c_char,
+    text: &'static CStr,
+) -> hipError_t {
+    let is_known = error == UNKNOWN || entry(error) != entry(UNKNOWN);
+    // SAFETY: the caller guarantees that the pointer is null or writable.
+    match unsafe { write_out("text", result, text.as_ptr()) } {
+        Ok(()) if is_known => SUCCESS,
+        _ => INVALID_VALUE,
     }
 }

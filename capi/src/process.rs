@@ -165,6 +165,8 @@ pub fn shut_down() -> Result<(), Failure> {
     let process = with_state(|state| state.open.take());
     // Dropped while `STATE` is not locked, because the drop unmaps and frees memory.
     drop(process);
+    crate::devices::reset_current();
+    crate::contexts::reset_flags();
     OWNER.store(0, Ordering::Release);
     Ok(())
 }

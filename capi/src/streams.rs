@@ -148,8 +148,8 @@ extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_u
     run("hipStreamWaitEvent", || {
         find(raw)?;
         process()?.objects.event(event)?;
-        // The valid flags are 0 and hipEventWaitExternal (1).
-        if flags > 1 {
+        // hipEventWaitExternal (1) is valid only in a capture.
+        if flags != 0 {
             return Err(Failure::invalid_argument(
                 "flags",
                 format_args!("({flags:#x}) are invalid"),

@@ -37,7 +37,7 @@ struct PreparedCopy {
     to: Endpoint,
     from: Endpoint,
     /// Whether the end of the ranges is copied first. If the ranges overlap, this order ensures that each byte is read
-    /// before it is overwritten.
+    /// before it is overwritten, except in rectangles with different pitches.
     backwards: bool,
 }
 

@@ -552,8 +552,22 @@ int main(void) {
   EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);
   EXPECT(hipFree(&count) == hipErrorInvalidValue);
   EXPECT(hipPeekAtLastError() == hipErrorInvalidValue);
+  const char *text;
+  OK(hipDrvGetErrorString(hipErrorOutOfMemory, &text));
+  EXPECT(hipPeekAtLastError() == hipErrorInvalidValue);
   OK(hipGetDeviceCount(&count));
   EXPECT(hipPeekAtLastError() == hipSuccess);
+  /* A shut-down resets the current device and the flags of each device. */
+  unsigned flags;
+  int device;
+  OK(hipSetDevice(2));
+  OK(hipSetDeviceFlags(4));
+  OK(hsavmm_shut_down());
+  OK(hipGetDevice(&device));
+  EXPECT(device == 0);
+  OK(hipSetDevice(2));
+  OK(hipGetDeviceFlags(&flags));
+  EXPECT(flags == 1);
   OK(hsavmm_shut_down());
   puts("all checks passed");
   return 0;

@@ -265,6 +265,9 @@ static void test_registered_memory(void) {
   OK(hipFreeHost(host));
   EXPECT(hipHostRegister(memory, SIZE, 0) == hipErrorInvalidValue);
   int one = 1, ordinal = -1;
+  const char *text = NULL;
+  EXPECT(hipDrvGetErrorString((hipError_t)5000, &text) == hipErrorInvalidValue);
+  EXPECT(text != NULL && strcmp(text, "unknown error") == 0);
   const unsigned zero = 0, other = 256;
   OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
   EXPECT(hipPointerSetAttribute(&zero, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) ==

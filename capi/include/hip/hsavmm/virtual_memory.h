@@ -176,9 +176,10 @@ hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *loca
  * Multiples of the recommended granularity give the best performance. */
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
-/* Returns the properties that hipMemCreate received, except for the type of the location in two cases. If hipMemCreate
- * received hipMemLocationTypeHostNumaCurrent, the type is hipMemLocationTypeHost. For imported memory whose owner is
- * unknown, the type is hipMemLocationTypeInvalid. */
+/* Returns the properties that hipMemCreate received, except for fields that this library ignores (they are 0), for the
+ * number of the host (0), and for the type of the location in two cases. If hipMemCreate received
+ * hipMemLocationTypeHostNumaCurrent, the type is hipMemLocationTypeHost. For imported memory whose owner is unknown, the
+ * type is hipMemLocationTypeInvalid. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
