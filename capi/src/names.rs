@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn every_name_occurs_in_a_message() {
         let mut messages = messages();
-        // One message is not in an attribute: a function of shortage.rs writes the advice about memory.
-        messages.push(hsa_vmm_source("error/shortage.rs"));
+        // One message is not in an attribute: a function of message.rs writes the advice about memory.
+        messages.push(hsa_vmm_source("error/message.rs"));
         for (rust, _) in NAMES {
             assert!(messages.iter().any(|message| message.contains(rust)), "{rust}");
         }

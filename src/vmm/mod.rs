@@ -105,7 +105,7 @@ use crate::access::{AgentSet, MAX_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::hip::HipProfile;
-use crate::native::Native;
+use crate::native::{Native, Status};
 use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, lock};
@@ -456,8 +456,13 @@ impl Drop for Shared {
                 // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
                 // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
                 let result = unsafe { self.unmap_in_runtime(range) };
-                if result.is_err() {
-                    kept.push(*mapping);
+                if let Err(failure) = &result {
+                    const REJECTED: Status = Status::INVALID_ALLOCATION;
+                    let is_rejected =
+                        matches!(failure, ErrorKind::Runtime { status: REJECTED, .. });
+                    if !is_rejected || self.is_mapped_in_runtime(mapping).unwrap_or(true) {
+                        kept.push(*mapping);
+                    }
                     self.runtime.stay_started();
                 }
                 self.set_wait_due();
