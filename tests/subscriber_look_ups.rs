@@ -37,7 +37,7 @@ fn subscriber_may_look_up_the_state() {
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     STATE.set((runtime.clone(), vmm.clone())).unwrap();
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         let size = vmm.reservation_granule();
         let reservation = Reservation::builder(size).reserve(&vmm).unwrap();
         let memory = Allocation::create(&vmm, size, &AllocationProperties::on(gpus[0])).unwrap();
@@ -59,6 +59,8 @@ fn subscriber_may_look_up_the_state() {
     });
     let ended = receiver.recv_timeout(Duration::from_secs(60));
     assert!(ended.is_ok(), "an operation waits for a look-up of its own thread, or has panicked");
+    // The thread also looks up the state when it drops its values.
+    thread.join().unwrap();
     let returned = LOOK_UPS.load(Ordering::Relaxed);
     assert!(returned > 10);
     assert_eq!(BEGUN.load(Ordering::Relaxed), returned, "a look-up has panicked");
