@@ -197,10 +197,10 @@ fn path_that_is_not_utf8_hides_no_quirk() {
         return;
     }
     let name = OsStr::from_bytes(b"hsa-vmm \xff");
-    let path = std::env::temp_dir().join(name);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
     std::fs::write(&path, "text").unwrap();
     let file = File::open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
     // SAFETY: the kernel chooses the addresses.
     unsafe { mmap(null_mut(), 4, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.unwrap();
     let config = Config::mi300x(2).with_generation(Generation::B);
