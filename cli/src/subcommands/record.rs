@@ -60,7 +60,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let (name, arguments) = program::split_command_line(&args.program)?;
     let failed = |cause| RecordError::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
-    let earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
+    let _earlier = EarlierRecordings::set_aside(&file).map_err(failed)?;
     if file.exists() {
         return Err(RecordError::NotRecording(file.display().to_string()).into());
     }
@@ -75,7 +75,6 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     standard_output::keep_closed(&mut command);
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;
-    drop(earlier);
     let ends_early =
         print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;
     if ends_early && status.code().is_some() {

@@ -304,7 +304,9 @@ fn record_replaces_only_its_own_files() {
     let exist = || files.each_ref().map(|file| file.exists());
     // Without a new recording, the earlier ones stay.
     assert_eq!(record_program(&["/nowhere/program"]).status.code(), Some(127));
-    assert!(record_program(&["true"]).status.success());
+    let output = record_program(&["true"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("nothing was recorded"), "{output:?}");
     assert_eq!(exist(), [true; 5]);
     // The program writes a recording, as the recorder does.
     let script = format!("echo '{header}' > {first}");
