@@ -1,6 +1,5 @@
 //! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done grant has
-//! unmapped the addresses. In the last two tests, a rollback fails
-//! half-way, and every unmap fails.
+//! unmapped the addresses. In the last two tests, a rollback fails half-way, and every unmap fails.
 
 mod hostile;
 mod machine;

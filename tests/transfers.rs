@@ -72,8 +72,6 @@ fn waits_are_repeated_after_early_returns() {
     }
 }
 
-/// Every byte that a thread reads is a byte that some thread has written. The thread sanitizer also reports a race if
-/// the library's accesses are not atomic.
 /// The simulation returns success, but no address.
 #[test]
 fn lost_lock_of_memory_is_an_error() {
@@ -85,6 +83,8 @@ fn lost_lock_of_memory_is_an_error() {
     assert_eq!(machine.simulation.calls("hsa_amd_memory_async_copy"), 0);
 }
 
+/// Every byte that a thread reads is a byte that some thread has written. The thread sanitizer also reports a race if
+/// the library's accesses are not atomic.
 #[test]
 fn racing_writes_are_not_data_races() {
     const SIZE: usize = 10_007;

@@ -60,8 +60,8 @@ impl Endpoint {
             if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
-            // Memory of the program that an area maps can continue behind the mapping. A range that begins in registered
-            // memory must end there, as in HIP.
+            // Memory of the program that an area maps can continue behind the mapping. A range that begins in
+            // registered memory must end there, as in HIP.
             if !is_program_memory || process.registered.at(at).is_some() {
                 return Err(exceeds_memory());
             }
@@ -201,8 +201,8 @@ fn is_reserved(process: &Process, at: Address) -> bool {
     process.vmm().is_ok_and(|vmm| vmm.reservation_at(at).is_some())
 }
 
-/// Returns whether an address belongs to this library: allocated, opened or reserved, or memory of an area that does not
-/// map memory of the program.
+/// Returns whether an address belongs to this library: allocated, opened or reserved, or memory of an area that does
+/// not map memory of the program.
 pub fn is_library_memory(process: &Process, at: Address) -> bool {
     process.objects.area_at(at).is_some_and(|found| !found.is_program_memory)
         || is_reserved(process, at)

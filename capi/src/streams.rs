@@ -24,8 +24,8 @@ fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream, as [`find`] does. For an unknown or destroyed stream, the error is `hipErrorContextIsDestroyed`, as in
-/// most functions of HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
+/// Finds a stream, as [`find`] does. For an unknown or destroyed stream, the error is `hipErrorContextIsDestroyed`, as
+/// in most functions of HIP 6 (`hip::isValid` in ROCm/clr). HIP 7 crashes.
 pub fn stream(raw: hipStream_t) -> Result<Arc<Stream>, Failure> {
     find(raw).map_err(|failure| match failure.code {
         errors::INVALID_HANDLE => Failure { code: errors::CONTEXT_IS_DESTROYED, ..failure },

@@ -35,9 +35,9 @@ impl SpareDescriptors {
         Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
     }
 
-    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or in a rollback, first closes the
-    /// reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a later call
-    /// opens the reserve again. `act` must not call this function: the reserve is locked.
+    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or in a rollback, first closes
+    /// the reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a later
+    /// call opens the reserve again. `act` must not call this function: the reserve is locked.
     ///
     /// A rollback must not fail. It does not rely on a free descriptor, because another thread can take the descriptor
     /// before `act` does.

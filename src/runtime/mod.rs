@@ -423,8 +423,8 @@ impl Runtime {
     /// Returns whether this process is a forked child of the process that opened the runtime.
     ///
     /// In a forked child, every operation returns an error, because a thread of the parent may have held a lock at the
-    /// fork. Functions of a [`Vmm`](crate::Vmm) that return a list or a count without a `Result` return an empty list or
-    /// zero.
+    /// fork. Functions of a [`Vmm`](crate::Vmm) that return a list or a count without a `Result` return an empty list
+    /// or zero.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }

@@ -151,8 +151,8 @@ impl Shared {
     }
 
     /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
-    /// If no descriptor is free, or in a rollback, first closes the reserved descriptor. The function must not call this
-    /// method.
+    /// If no descriptor is free, or in a rollback, first closes the reserved descriptor. The function must not call
+    /// this method.
     pub(super) fn with_free_descriptor<T>(&self, is_rollback: bool, act: impl FnOnce() -> T) -> T {
         self.runtime.spare_descriptors().with_reserve(is_rollback, act)
     }

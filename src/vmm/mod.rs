@@ -122,8 +122,8 @@ use std::sync::Arc;
 /// Operations on different reservations wait for each other in four cases only: one of them exports or imports (before
 /// ROCm 10), one of them is rolled back, the process has no free file descriptor, or one of them waits for the GPUs
 /// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
-/// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges) reservations,
-/// and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
+/// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
+/// reservations, and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -426,9 +426,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory of
-    /// these mappings, and the addresses of quarantined reservations. If mappings stay, the runtime stays started: stopping
-    /// a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
+    /// of these mappings, and the addresses of quarantined reservations. If mappings stay, the runtime stays started:
+    /// stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.

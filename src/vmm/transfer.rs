@@ -209,8 +209,8 @@ impl Shared {
     }
 
     /// Calls `act` with the agent's engine and the address of a range while its reservation is locked. Fails if the
-    /// expected mappings do not cover the range, or if the agent lacks the access. If `agent` is `None`, uses the CPU, and
-    /// checks the access of this process instead. Does nothing if the size is 0.
+    /// expected mappings do not cover the range, or if the agent lacks the access. If `agent` is `None`, uses the CPU,
+    /// and checks the access of this process instead. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,

@@ -99,23 +99,29 @@ impl EarlierRecordings {
         let mut earlier = Self { file: file.to_owned(), folder, names: Vec::new() };
         for path in found {
             let Some(name) = path.file_name() else { continue };
-            fs::rename(&path, earlier.folder.path().join(name))?;
+            if let Err(error) = fs::rename(&path, earlier.folder.path().join(name)) {
+                earlier.restore();
+                return Err(error);
+            }
             earlier.names.push(name.to_owned());
         }
         Ok(Some(earlier))
+    }
+
+    fn restore(&mut self) {
+        for name in self.names.drain(..) {
+            let (from, to) = (self.folder.path().join(&name), self.file.with_file_name(&name));
+            if let Err(error) = fs::rename(&from, &to) {
+                note!("cannot restore the earlier recording {}: {error}", to.display());
+            }
+        }
     }
 }
 
 impl Drop for EarlierRecordings {
     fn drop(&mut self) {
-        if !find_recordings(&self.file).is_ok_and(|new| new.is_empty()) {
-            return;
-        }
-        for name in &self.names {
-            let (from, to) = (self.folder.path().join(name), self.file.with_file_name(name));
-            if let Err(error) = fs::rename(&from, &to) {
-                note!("cannot restore the earlier recording {}: {error}", to.display());
-            }
+        if find_recordings(&self.file).is_ok_and(|new| new.is_empty()) {
+            self.restore();
         }
     }
 }

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Physical memory. The value owns one reference to a handle. Clones share this reference, and are cheap. The memory is
-/// released when all clones and all [`Mapping`](super::Mapping)s of it have been dropped. If the runtime fails to release
-/// the memory in a drop, the library logs a warning, and the memory stays allocated until the last clone of this [`Vmm`]
-/// is dropped.
+/// released when all clones and all [`Mapping`](super::Mapping)s of it have been dropped. If the runtime fails to
+/// release the memory in a drop, the library logs a warning, and the memory stays allocated until the last clone of
+/// this [`Vmm`] is dropped.
 ///
 /// ```
 /// use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};

@@ -1,13 +1,13 @@
 //! Calls on many owned mappings.
 //!
-//! A method that changes mappings takes effect for all of its mappings or for none. It first checks that each mapping is
-//! still mapped. If a call by address has unmapped any of them, the method returns [`Problem::NotMapped`] and changes
-//! nothing.
+//! A method that changes mappings takes effect for all of its mappings or for none. It first checks that each mapping
+//! is still mapped. If a call by address has unmapped any of them, the method returns [`Problem::NotMapped`] and
+//! changes nothing.
 //!
 //! [`Mapping::read_many`], [`Mapping::write_many`] and [`Mapping::fill_many`] access the bytes in one reservation after
-//! the other. They first check that the mappings contain all bytes, and that each mapping that overlaps the bytes is still
-//! mapped. If a later part then fails, for example because no CPU has access to it, earlier parts have been read or
-//! written.
+//! the other. They first check that the mappings contain all bytes, and that each mapping that overlaps the bytes is
+//! still mapped. If a later part then fails, for example because no CPU has access to it, earlier parts have been read
+//! or written.
 
 use super::reservation::size_of;
 use super::{Allocation, Mapping, Reservation};

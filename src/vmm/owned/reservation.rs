@@ -151,9 +151,9 @@ impl Reservation {
         part: Range<usize>,
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
-        let size = Operation::Map.run(|| size_of(&part))?;
         let allocation = allocation.clone();
-        let (address, serial) = self.vmm().run(Operation::Map, |shared| {
+        let (range, serial) = self.vmm().run(Operation::Map, |shared| {
+            let size = size_of(&part)?;
             let range = self.part(offset, size)?;
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
@@ -161,8 +161,9 @@ impl Reservation {
             let mapped = shared.replace(Operation::Map, &[], ExpectedMappings::Any, &mut new);
             let address = self.address();
             mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;
-            Ok((range.address(), new[0].serial.get()))
+            Ok((range, new[0].serial.get()))
         })?;
+        let (address, size) = (range.address(), range.size);
         Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
     }
 
