@@ -1,6 +1,6 @@
 //! The source and the destination of copies and fills.
 
-use crate::memory::{Allocation, Kind};
+use crate::allocations::{Allocation, Kind};
 use crate::objects::{AreaPosition, OpenArea};
 use crate::process::Process;
 use crate::status::Failure;

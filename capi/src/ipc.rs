@@ -1,7 +1,7 @@
 //! HIP's functions for IPC.
 
+use crate::allocations::OpenedEntry;
 use crate::devices::current_device;
-use crate::memory::OpenedEntry;
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::status::{Failure, run};

@@ -21,6 +21,7 @@
 #![allow(non_camel_case_types, non_snake_case)]
 #![allow(clippy::missing_safety_doc, reason = "the headers document the rules for pointers")]
 
+mod allocations;
 mod areas;
 mod asynchronous;
 mod batches;

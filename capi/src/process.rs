@@ -1,8 +1,8 @@
 //! The runtime of a C program, which the first call opens.
 
+use crate::allocations::Allocations;
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
-use crate::memory::Allocations;
 use crate::names::with_c_names;
 use crate::objects::Objects;
 use crate::registered::Registered;

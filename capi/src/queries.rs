@@ -1,7 +1,7 @@
 //! Queries of pointers.
 
+use crate::allocations::{Allocation, Kind};
 use crate::errors;
-use crate::memory::{Allocation, Kind};
 use crate::objects::AreaPosition;
 use crate::pointers::{address, not_null, read, write_out, write_unless_null};
 use crate::process::{Process, process, profile};

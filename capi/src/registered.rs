@@ -1,9 +1,9 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
+use crate::allocations::Kind;
 use crate::devices::current_device;
 use crate::endpoint::is_library_memory;
 use crate::errors;
-use crate::memory::Kind;
 use crate::objects::{Object, OpenArea, lock};
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
