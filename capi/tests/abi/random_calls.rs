@@ -1,6 +1,6 @@
-//! A C program that makes random valid and invalid calls neither crashes nor leaks.
+//! C programs that make random valid and invalid calls neither crash, leak, nor change memory that they must not change.
 //!
-//! To run it longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi random_calls`.
+//! To run them longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi random_calls`.
 
 use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, Release, test};
@@ -24,18 +24,37 @@ fn run_random_calls(mut command: Command, seed: &str, runtime: &str) {
     );
 }
 
+fn run_on_simulation(source: &str) {
+    let program = Program::compile(source, Language::C99, &[]);
+    run_random_calls(program.on_simulation("era=b,gpus=2"), "1", "simulation");
+}
+
+fn run_on_amds_runtime(name: &str, source: &str) {
+    let program = Program::compile(source, Language::C99, &[]);
+    let releases = test::fetch_releases(name).unwrap_or_default().iter();
+    for fetched in releases.filter(|found| found.release() == Release::R6_4_3) {
+        run_random_calls(program.on_release(fetched, &Emulation::with_gpus(2)), "2", "6.4.3");
+    }
+}
+
 #[test]
 fn random_calls_never_crash_or_leak() {
-    let program = Program::compile("tests/c/random_calls.c", Language::C99, &[]);
-    run_random_calls(program.on_simulation("era=b,gpus=2"), "1", "simulation");
+    run_on_simulation("tests/c/random_calls.c");
 }
 
 #[test]
 fn random_calls_never_crash_or_leak_on_amds_runtime() {
     let name = "random_calls::random_calls_never_crash_or_leak_on_amds_runtime";
-    let program = Program::compile("tests/c/random_calls.c", Language::C99, &[]);
-    let releases = test::fetch_releases(name).unwrap_or_default().iter();
-    for fetched in releases.filter(|found| found.release() == Release::R6_4_3) {
-        run_random_calls(program.on_release(fetched, &Emulation::with_gpus(2)), "2", "6.4.3");
-    }
+    run_on_amds_runtime(name, "tests/c/random_calls.c");
+}
+
+#[test]
+fn random_copies_change_the_right_bytes() {
+    run_on_simulation("tests/c/random_copies.c");
+}
+
+#[test]
+fn random_copies_change_the_right_bytes_on_amds_runtime() {
+    let name = "random_calls::random_copies_change_the_right_bytes_on_amds_runtime";
+    run_on_amds_runtime(name, "tests/c/random_copies.c");
 }
