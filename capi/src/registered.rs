@@ -118,7 +118,7 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
 }
 
 const MUST_BE_PROGRAM_MEMORY: &str =
-    "must be mapped memory of the program, and not of hipMalloc, hipHostMalloc or hipMemMap";
+    "must be writable memory of the program, and not of hipMalloc, hipHostMalloc or hipMemMap";
 
 /// Converts the error of registering memory. As in HIP, a range that the runtime cannot lock is an invalid argument.
 fn register_failure(error: Error) -> Failure {

@@ -1,4 +1,5 @@
 /* Calls the functions of hsavmm.h, except those of retire queues (retire.c), with valid and invalid arguments. */
+#define _DEFAULT_SOURCE
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -507,6 +508,26 @@ static void test_ring(void) {
   EXPECT(hsavmm_ring_map(&buffer, 0, 1, 1) == hipErrorInvalidValue);
 }
 
+/* Memory that is not writable cannot be registered, whatever the flags: AMD's driver pins it for writing. */
+static void test_registered_memory(void) {
+  const size_t size = 8 * (size_t)sysconf(_SC_PAGESIZE);
+  const unsigned flags[] = {hipHostRegisterDefault, hipHostRegisterReadOnly};
+  for (int index = 0; index < 2; index++) {
+    char *memory = (char *)mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    EXPECT_FAILURE(hipHostRegister(memory, size, flags[index]), hipErrorInvalidValue, "writable");
+    EXPECT(hipMemset(memory, 1, size) == hipErrorInvalidValue);
+    EXPECT(mprotect(memory, size, PROT_READ | PROT_WRITE) == 0);
+    EXPECT(mprotect(memory + size / 2, size / 2, PROT_READ) == 0);
+    EXPECT_FAILURE(hipHostRegister(memory, size, flags[index]), hipErrorInvalidValue, "writable");
+    OK(hipHostRegister(memory, size / 2, flags[index]));
+    OK(hipMemset(memory, 1, size / 2));
+    EXPECT(memory[size / 2 - 1] == 1 && memory[size / 2] == 0);
+    OK(hipHostUnregister(memory));
+    EXPECT(munmap(memory, size) == 0);
+  }
+}
+
 int main(void) {
   size_t granule;
   hipMemAllocationProp prop;
@@ -522,6 +543,7 @@ int main(void) {
   test_parts(granule, 0);
   test_ranges(granule);
   test_host_memory(granule);
+  test_registered_memory();
   test_areas();
   test_growable(granule);
   test_paged();

@@ -53,19 +53,23 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
 /// The maximum number of addresses in one system call (`IOV_MAX`).
 const MAX_VECTORS: usize = 1024;
 
-/// Returns `EFAULT` if a page of a range is not readable. The real driver pins every page of user memory.
-pub(crate) fn check_readable(address: u64, size: u64) -> Result<()> {
+/// Returns `EFAULT` if a page of a range is not writable. The real driver pins every page of user memory for writing, even
+/// if the GPU only reads. Does not change the memory.
+pub(crate) fn check_writable(address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
     let start = address / PAGE * PAGE;
     let length = end.ok_or(EFAULT)? - start;
-    // SAFETY: the kernel checks the range, and only loads its pages.
-    let done = unsafe { libc::madvise(start as *mut _, length as usize, libc::MADV_POPULATE_READ) };
-    if done == 0 {
-        return Ok(());
-    }
-    match Errno::last() {
-        // Linux before 5.14, or a mapping of a device.
-        EINVAL => read_each_page(start, length),
+    let populate = |advice| {
+        // SAFETY: the kernel checks the range, and only loads its pages.
+        match unsafe { libc::madvise(start as *mut _, length as usize, advice) } {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
+        }
+    };
+    match (populate(libc::MADV_POPULATE_WRITE), populate(libc::MADV_POPULATE_READ)) {
+        (Ok(()), _) => Ok(()),
+        // Linux before 5.14, a mapping of a device, or an inaccessible page. Whether pages are writable is unknown.
+        (Err(EINVAL), Err(EINVAL)) => read_each_page(start, length),
         _ => Err(EFAULT),
     }
 }
@@ -107,37 +111,39 @@ pub(crate) fn write_struct<T: Pod>(address: u64, capacity: usize, value: &T) -> 
 mod tests {
     use super::*;
 
-    /// Maps `count` readable pages, which an inaccessible page follows. Returns their address.
-    fn map_before_inaccessible_page(count: usize) -> u64 {
+    /// Maps `count` writable pages, which a page with other access (`last`) follows. Returns their address.
+    fn map_before_page(count: usize, last: i32) -> u64 {
         let size = (count + 1) * PAGE as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the pages are new, at an address that the kernel chooses, and only this test uses them.
-        let address =
-            unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0) };
         assert_ne!(address, libc::MAP_FAILED);
-        let last = address.wrapping_byte_add(count * PAGE as usize);
-        // SAFETY: `last` is the last of these pages.
-        assert_eq!(unsafe { libc::mprotect(last, PAGE as usize, libc::PROT_NONE) }, 0);
+        let page = address.wrapping_byte_add(count * PAGE as usize);
+        // SAFETY: `page` is the last of these pages.
+        assert_eq!(unsafe { libc::mprotect(page, PAGE as usize, last) }, 0);
         address as u64
     }
 
     #[test]
-    fn check_readable_rejects_inaccessible_pages() {
+    fn pages_that_are_not_writable_are_rejected() {
         // More pages than one system call checks.
         const PAGES: usize = 2 * MAX_VECTORS;
-        for check in [check_readable, read_each_page] {
-            let address = map_before_inaccessible_page(PAGES);
+        for check in [check_writable, read_each_page] {
+            let address = map_before_page(PAGES, libc::PROT_NONE);
             let size = PAGES as u64 * PAGE;
             assert_eq!(check(address, size), Ok(()));
             assert_eq!(check(address, size + 1), Err(EFAULT));
             assert_eq!(check(0, PAGE), Err(EFAULT));
         }
-        let address = map_before_inaccessible_page(1);
-        assert_eq!(check_readable(address + 1, 0), Ok(()));
-        assert_eq!(check_readable(address + 8, PAGE - 8), Ok(()));
-        assert_eq!(check_readable(address + 8, PAGE - 7), Err(EFAULT));
-        assert_eq!(check_readable(u64::MAX - 1, 1), Err(EFAULT));
-        assert_eq!(check_readable(8, u64::MAX), Err(EFAULT));
+        for last in [libc::PROT_NONE, libc::PROT_READ] {
+            let address = map_before_page(1, last);
+            assert_eq!(check_writable(address + 1, 0), Ok(()));
+            assert_eq!(check_writable(address + 8, PAGE - 8), Ok(()));
+            assert_eq!(check_writable(address + 8, PAGE - 7), Err(EFAULT), "{last}");
+        }
+        assert_eq!(check_writable(u64::MAX - 1, 1), Err(EFAULT));
+        assert_eq!(check_writable(8, u64::MAX), Err(EFAULT));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! that migrates pages.
 
 use crate::agents::Agent;
-use crate::copy::host_is_readable;
+use crate::copy::host_is_writable;
 use crate::instance::{Instance, State};
 use crate::page_table::PageTable;
 use crate::pool_memory::{Allocation, AllocationKind, CallerData};
@@ -48,7 +48,7 @@ pub(crate) unsafe fn lock(
         return Ok(());
     }
     let in_use = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
-    if in_use(start) || in_use(last) || !host_is_readable(start, size) {
+    if in_use(start) || in_use(last) || !host_is_writable(start, size) {
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {

@@ -92,7 +92,8 @@ hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
-/* Grants all devices access to memory of the program. The memory must stay allocated until it is unregistered. */
+/* Grants all devices access to memory of the program. The memory must stay allocated until it is unregistered. It must
+ * be writable, even with hipHostRegisterReadOnly: AMD's driver pins it for writing. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
 /* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */

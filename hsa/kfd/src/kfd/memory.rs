@@ -53,7 +53,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
             Some(buffer)
         }
         flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => {
-            user::check_readable(alloc.offset, size)?;
+            user::check_writable(alloc.offset, size)?;
             None
         }
         flags::DOORBELL if alloc.size == DOORBELLS_SIZE => {
