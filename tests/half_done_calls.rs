@@ -1,5 +1,5 @@
 //! Runtime calls that fail half-way. A half-done unmap has revoked the access of some agents. A half-done grant has
-//! unmapped the addresses. In the last two tests, a rollback fails half-way, and every unmap fails.
+//! unmapped the addresses. In the last tests, a rollback fails half-way, and unmaps fail while the library is dropped.
 
 mod hostile;
 mod machine;
@@ -235,5 +235,29 @@ fn drop_keeps_memory_that_stays_mapped() {
         assert_eq!(simulation.calls("hsa_amd_vmem_handle_release"), calls, "{release}");
         let usage = simulation.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (1, 1, 1), "{release}");
+    }
+}
+
+/// If an unmap fails once, the mapping, its memory, the reservation and the CPU's view are nevertheless freed.
+#[test]
+fn drop_frees_all_if_one_unmap_fails() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in releases() {
+        let Machine { simulation, library } = Machine::new(config);
+        let granule = library.granule();
+        let (base, handle) = library.map_new_memory(0, granule);
+        let access = access(library.cpu(0), Access::ReadWrite);
+        library.vmm.set_access(base, granule, &[access]).unwrap();
+        library.vmm.release(handle).unwrap();
+        simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, HSA_STATUS_ERROR));
+        let machine::Library { runtime, vmm } = library;
+        drop(vmm);
+        let usage = simulation.usage();
+        assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{release}");
+        assert!(usage.vram_used.iter().all(|used| *used == 0), "{release}: {usage:?}");
+        assert_eq!(process::permissions(base.get(), granule), Err(base.get()), "{release}");
+        drop(runtime);
     }
 }

@@ -450,8 +450,9 @@ impl Drop for Shared {
         }
         for mapping in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it) {
             let range = mapping.range();
-            let unmapped = self.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
-            if let Err(error) = unmapped {
+            let unmap = || self.replace(Operation::Unmap, &[range], ExpectedMappings::Any, &mut []);
+            // Tries twice: after a failure that was rolled back, the second call can succeed.
+            if let Err(error) = unmap().or_else(|_| unmap()) {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
                 // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
                 // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
