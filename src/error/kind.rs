@@ -95,8 +95,8 @@ pub enum ErrorKind {
     Quarantined {
         /// The range, and the reason of the quarantine.
         range: Arc<Quarantined>,
-        /// Whether this operation quarantined it, or another thread did during this operation. If not, this operation
-        /// has changed nothing.
+        /// True if the range was quarantined during this operation, by this operation or by another thread. If false,
+        /// this operation has changed nothing.
         now: bool,
     },
     /// The runtime left an address-space hole in a reservation, and the library could not fill the hole. Either a

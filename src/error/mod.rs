@@ -190,11 +190,11 @@ impl core::error::Error for Error {
     }
 }
 
-/// A value that could not be unmapped, freed, released or closed, and the error.
+/// A value that a failed operation returns, and the error.
 ///
 /// The value is unchanged, unless the error is [`ErrorKind::Quarantined`] or [`ErrorKind::PartlyFreed`]. The caller can
-/// try again. Dropping the value also tries again. The operator `?` drops the value and converts the error to
-/// [`Error`].
+/// try again. Dropping the value unmaps, frees, releases or closes it, whatever the operation was. The operator `?`
+/// drops the value and converts the error to [`Error`].
 ///
 /// ```
 /// # use hsa_vmm::error::Rejected;

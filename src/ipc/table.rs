@@ -275,7 +275,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
         return Err(not_exported());
     }
     // After the check, the exporter can reuse the descriptor for another file. The flags prevent `open` from blocking
-    // on such a file.
+    // on a pipe or a terminal. On a file of a FUSE file system, it can block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));

@@ -5,9 +5,9 @@
 //! ROCm 10, four functions use the table without that lock: `hsa_amd_vmem_export_shareable_handle`,
 //! `hsa_amd_vmem_import_shareable_handle`, `hsa_amd_vmem_retain_alloc_handle` and
 //! `hsa_amd_vmem_get_alloc_properties_from_handle` (`Runtime::VMemory…` in `runtime.cpp`, ROCm 6.0
-//! to 7.2). This library never calls `hsa_amd_vmem_retain_alloc_handle`. It calls the other three functions while it
-//! holds this lock exclusively. The other functions on handles and mappings take `memory_lock_`; this library calls
-//! them while it holds this lock shared.
+//! to 7.2). This library never calls `hsa_amd_vmem_retain_alloc_handle`. On these releases (the quirk
+//! `some_calls_take_no_lock`), it calls the other three functions while it holds this lock exclusively. The other
+//! functions on handles and mappings take `memory_lock_`; this library calls them while it holds this lock shared.
 //!
 //! This module also has the list of host memory that areas have locked. Fork handlers keep the registry of library
 //! locks and this list usable in a forked child, and count forks ([`ForkCount`]).

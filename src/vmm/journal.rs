@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | [`State::AsBefore`], [`State::MappedAnew`] | stays; its access is updated | is inserted |
 //! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
-//! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
+//! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped`; a target whose unmap failed is `MappedAnew` |
 //!
 //! The handle of a new mapping counts the mapping before the operation starts.
 //!
@@ -89,9 +89,9 @@ pub(super) struct Journal<'a, 'c> {
     /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target<'c>; 1]>,
-    /// The first `replaced` targets are old mappings, which the following targets replace. The mapping of target
-    /// `replaced + i` gets the name of the mapping of target `i`.
-    pub replaced: usize,
+    /// The first `moved` targets are old mappings, whose memory the following targets map elsewhere. The mapping of
+    /// target `moved + i` gets the name of the mapping of target `i`. 0 unless the operation moves mappings.
+    pub moved: usize,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined, or could not roll back because another thread
     /// quarantined it.
@@ -435,7 +435,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
             // Reads the names only now, because another thread may have set one during the operation.
             let name = |old: &Target<'_>| locked[old.guard].name_of(old.now.serial).cloned();
-            let names: Vec<_> = self.targets[..self.replaced].iter().map(name).collect();
+            let names: Vec<_> = self.targets[..self.moved].iter().map(name).collect();
             // Removes old mappings first, because new mappings may have the same addresses.
             let is_replaced = |removed: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.is_mapped() && !it.listed);
@@ -453,7 +453,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.is_mapped()) {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);
                 if !target.listed {
-                    let old = index.checked_sub(self.replaced);
+                    let old = index.checked_sub(self.moved);
                     mappings.insert(now, old.and_then(|old| names.get(old)?.clone()));
                 } else if now.access != target.before {
                     mappings.set_access(now.start, &now.access);
@@ -484,7 +484,7 @@ impl Shared {
                 operation,
                 guards,
                 targets: SmallVec::new(),
-                replaced: 0,
+                moved: 0,
                 steps: SmallVec::new(),
                 quarantined: None,
                 failed_rollbacks: Vec::new(),

@@ -166,7 +166,7 @@ impl Shared {
             self.check_remap(it)?;
         }
         let old_count = journal.targets.len();
-        journal.replaced = old_count;
+        journal.moved = old_count;
         for it in after {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
             let (guard, _) = journal.containing(it.range())?;

@@ -209,7 +209,8 @@ impl RetireQueue {
         self.core.submissions.capacity()
     }
 
-    /// Returns the number of mappings in the queue.
+    /// Returns the number of mappings in the queue. A mapping is not counted any more as soon as it is unmapped.
+    /// Its memory and its reservation can be in use for a moment longer; after [`drain`](Self::drain), they are not.
     pub fn pending(&self) -> usize {
         self.core.submissions.reserved()
     }
@@ -224,7 +225,8 @@ impl RetireQueue {
     /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than the
     /// queue's capacity; [`Problem::TooMany`] for more than [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals;
     /// [`Problem::Null`] for a null signal; [`Problem::ForeignHandle`] for a mapping of another `Vmm`;
-    /// [`ErrorKind::Forked`]. The error contains the mapping.
+    /// [`ErrorKind::Forked`]. The error contains the mapping. Dropping the error, as the operator `?` does, unmaps the
+    /// mapping at once, even if an agent still uses it.
     ///
     /// # Safety
     /// The signals must be signals of the `Vmm`'s runtime, and must not be destroyed before the retirement has
