@@ -185,7 +185,8 @@ impl Ipc {
     ///
     /// `address` can be any address inside memory of a GPU that [`PoolMemory`](crate::PoolMemory) allocated. The
     /// importer's memory starts at `address`. Handles of one allocation differ only in the offset and the check value.
-    /// Handles need not be freed: freeing the memory makes them invalid.
+    /// Handles need not be freed: freeing the memory makes them invalid. ROCm 7.2 keeps exported memory, also after it
+    /// was freed, until the process ends, unless `HSA_ENABLE_IPC_MODE_LEGACY=1` is set (`docs/defects.md`).
     ///
     /// Up to ROCm 7.2, a runtime that has shared memory by dma-buf cannot be stopped safely. The library therefore
     /// keeps this runtime started until the process ends.

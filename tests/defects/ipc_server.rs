@@ -1,6 +1,6 @@
 //! Defects of the runtime's server thread, which sends exported memory to other processes. The thread can outlive the
 //! runtime's stop, sends memory to any user, and can block exports. If another process uses the name of the server's
-//! socket, the runtime aborts the process.
+//! socket, the runtime aborts the process. Exported memory stays allocated when it is freed.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
 //! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.
@@ -11,8 +11,8 @@ use crate::impostor;
 use crate::process::namespaces::{NOBODY_UID, Need, become_user, has_privilege};
 use crate::process::{Child, End, in_child};
 use crate::table::{
-    IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_SURVIVES_EXEC,
-    IPC_SERVER_TRUSTS_ANYONE,
+    IPC_EXPORT_KEEPS_MEMORY, IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP,
+    IPC_SERVER_SURVIVES_EXEC, IPC_SERVER_TRUSTS_ANYONE,
 };
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -292,6 +292,22 @@ fn while_requested_by_another_user<S, T>(
     parent_socket.write_all(&[1]).unwrap();
     assert_eq!(requester.wait(), End::Success);
     result
+}
+
+#[test]
+fn exported_memory_is_not_released() {
+    IPC_EXPORT_KEEPS_MEMORY.check_on_each_release(
+        "ipc_server::exported_memory_is_not_released",
+        |fixture| {
+            request_sharing_by_dma_buf();
+            set_variable("HSA_KFD", "gpus=1,vram=64MiB");
+            // Stopping the runtime would trigger another defect.
+            let raw = ManuallyDrop::new(RawRuntime::start(fixture));
+            // Together, the exports have more bytes than the GPU. Each is freed before the next.
+            let exports = (0..16).map(|_| raw.share(3 * SIZE).map(|(address, _)| address));
+            exports.map(|export| raw.free_shared(export?)).any(|freed| freed.is_err())
+        },
+    );
 }
 
 /// Starts the runtime and exports memory. Returns the runtime and the address.

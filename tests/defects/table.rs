@@ -120,6 +120,10 @@ defects! {
         "if a process of any user has requested exported memory from the IPC server of this process, hsa_amd_ipc_memory_create by dma-buf blocks until that process acknowledges the reply or exits",
         "observed; the server waits for the acknowledgement while holding its lock, without a time limit",
         "cannot be prevented by the library; freeing the memory does not block";
+    IPC_EXPORT_KEEPS_MEMORY: [No, No, Yes],
+        "memory exported for IPC by dma-buf is not released when it is freed; it stays allocated until the process ends",
+        "observed, also on AMD's kernel driver: hsa_amd_ipc_memory_create imports the memory with libdrm and never closes the import",
+        "cannot be prevented by the library; with HSA_ENABLE_IPC_MODE_LEGACY=1, the memory is released. Export memory once, and use it again";
     SIGNAL_USED_AFTER_COPY: [Crash(FAULT), Crash(FAULT), Crash(FAULT)],
         "a copy by a CPU sometimes crashes the process if the program destroys the copy's signal on completion",
         "runtime.cpp, CopyMemory: the copying thread decrements the signal and then still uses it",
