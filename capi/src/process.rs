@@ -82,7 +82,7 @@ static PROFILE: AtomicU8 = AtomicU8::new(7);
 /// lock is taken: in a forked child, a lock can be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-fn check_not_forked() -> Result<(), Failure> {
+pub fn check_not_forked() -> Result<(), Failure> {
     match OWNER.load(Ordering::Acquire) {
         0 => Ok(()),
         owner if owner == std::process::id() => Ok(()),

@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::names::with_c_names;
 use crate::pointers::to_char_array;
-use crate::process::profile;
+use crate::process::{check_not_forked, profile};
 use crate::types::hipError_t;
 use core::ffi::c_char;
 use hsa_vmm::Error;
@@ -71,12 +71,15 @@ pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipErro
     }
 }
 
-/// Logs a failure, and stores it for this thread.
+/// Logs a failure, except in a forked child, and stores it for this thread.
 fn record(function: &str, failure: &Failure) {
     let name = errors::name(failure.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", failure.message, failure.code);
-    // A panic of a Rust program's log subscriber must not unwind into C, which would abort the process.
-    let _ = catch_unwind(|| tracing::warn!(target: "hsavmm", "{text}"));
+    // In a forked child, a thread that exists only in the parent can hold the lock of standard error.
+    if check_not_forked().is_ok() {
+        // A panic of a Rust program's log subscriber must not unwind into C, which would abort the process.
+        let _ = catch_unwind(|| tracing::warn!(target: "hsavmm", "{text}"));
+    }
     // In an exiting thread the message is dropped: no caller can read it.
     let _ = LAST.try_with(|last| last.set(failure.code));
     let _ = MESSAGE.try_with(|buffer| buffer.replace(to_char_array(&printable(&text))));

@@ -2,6 +2,7 @@
 
 use crate::headers::functions;
 use crate::program::{Language, Program, expect_success};
+use std::process::Stdio;
 
 /// Returns the number of forks as text. The default is 400.
 fn fork_count() -> String {
@@ -23,9 +24,12 @@ fn every_function_returns_in_a_forked_child() {
     let all = functions();
     assert!(all.len() > 60 && all.contains("hipFree"), "{all:?}");
     let program = Program::compile("tests/c/fork.c", Language::C99, &["-pthread", "-ldl"]);
-    let output = program.on_simulation("gpus=2").arg(fork_count()).args(&all).output().unwrap();
-    let succeeded = expect_success(&output, "forked");
-    let unexpected: Vec<_> =
-        succeeded.lines().filter(|name| !WITHOUT_RUNTIME.contains(name)).collect();
-    assert_eq!(unexpected, [""; 0]);
+    for log in ["off", "warn"] {
+        let mut command = program.on_simulation("gpus=2");
+        command.arg(fork_count()).args(&all).env("HSA_VMM_LOG", log).stderr(Stdio::null());
+        let succeeded = expect_success(&command.output().unwrap(), log);
+        let unexpected: Vec<_> =
+            succeeded.lines().filter(|name| !WITHOUT_RUNTIME.contains(name)).collect();
+        assert_eq!(unexpected, [""; 0], "HSA_VMM_LOG={log}");
+    }
 }
