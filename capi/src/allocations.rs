@@ -6,8 +6,9 @@ use crate::status::Failure;
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
-use hsa_vmm::{Address, AgentId, PoolMemory};
+use hsa_vmm::{Address, AgentId, Error, PoolMemory};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An allocation of the program.
@@ -17,6 +18,8 @@ pub struct Allocation {
     pub kind: Kind,
     pub flags: c_uint,
     pub device: c_int,
+    /// The value of `HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS`. Has no effect, because every copy is synchronous.
+    pub sync_memops: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,11 @@ pub struct Allocations {
     opened: Mutex<BTreeMap<usize, OpenedEntry>>,
     /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
+}
+
+/// Converts the error of a step of an allocation: as in HIP, every failed allocation is `hipErrorOutOfMemory`.
+pub fn out_of_memory(error: Error) -> Failure {
+    Failure { code: errors::OUT_OF_MEMORY, ..Failure::from(error) }
 }
 
 /// Finds the entry of a map that contains an address. Also returns the entry's start.
@@ -137,7 +145,7 @@ impl Allocations {
         if allocation.kind == Kind::Device {
             let users = users(&peers, allocation.memory.agent());
             if !users.is_empty() {
-                allocation.memory.allow(&users)?;
+                allocation.memory.allow(&users).map_err(out_of_memory)?;
             }
         }
         let address = allocation.memory.address();
@@ -169,7 +177,9 @@ impl Allocations {
     /// Frees an allocation that was removed from the map. Inserts it again if the runtime fails. If another thread is
     /// transferring to or from this memory, the memory is freed when the transfer ends.
     fn free_removed(&self, allocation: Arc<Allocation>) -> Result<(), Failure> {
-        let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(allocation) else {
+        let Ok(Allocation { memory, kind, flags, device, sync_memops }) =
+            Arc::try_unwrap(allocation)
+        else {
             return Ok(());
         };
         memory.free().map_err(|Rejected { value: memory, error }| {
@@ -180,7 +190,7 @@ impl Allocations {
             if kind == Kind::Device {
                 let _ = memory.allow(&users(&peers, memory.agent()));
             }
-            let allocation = Allocation { memory, kind, flags, device };
+            let allocation = Allocation { memory, kind, flags, device, sync_memops };
             lock(&self.allocated).insert(start, Arc::new(allocation));
             Failure::from(error)
         })
@@ -201,6 +211,10 @@ impl Allocations {
 }
 
 impl Allocation {
+    pub fn new(memory: PoolMemory, kind: Kind, flags: c_uint, device: c_int) -> Self {
+        Self { memory, kind, flags, device, sync_memops: AtomicBool::new(false) }
+    }
+
     fn belongs_to(&self, owner: AgentId) -> bool {
         self.kind == Kind::Device && self.memory.agent() == owner
     }
@@ -227,7 +241,7 @@ mod tests {
 
     fn allocate(runtime: &Runtime, allocations: &Allocations, owner: AgentId) -> Address {
         let memory = PoolMemory::allocate(runtime, owner, 4096).unwrap();
-        let allocation = Allocation { memory, kind: Kind::Device, flags: 0, device: 0 };
+        let allocation = Allocation::new(memory, Kind::Device, 0, 0);
         Address::new(allocations.insert(allocation).unwrap() as usize)
     }
 

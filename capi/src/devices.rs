@@ -407,10 +407,18 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
     peer: c_int,
 ) -> hipError_t {
     run("hipDeviceCanAccessPeer", || {
-        let owner = process()?.devices.agent(peer)?;
+        let process = process()?;
+        process.devices.require()?;
+        // As in HIP, the number is not checked if both numbers are equal.
+        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+        unsafe { write_out("can", can, 0) }?;
+        if device == peer {
+            return Ok(());
+        }
+        let owner = process.devices.agent(peer)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         with_agent(device, |agent| unsafe {
-            write_out("can", can, c_int::from(agent.id() != owner && agent.can_access(owner)))
+            write_out("can", can, c_int::from(agent.can_access(owner)))
         })
     })
 }

@@ -1,14 +1,15 @@
 //! `hipMalloc` and related functions.
 
-use crate::allocations::{Allocation, Kind};
+use crate::allocations::{Allocation, Kind, out_of_memory};
 use crate::devices::{current_device, memory_size};
 use crate::errors;
-use crate::pointers::{address, write_out, write_unless_null};
-use crate::process::process;
+use crate::pointers::{address, not_null, write_out, write_unless_null};
+use crate::process::{process, profile};
 use crate::status::{Failure, run};
 use crate::streams::find;
 use crate::types::{hipError_t, hipStream_t};
 use core::ffi::{c_int, c_uint, c_void};
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::{Agent, AgentId, PoolMemory};
 
@@ -35,7 +36,7 @@ fn allocate_on_device(
         false => PoolFlags::COARSE_GRAINED,
     };
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool_flags)?;
-    let allocation = Allocation { memory, kind: Kind::Device, flags, device };
+    let allocation = Allocation::new(memory, Kind::Device, flags, device);
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
@@ -97,8 +98,8 @@ fn allocate_on_host(
     }
     let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
     let devices: Vec<AgentId> = process.devices.iter().collect();
-    memory.allow(&devices)?;
-    let allocation = Allocation { memory, kind, flags, device: current_device() };
+    memory.allow(&devices).map_err(out_of_memory)?;
+    let allocation = Allocation::new(memory, kind, flags, current_device());
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
@@ -148,7 +149,8 @@ unsafe extern "C" fn hipMallocManaged(
         if size == 0 {
             return Err(Failure::invalid_argument("size", "is 0"));
         }
-        allocate_on_host(ptr, size, Kind::Managed, flags)
+        // As in HIP, `hipPointerGetAttributes` returns no flags.
+        allocate_on_host(ptr, size, Kind::Managed, 0)
     })
 }
 
@@ -171,6 +173,11 @@ extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
 #[unsafe(no_mangle)]
 extern "C" fn hipFreeAsync(ptr: *mut c_void, raw: hipStream_t) -> hipError_t {
     run("hipFreeAsync", || {
+        process()?;
+        // In HIP 6, null is an error, and is checked first.
+        if profile() == HipProfile::Hip6 {
+            not_null("ptr", ptr)?;
+        }
         find(raw)?;
         free(ptr, |kind| kind == Kind::Device)
     })

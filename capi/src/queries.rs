@@ -18,6 +18,7 @@ use hsa_vmm::hip::HipProfile;
 use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The memory at an address.
 enum MemoryAtAddress {
@@ -181,12 +182,14 @@ unsafe extern "C" fn hipPointerGetAttribute(
     ptr: *mut c_void,
 ) -> hipError_t {
     run("hipPointerGetAttribute", || {
-        not_null("data", data)?;
         let process = process()?;
         process.devices.require()?;
-        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
-        let result = found.attributes(ptr);
-        let (start, size) = found.range();
+        not_null("ptr", ptr)?;
+        not_null("data", data)?;
+        // As in HIP, the call writes a value even if the memory is unknown.
+        let found = process.find(address(ptr));
+        let result = found.as_ref().map_or(UNREGISTERED, |found| found.attributes(ptr));
+        let (start, size) = found.as_ref().map_or((Address::NULL, 0), MemoryAtAddress::range);
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
@@ -199,13 +202,17 @@ unsafe extern "C" fn hipPointerGetAttribute(
                     write_out("data", data.cast(), result.device_pointer)
                 }
                 pointer_attribute::HOST_POINTER => {
-                    if result.host_pointer.is_null() {
-                        return Err(Failure::invalid_argument("ptr", "is not memory of the host"));
+                    write_out("data", data.cast(), result.host_pointer)?;
+                    match result.host_pointer.is_null() {
+                        true => Err(Failure::invalid_argument("ptr", "is not memory of the host")),
+                        false => Ok(()),
                     }
-                    write_out("data", data.cast(), result.host_pointer)
                 }
-                // Every copy is synchronous.
-                pointer_attribute::SYNC_MEMOPS => write_out("data", data.cast::<bool>(), true),
+                pointer_attribute::SYNC_MEMOPS => {
+                    let sync_memops = matches!(&found, Some(MemoryAtAddress::Allocation(found))
+                        if found.sync_memops.load(Ordering::Relaxed));
+                    write_out("data", data.cast(), sync_memops)
+                }
                 pointer_attribute::IS_MANAGED => {
                     write_out("data", data.cast::<bool>(), result.is_managed != 0)
                 }
@@ -215,7 +222,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 }
                 // HIP writes the low 32 bits, and programs provide no more space.
                 pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size as u32),
-                pointer_attribute::MAPPED => write_out("data", data.cast::<bool>(), true),
+                pointer_attribute::MAPPED => write_out("data", data.cast(), found.is_some()),
                 // HIP's other attributes.
                 1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
                 other => Err(Failure::invalid_argument(
@@ -223,7 +230,8 @@ unsafe extern "C" fn hipPointerGetAttribute(
                     format_args!("({other}) is invalid"),
                 )),
             }
-        }
+        }?;
+        found.map(drop).ok_or_else(unknown_memory)
     })
 }
 
@@ -237,22 +245,24 @@ unsafe extern "C" fn hipPointerSetAttribute(
         let process = process()?;
         process.devices.require()?;
         not_null("ptr", ptr)?;
-        process
-            .find(address(ptr))
-            .ok_or_else(|| Failure { code: errors::INVALID_DEVICE_POINTER, ..unknown_memory() })?;
+        not_null("value", value)?;
         if attribute != pointer_attribute::SYNC_MEMOPS {
             let problem = format!("({attribute}) cannot be set");
             return Err(Failure::invalid_argument("attribute", problem));
         }
         // SAFETY: the C caller passes null or a readable pointer to an `unsigned int` (lib.rs).
-        match unsafe { read("value", value.cast::<c_uint>()) }? {
-            0 => Err(Failure::not_supported("copies that are not synchronous")),
-            1 => Ok(()),
-            other => Err(Failure::invalid_argument(
-                "value",
-                format_args!("({other}) is neither 0 nor 1"),
-            )),
+        let value = unsafe { read("value", value.cast::<c_uint>()) }?;
+        if value > 1 {
+            let problem = format!("({value}) is neither 0 nor 1");
+            return Err(Failure::invalid_argument("value", problem));
         }
+        let found = process.find(address(ptr));
+        let found = found
+            .ok_or_else(|| Failure { code: errors::INVALID_DEVICE_POINTER, ..unknown_memory() })?;
+        if let MemoryAtAddress::Allocation(allocation) = found {
+            allocation.sync_memops.store(value == 1, Ordering::Relaxed);
+        }
+        Ok(())
     })
 }
 

@@ -184,15 +184,13 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
     run("hipHostGetFlags", || {
         let process = process()?;
         process.devices.require()?;
-        let at = address(ptr);
-        let registered = process.registered.at(at).map(|found| found.flags);
-        let allocation =
-            process.allocations.at(at).filter(|allocation| allocation.kind == Kind::Host);
-        let found = registered
-            .or(allocation.map(|allocation| allocation.flags))
-            .ok_or_else(|| not_host_memory("ptr"))?;
+        // As in HIP, registered memory is an error.
+        let found = process.allocations.at(address(ptr)).filter(|found| found.kind != Kind::Device);
+        let found = found.ok_or_else(|| {
+            Failure::invalid_argument("ptr", "is not memory from hipHostMalloc or hipMallocManaged")
+        })?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("flags", flags, found) }
+        unsafe { write_out("flags", flags, found.flags) }
     })
 }
 

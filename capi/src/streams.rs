@@ -15,7 +15,13 @@ use std::sync::Arc;
 pub struct Stream {
     pub device: c_int,
     flags: c_uint,
+    /// Has no effect: no call waits for another.
+    priority: c_int,
 }
+
+/// The priorities of streams, as in HIP.
+const HIGHEST_PRIORITY: c_int = -1;
+const LOWEST_PRIORITY: c_int = 1;
 
 const NON_BLOCKING: c_uint = 1;
 
@@ -39,12 +45,12 @@ pub fn find(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
     match is_default_stream(stream) {
-        true => Ok(Arc::new(Stream { device: current_device(), flags: 0 })),
+        true => Ok(Arc::new(Stream { device: current_device(), flags: 0, priority: 0 })),
         false => process.objects.stream(stream),
     }
 }
 
-fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
+fn create(result: *mut hipStream_t, flags: c_uint, priority: c_int) -> Result<(), Failure> {
     not_null("stream", result)?;
     if flags & !NON_BLOCKING != 0 {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
@@ -52,28 +58,31 @@ fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
     let process = process()?;
     let device = current_device();
     process.devices.agent(device)?;
-    let number = process.objects.insert(Object::Stream(Arc::new(Stream { device, flags })));
+    // As in HIP, a priority outside the range is not an error.
+    let priority = priority.clamp(HIGHEST_PRIORITY, LOWEST_PRIORITY);
+    let stream = Arc::new(Stream { device, flags, priority });
+    let number = process.objects.insert(Object::Stream(stream));
     // SAFETY: the C caller passes null or a writable pointer (lib.rs).
     unsafe { write_out("stream", result, number) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamCreate(result: *mut hipStream_t) -> hipError_t {
-    run("hipStreamCreate", || create(result, 0))
+    run("hipStreamCreate", || create(result, 0, 0))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamCreateWithFlags(result: *mut hipStream_t, flags: c_uint) -> hipError_t {
-    run("hipStreamCreateWithFlags", || create(result, flags))
+    run("hipStreamCreateWithFlags", || create(result, flags, 0))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamCreateWithPriority(
     result: *mut hipStream_t,
     flags: c_uint,
-    _priority: c_int,
+    priority: c_int,
 ) -> hipError_t {
-    run("hipStreamCreateWithPriority", || create(result, flags))
+    run("hipStreamCreateWithPriority", || create(result, flags, priority))
 }
 
 #[unsafe(no_mangle)]
@@ -112,9 +121,9 @@ unsafe extern "C" fn hipStreamGetFlags(raw: hipStream_t, flags: *mut c_uint) -> 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamGetPriority(raw: hipStream_t, priority: *mut c_int) -> hipError_t {
     run("hipStreamGetPriority", || {
-        stream(raw)?;
+        let stream = stream(raw)?;
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("priority", priority, 0) }
+        unsafe { write_out("priority", priority, stream.priority) }
     })
 }
 
@@ -128,8 +137,8 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
         // Either pointer may be null, as in HIP.
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe {
-            write_unless_null(least, 0);
-            write_unless_null(greatest, 0);
+            write_unless_null(least, LOWEST_PRIORITY);
+            write_unless_null(greatest, HIGHEST_PRIORITY);
         }
         Ok(())
     })

@@ -97,9 +97,15 @@ unsafe extern "C" fn hipMemAddressReserve(
         not_null("ptr", ptr)?;
         let near = (!near.is_null()).then(|| address(near));
         Operation::AddressReserve.check_flags(flags)?;
-        let start = vmm.address_reserve(size, alignment, near)?;
-        // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-        unsafe { write_out("ptr", ptr, start.as_ptr()) }
+        let reserved = vmm.address_reserve(size, alignment, near);
+        let is_invalid = reserved.as_ref().is_err_and(|error| error.problem().is_some());
+        if !is_invalid {
+            let start = reserved.as_ref().map_or(core::ptr::null_mut(), |start| start.as_ptr());
+            // As in HIP, writes null if the reservation fails although the arguments are valid.
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+            unsafe { write_out("ptr", ptr, start) }?;
+        }
+        Ok(reserved.map(drop)?)
     })
 }
 

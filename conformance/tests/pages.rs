@@ -23,9 +23,9 @@ up to date. C programs use the names of the first column ([`capi`](../capi/READM
 const ERRORS: &str = "
 ## Errors
 
-`Error::hip(profile)` returns the error that HIP's documents define for the library's error in that profile. The
-profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
-another profile. In a row with the same error in both columns, HIP 6 and HIP 7 agree.
+`Error::hip(profile)` returns the error that HIP's documents define for the library's error in that profile. For
+failures for which HIP documents no error, it returns `hipErrorOperatingSystem` or `hipErrorUnknown`. The profile is
+`HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets another profile. In a row with the same error in both columns, HIP 6 and HIP 7 agree.
 
 | what went wrong | HIP 6 | HIP 7 |
 |---|---|---|

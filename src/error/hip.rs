@@ -20,8 +20,8 @@ impl Error {
     /// | anything else that is not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
     /// | no runtime was found, or the runtime has no CPU; the simulation did not start; `Vmm::open`: there is no GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
-    /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
-    /// | `address_reserve`, `create`: the runtime failed | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
+    /// | `address_reserve`, `create`, `allocate`: the runtime or a system call failed, or no file descriptor is left | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
+    /// | any other operation: a system call failed, no file descriptor is left, or a socket is taken (HIP documents no error) | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `set_access`, `get_access`, export, import, `get_mem_handle`, `close_mem_handle`: the runtime failed | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `open_mem_handle`: the runtime failed; `open_mem_handle`, `fetch`: the memory of the other process is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
@@ -47,7 +47,11 @@ impl Error {
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }
             | ErrorKind::AddressLost { .. } => HipError::OutOfMemory,
-            // HIP returns hipErrorOutOfMemory for these failures; hipErrorOperatingSystem is more precise.
+            // HIP returns this error for every failed allocation. Allocators of programs expect it: they free their
+            // caches and try again.
+            ErrorKind::OutOfDescriptors | ErrorKind::System { .. } if is_allocation(operation) => {
+                HipError::OutOfMemory
+            }
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
             | ErrorKind::HoleNotFilled { .. }
@@ -79,6 +83,10 @@ impl Error {
             | ErrorKind::OutsideDmaBuf { .. } => HipError::Unknown,
         }
     }
+}
+
+fn is_allocation(operation: Operation) -> bool {
+    matches!(operation, Operation::AddressReserve | Operation::Create | Operation::Allocate)
 }
 
 fn is_area_operation(operation: Operation) -> bool {
@@ -139,7 +147,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         Operation::Pause | Operation::Resume if ALLOCATING.contains(&call) || is_reserve(call) => {
             HipError::OutOfMemory
         }
-        Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
+        _ if is_allocation(operation) => HipError::OutOfMemory,
         Operation::SetAccess
         | Operation::GetAccess
         | Operation::ExportToShareableHandle
@@ -187,7 +195,7 @@ mod tests {
         for &operation in Operation::ALL {
             let kind = ErrorKind::Runtime { call: "call", status };
             let expected = match operation.name() {
-                "address_reserve" | "create" => 2,
+                "address_reserve" | "create" | "allocate" => 2,
                 "set_access"
                 | "get_access"
                 | "export_to_shareable_handle"
@@ -201,6 +209,12 @@ mod tests {
             };
             let error = Error::new(operation, kind);
             assert_eq!(error.hip(HipProfile::Hip7).code(), expected, "{error}");
+            let expected = if expected == 2 { 2 } else { 304 };
+            let system = ErrorKind::System { call: "mmap", errno: crate::error::Errno::NOMEM };
+            for kind in [ErrorKind::OutOfDescriptors, system] {
+                let error = Error::new(operation, kind);
+                assert_eq!(error.hip(HipProfile::Hip7).code(), expected, "{error}");
+            }
         }
     }
 }

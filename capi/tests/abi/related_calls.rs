@@ -39,6 +39,24 @@ fn memory_info_without_pointers_succeeds() {
     assert_eq!(expect_success(&output, configuration), "all checks passed\n");
 }
 
+/// An allocation returns `hipErrorOutOfMemory`, whatever makes it fail.
+#[test]
+fn failed_allocations_are_out_of_memory() {
+    let program = Program::compile("tests/c/failed_allocations.c", Language::C99, &[]);
+    for call in [
+        "hsa_amd_memory_pool_allocate",
+        "hsa_amd_agents_allow_access",
+        "hsa_amd_vmem_handle_create",
+        "hsa_amd_vmem_address_reserve_align",
+    ] {
+        let configuration = format!("era=d,gpus=1,faults={call}=ERROR");
+        let output = program.on_simulation(&configuration).output().unwrap();
+        assert_eq!(expect_success(&output, &configuration), "all checks passed\n");
+    }
+    let output = program.on_simulation("gpus=1").arg("descriptors").output().unwrap();
+    assert_eq!(expect_success(&output, "without descriptors"), "all checks passed\n");
+}
+
 /// In both profiles, the import accepts a descriptor and a pointer to a descriptor, and rejects any other value. An
 /// unreadable address does not crash the program.
 #[test]

@@ -575,6 +575,7 @@ int main(void) {
   EXPECT(hipFree(&count) == hipErrorInvalidValue);
   EXPECT(hipPeekAtLastError() == hipErrorInvalidValue);
   const char *text;
+  EXPECT(hipFreeAsync(NULL, NULL) == hipErrorInvalidValue);
   OK(hipDrvGetErrorString(hipErrorOutOfMemory, &text));
   EXPECT(hipPeekAtLastError() == hipErrorInvalidValue);
   OK(hipGetDeviceCount(&count));

@@ -72,7 +72,7 @@ static void test_streams_and_events(int devices) {
   hipEvent_t start, stop, untimed;
   unsigned int flags = 9;
   float milliseconds = -1;
-  int least = 9, greatest = 9, device = 9;
+  int least = 9, greatest = 9, device = 9, priority = 9;
   char from[SIZE], to[SIZE];
   void *memory;
   hipStreamCaptureStatus status = hipStreamCaptureStatusActive;
@@ -85,7 +85,18 @@ static void test_streams_and_events(int devices) {
   OK(hipStreamGetDevice(stream, &device));
   EXPECT(device == 0);
   OK(hipDeviceGetStreamPriorityRange(&least, &greatest));
-  EXPECT(least == 0 && greatest == 0);
+  EXPECT(least == 1 && greatest == -1);
+  OK(hipStreamGetPriority(stream, &priority));
+  EXPECT(priority == 0);
+  OK(hipStreamGetPriority(NULL, &priority));
+  EXPECT(priority == 0);
+  for (int requested = -3; requested <= 3; requested++) {
+    hipStream_t ranked;
+    OK(hipStreamCreateWithPriority(&ranked, hipStreamDefault, requested));
+    OK(hipStreamGetPriority(ranked, &priority));
+    EXPECT(priority == (requested < 0 ? -1 : requested > 0));
+    OK(hipStreamDestroy(ranked));
+  }
   OK(hipEventCreate(&start));
   OK(hipEventCreateWithFlags(&stop, hipEventBlockingSync));
   OK(hipEventCreateWithFlags(&untimed, hipEventDisableTiming));
@@ -102,9 +113,13 @@ static void test_streams_and_events(int devices) {
   OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
   for (int index = 0; index < 64 * 16; index++) EXPECT(to[index] == (index % 16 < 8 ? 1 : 7));
   EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
-  /* If there are no bytes to copy, the kind is still checked, but the pitch is not. */
+  /* If there are no bytes to copy, nothing else is checked. The addresses are checked before the kind. */
   OK(hipMemcpy2D(to, 4, memory, 16, 8, 0, hipMemcpyDeviceToHost));
-  EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
+  OK(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77));
+  OK(hipMemcpy(to, memory, 0, (hipMemcpyKind)77));
+  EXPECT(hipMemcpy(NULL, memory, 4, (hipMemcpyKind)77) == hipErrorInvalidValue);
+  EXPECT(hipMemcpy(to, memory, 4, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
+  EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 1, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
   OK(hipFreeAsync(memory, stream));
   OK(hipEventRecord(stop, stream));
   OK(hipEventRecord(untimed, NULL));
@@ -190,6 +205,28 @@ static void test_contexts(int devices) {
   EXPECT(hipSetDeviceFlags(3) == hipErrorInvalidValue);
 }
 
+/* A query of unknown memory fails, and writes a default value. */
+static void test_attributes_of_unknown_memory(void) {
+  static const struct { hipPointer_attribute attribute; size_t size; long long value; } expected[] = {
+      {HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, sizeof(int), 0},
+      {HIP_POINTER_ATTRIBUTE_DEVICE_POINTER, sizeof(void *), 0},
+      {HIP_POINTER_ATTRIBUTE_HOST_POINTER, sizeof(void *), 0},
+      {HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, 1, 0},
+      {HIP_POINTER_ATTRIBUTE_IS_MANAGED, 1, 0},
+      {HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL, sizeof(int), -2},
+      {HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, sizeof(void *), 0},
+      {HIP_POINTER_ATTRIBUTE_RANGE_SIZE, sizeof(unsigned), 0},
+      {HIP_POINTER_ATTRIBUTE_MAPPED, 1, 0},
+  };
+  for (size_t index = 0; index < sizeof expected / sizeof expected[0]; index++) {
+    long long found = 0x5a5a5a5a5a5a5a5a, value = found;
+    memcpy(&value, &expected[index].value, expected[index].size);
+    EXPECT(hipPointerGetAttribute(&found, expected[index].attribute, &found) ==
+           hipErrorInvalidValue);
+    EXPECT(found == value);
+  }
+}
+
 static void test_registered_memory(void) {
   hipPointerAttribute_t attributes;
   unsigned int flags = 9, type = 0;
@@ -207,9 +244,9 @@ static void test_registered_memory(void) {
   EXPECT(hipHostRegister(own - 8, 16, 0) == hipErrorHostMemoryAlreadyRegistered);
   OK(hipHostGetDevicePointer(&device, own + 5, 0));
   EXPECT(device != NULL);
-  OK(hipHostGetFlags(&flags, own));
-  EXPECT(flags == hipHostRegisterPortable);
+  EXPECT(hipHostGetFlags(&flags, own) == hipErrorInvalidValue);
   OK(hipPointerGetAttributes(&attributes, own + 5));
+  EXPECT(attributes.allocationFlags == hipHostRegisterPortable);
   EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
   EXPECT(attributes.devicePointer == device);
   EXPECT(hipPointerGetAttributes(NULL, own) == hipErrorInvalidValue);
@@ -225,9 +262,9 @@ static void test_registered_memory(void) {
   struct { unsigned size, after; } range = {0, 7};
   OK(hipPointerGetAttribute(&range, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
   EXPECT(range.size == SIZE && range.after == 7);
-  struct { char synchronous, after[3]; } copies = {0, {7, 7, 7}};
+  struct { char synchronous, after[3]; } copies = {9, {7, 7, 7}};
   OK(hipPointerGetAttribute(&copies, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, own + 5));
-  EXPECT(copies.synchronous == 1 && copies.after[0] == 7 && copies.after[2] == 7);
+  EXPECT(copies.synchronous == 0 && copies.after[0] == 7 && copies.after[2] == 7);
   OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, own + 5));
   EXPECT(start == own && type == hipMemoryTypeHost);
   OK(hipMalloc(&memory, SIZE));
@@ -244,6 +281,10 @@ static void test_registered_memory(void) {
   OK(hipMallocManaged(&managed, SIZE, hipMemAttachGlobal));
   OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, managed));
   EXPECT(type == hipMemoryTypeHost);
+  OK(hipPointerGetAttributes(&attributes, managed));
+  EXPECT(attributes.isManaged && attributes.allocationFlags == 0);
+  OK(hipHostGetFlags(&flags, managed));
+  EXPECT(flags == 0);
   EXPECT(hipHostRegister((char *)managed + 64, 64, 0) == hipErrorInvalidValue);
   OK(hipFree(managed));
   EXPECT(hipHostUnregister(own + 1) == hipErrorHostMemoryNotRegistered);
@@ -270,20 +311,33 @@ static void test_registered_memory(void) {
   EXPECT(text != NULL && strcmp(text, "unknown error") == 0);
   const unsigned zero = 0, other = 256;
   OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
-  EXPECT(hipPointerSetAttribute(&zero, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) ==
-         hipErrorNotSupported);
+  OK(hipPointerGetAttribute(&copies, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  EXPECT(copies.synchronous == 1);
+  OK(hipPointerSetAttribute(&zero, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  OK(hipPointerGetAttribute(&copies, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  EXPECT(copies.synchronous == 0);
   EXPECT(hipPointerSetAttribute(&other, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) ==
          hipErrorInvalidValue);
+  /* The address is checked last. */
   EXPECT(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, &one) ==
          hipErrorInvalidDevicePointer);
+  EXPECT(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_CONTEXT, &one) ==
+         hipErrorInvalidValue);
+  EXPECT(hipPointerSetAttribute(&other, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, &one) ==
+         hipErrorInvalidValue);
+  EXPECT(hipPointerSetAttribute(NULL, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, &one) ==
+         hipErrorInvalidValue);
   EXPECT(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, NULL) ==
          hipErrorInvalidValue);
   OK(hipPointerGetAttribute(&ordinal, HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
   EXPECT(ordinal == 0);
   EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_P2P_TOKENS, memory) ==
          hipErrorNotSupported);
-  EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_DEVICE_POINTER, &one) ==
+  start = &one;
+  EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_HOST_POINTER, memory) ==
          hipErrorInvalidValue);
+  EXPECT(start == NULL);
+  test_attributes_of_unknown_memory();
   OK(hipFree(memory));
   EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocUncached) == hipErrorNotSupported);
   OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
@@ -306,6 +360,22 @@ static void test_reset(void) {
   OK(hipFree(memory));
 }
 
+static void test_peers_and_reservations(int devices) {
+  int can = 9;
+  void *reserved = &can;
+  OK(hipDeviceCanAccessPeer(&can, 99, 99));
+  EXPECT(can == 0);
+  EXPECT(hipDeviceCanAccessPeer(NULL, 99, 99) == hipErrorInvalidValue);
+  EXPECT(hipDeviceCanAccessPeer(&can, 0, 99) == hipErrorInvalidDevice);
+  if (devices > 1) OK(hipDeviceCanAccessPeer(&can, 0, 1));
+  /* If valid arguments fail, null is written. */
+  EXPECT(hipMemAddressReserve(&reserved, (size_t)1 << 62, 0, NULL, 0) == hipErrorOutOfMemory);
+  EXPECT(reserved == NULL);
+  reserved = &can;
+  EXPECT(hipMemAddressReserve(&reserved, 1, 0, NULL, 0) == hipErrorInvalidValue);
+  EXPECT(reserved == &can);
+}
+
 int main(void) {
   int devices = 0;
   OK(hipGetDeviceCount(&devices));
@@ -313,6 +383,7 @@ int main(void) {
   test_streams_and_events(devices);
   test_contexts(devices);
   test_registered_memory();
+  test_peers_and_reservations(devices);
   test_reset();
   OK(hsavmm_check());
   puts("all checks passed");

@@ -81,13 +81,13 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "hip.codes.runtime_fails",
         "HIP: hip_vm.cpp, which returns these codes when the runtime fails",
-        "a failure of the runtime returns 2 for reserve and create, 1 for access and sharing, otherwise 999",
+        "a failure of the runtime returns 2 for reserve, create and allocate, 1 for access and sharing, otherwise 999",
         returns_runtime_failure_codes,
     ),
     Case::of_runtime(
         "hip.codes.nothing_left",
         "HIP: hipErrorOutOfMemory, hipErrorOperatingSystem, hipErrorNotSupported, hipErrorNotInitialized",
-        "lack of memory returns 2, lack of descriptors 304, an unsupported feature 801, and a call after a fork 3",
+        "lack of memory returns 2, lack of descriptors 2 for create and 304 for export, an unsupported feature 801, and a call after a fork 3",
         returns_other_failure_codes,
     ),
 ];
@@ -357,6 +357,7 @@ fn returns_runtime_failure_codes(_: &Runtime) -> TestResult {
     for (operation, expected) in [
         (Operation::AddressReserve, 2),
         (Operation::Create, 2),
+        (Operation::Allocate, 2),
         (Operation::SetAccess, 1),
         (Operation::GetAccess, 1),
         (Operation::ExportToShareableHandle, 1),
@@ -381,7 +382,9 @@ fn returns_other_failure_codes(_: &Runtime) -> TestResult {
     let call = "hsa_amd_vmem_handle_create";
     let check = |kind, expected| check_code(Error::new(operation, kind), expected);
     check(ErrorKind::OutOfMemory { call, status, size: 1 }, 2)?;
-    check(ErrorKind::OutOfDescriptors, 304)?;
+    check(ErrorKind::OutOfDescriptors, 2)?;
+    let export = Operation::ExportToShareableHandle;
+    check_code(Error::new(export, ErrorKind::OutOfDescriptors), 304)?;
     check(ErrorKind::NotSupported(Feature::HandleType), 801)?;
     check(ErrorKind::Forked, 3)
 }

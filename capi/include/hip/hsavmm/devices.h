@@ -64,7 +64,7 @@ hipError_t hipDeviceGetPCIBusId(char *id, int length, int device);
 hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);
 /* Sets `*can` to 1 if `device` can access memory of `peer`, else to 0. A device is not its own peer: if `device` and
- * `peer` are equal, sets `*can` to 0. */
+ * `peer` are equal, sets `*can` to 0, even if the number is invalid. */
 hipError_t hipDeviceCanAccessPeer(int *can, int device, int peer);
 /* Grants the current device access to all memory that hipMalloc has allocated or will allocate on `peer`. */
 hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags);

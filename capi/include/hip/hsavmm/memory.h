@@ -88,7 +88,8 @@ hipError_t hipMallocManaged(void **ptr, size_t size,
  * (hipDeviceAttributeFineGrainSupport), as HIP does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync frees memory of a device, and
- * rejects memory of the host. Each operation is complete when the call returns. Memory pools are not supported. */
+ * rejects memory of the host. For null, hipFreeAsync does nothing. In profile 6, it returns hipErrorInvalidValue. Each
+ * operation is complete when the call returns. Memory pools are not supported. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
@@ -98,7 +99,8 @@ hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
 /* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */
 hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned int flags);
-/* Returns the flags with which the memory was allocated or registered. */
+/* Returns the flags of memory from hipHostMalloc, or 0 for memory from hipMallocManaged. Returns hipErrorInvalidValue
+ * for other memory. hipPointerGetAttributes() returns the flags of registered memory. */
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
 /* Returns the free memory and the total memory of the current device, in bytes. Either pointer may be null. */
@@ -109,10 +111,14 @@ hipError_t hipMemGetInfo(size_t *free, size_t *total);
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP writes: an `int` for MEMORY_TYPE and DEVICE_ORDINAL; a pointer for
  * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; the low 32 bits of the size as `unsigned` for RANGE_SIZE; a `bool`
- * for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns hipErrorNotSupported for the other attributes. */
+ * for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns hipErrorNotSupported for the other attributes. For memory that does
+ * not belong to this library, returns hipErrorInvalidValue, and writes the values of hipMemoryTypeUnregistered, as in
+ * HIP: device hipInvalidDeviceId, and 0, null or false for the other attributes. HOST_POINTER of a device's memory is
+ * also such an error. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
-/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with the value 1 (an `unsigned int`), because every copy is
- * synchronous. */
+/* Sets HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS (an `unsigned int`), the only attribute that can be set, to 0 or 1. The value
+ * has no effect, because every copy is synchronous. The library stores the value only for memory that it has allocated.
+ * For other memory, such as mapped memory, hipPointerGetAttribute() always returns false. */
 hipError_t hipPointerSetAttribute(const void *value, hipPointer_attribute attribute,
                                   hipDeviceptr_t ptr);
 hipError_t hipMemGetAddressRange(hipDeviceptr_t *base, size_t *size, hipDeviceptr_t ptr);

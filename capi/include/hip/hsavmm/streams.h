@@ -28,7 +28,8 @@ typedef enum hipStreamCaptureStatus {
 
 hipError_t hipStreamCreate(hipStream_t *stream);
 hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags);
-/* The priority has no effect: no call waits for another. */
+/* Stores the priority, limited to the range of hipDeviceGetStreamPriorityRange(). The priority has no effect: no call
+ * waits for another. */
 hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority);
 hipError_t hipStreamDestroy(hipStream_t stream);
 hipError_t hipStreamSynchronize(hipStream_t stream);
@@ -39,7 +40,7 @@ hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
 hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
                               unsigned int flags HSAVMM_DEFAULT(0));
-/* Sets `*least` and `*greatest` to 0: all streams have the same priority. */
+/* Sets `*least` to 1 and `*greatest` to -1, as in HIP. Either pointer may be null. */
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
 /* Always sets `*status` to hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);

@@ -134,8 +134,8 @@ typedef struct hipArrayMapInfo {
   unsigned int reserved[2];
 } hipArrayMapInfo;
 
-/* Reserves `size` bytes of addresses, near `address` if `address` is not null. `flags` must be 0. For an exact
- * address, use hsavmm_reserve_at(). */
+/* Reserves `size` bytes of addresses, near `address` if `address` is not null. `flags` must be 0. If the reservation
+ * fails although the arguments are valid, sets `*ptr` to null. For an exact address, use hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
 /* Frees a whole reservation, which must contain no mapping. */
