@@ -3,11 +3,10 @@
 use crate::errors;
 use crate::pointers::{write_out, write_text};
 use crate::process::{Process, process};
-use crate::properties::{Architecture, kilohertz, warp_size};
 use crate::status::{Failure, run};
 use crate::types::{
-    LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
-    hipDevice_t, hipError_t, hipMemLocation, hipUUID,
+    LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, hipDevice_t,
+    hipError_t, hipMemLocation, hipUUID,
 };
 use core::ffi::{c_char, c_int, c_uint};
 use hsa_vmm::agent::AgentKind;
@@ -322,81 +321,6 @@ unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -
     run("hipDeviceTotalMem", || {
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         with_agent(device, |agent| unsafe { write_out("bytes", bytes, memory_size(agent)) })
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipDeviceGetAttribute(
-    value: *mut c_int,
-    requested: c_int,
-    device: c_int,
-) -> hipError_t {
-    run("hipDeviceGetAttribute", || {
-        let process = process()?;
-        let has_vmm = process.has_vmm();
-        with_agent(device, |agent| {
-            let compute = || process.runtime.compute_properties(agent.id()).unwrap_or_default();
-            let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
-            let pci = agent.pci;
-            let result = match requested {
-                // Devices access hipHostMalloc's memory at the host's address.
-                attribute::CAN_MAP_HOST_MEMORY
-                | attribute::MANAGED_MEMORY
-                | attribute::HOST_REGISTER_SUPPORTED
-                | attribute::UNIFIED_ADDRESSING => 1,
-                // Not supported by this library.
-                attribute::CONCURRENT_MANAGED_ACCESS
-                | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
-                | attribute::PAGEABLE_MEMORY_ACCESS
-                | attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
-                | attribute::IMAGE_SUPPORT
-                | attribute::MEMORY_POOLS_SUPPORTED
-                | attribute::COOPERATIVE_LAUNCH
-                // hipHostGetDevicePointer() returns the device's address, which can differ from the host's.
-                | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-                | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
-                attribute::COMPUTE_CAPABILITY_MAJOR => Architecture::of(agent).major,
-                attribute::COMPUTE_CAPABILITY_MINOR => Architecture::of(agent).minor,
-                attribute::WARP_SIZE => warp_size(agent, &compute()),
-                attribute::CLOCK_RATE => kilohertz(compute().clock),
-                attribute::MEMORY_BUS_WIDTH => number(compute().memory_width),
-                attribute::MEMORY_CLOCK_RATE => kilohertz(compute().memory_clock),
-                attribute::HDP_MEM_FLUSH_CNTL | attribute::HDP_REG_FLUSH_CNTL => {
-                    return Err(Failure::not_supported("an HDP flush register"));
-                }
-                attribute::INTEGRATED => c_int::from(agent.integrated),
-                attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
-                    number(agent.compute_units)
-                }
-                attribute::PCI_BUS_ID => pci.map_or(0, |pci| c_int::from(pci.bus)),
-                attribute::PCI_DEVICE_ID => pci.map_or(0, |pci| c_int::from(pci.device)),
-                attribute::PCI_DOMAIN_ID => pci.map_or(0, |pci| number(pci.domain)),
-                attribute::TOTAL_GLOBAL_MEM => {
-                    c_int::try_from(memory_size(agent)).unwrap_or(c_int::MAX)
-                }
-                attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
-                    c_int::from(has_vmm && agent.vmem_pool().is_some())
-                }
-                attribute::HANDLE_TYPE_FABRIC_SUPPORTED => {
-                    c_int::from(has_vmm && process.runtime.info().fabric)
-                }
-                attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
-                attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),
-                attribute::FINE_GRAIN_SUPPORT => c_int::from(
-                    agent
-                        .pools
-                        .iter()
-                        .any(|pool| pool.flags.contains(hsa_vmm::pool::PoolFlags::FINE_GRAINED)),
-                ),
-                attribute::PCI_CHIP_ID => number(agent.chip),
-                other => {
-                    let problem = format!("({other}) is not supported");
-                    return Err(Failure::invalid_argument("attribute", problem));
-                }
-            };
-            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
-            unsafe { write_out("value", value, result) }
-        })
     })
 }
 

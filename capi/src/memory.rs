@@ -104,14 +104,19 @@ fn allocate_on_host(
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
-/// The valid flags of `hipHostMalloc`: portable, mapped, write-combined, NUMA of the user, coherent and non-coherent.
-/// They have no effect in this library.
-const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+const UNCACHED: c_uint = 0x1000_0000;
+
+/// The valid flags of `hipHostMalloc`: portable, mapped, write-combined, uncached, NUMA of the user, coherent and
+/// non-coherent. Except for uncached, they have no effect in this library.
+const HOST_FLAGS: c_uint = 0x7 | UNCACHED | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
     let both_coherencies = 0x4000_0000 | 0x8000_0000;
     if flags & !HOST_FLAGS != 0 || flags & both_coherencies == both_coherencies {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
+    }
+    if flags & UNCACHED != 0 {
+        return Err(Failure::not_supported("uncached memory of the host"));
     }
     allocate_on_host(ptr, size, Kind::Host, flags)
 }

@@ -1,26 +1,33 @@
-//! `hipDeviceProp_t`, in the layout of HIP 6 and 7.
+//! `hipDeviceProp_t`, in the layout of HIP 6 and 7, and the attributes of devices.
 
 use crate::devices::{device_uuid, memory_size, with_agent};
 use crate::pointers::{to_char_array, write_out};
-use crate::process::process;
-use crate::status::run;
-use crate::types::{hipError_t, hipUUID};
+use crate::process::{Process, process};
+use crate::status::{Failure, run};
+use crate::types::{attribute, hipError_t, hipUUID};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use hsa_vmm::Agent;
 use hsa_vmm::agent::ComputeProperties;
+use hsa_vmm::pool::PoolFlags;
 
 /// The properties that the name of a GPU's architecture (`gfx942`, `gfx1100`) contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Architecture {
-    pub major: c_int,
-    pub minor: c_int,
+struct Architecture {
+    major: c_int,
+    minor: c_int,
     /// The number of threads that execute in lockstep. Zero if the name is unknown.
-    pub warp_size: c_int,
+    warp_size: c_int,
 }
 
 impl Architecture {
-    pub fn of(agent: &Agent) -> Self {
+    fn of(agent: &Agent) -> Self {
         Self::parse(agent.name())
+    }
+
+    /// Returns the number of compute units in a multiprocessor. From gfx10 on, HIP's multiprocessors are work-group
+    /// processors, which have two compute units (`GPU_ENABLE_WGP_MODE` in ROCm/clr).
+    fn units_per_multiprocessor(self) -> u32 {
+        if self.major >= 10 { 2 } else { 1 }
     }
 
     /// Parses a name. Its last two digits are the minor number and the stepping (hexadecimal). The digits before these
@@ -50,7 +57,7 @@ struct hipDeviceProp_t {
     sharedMemPerBlock: usize,
     registers: c_int,
     warpSize: c_int,
-    pitch: usize,
+    memPitch: usize,
     maxThreadsPerBlock: c_int,
     maxThreadsDim: [c_int; 3],
     maxGridSize: [c_int; 3],
@@ -77,15 +84,19 @@ struct hipDeviceProp_t {
     memoryClockRate: c_int,
     memoryBusWidth: c_int,
     l2CacheSize: c_int,
-    persisting_cache: c_int,
+    persistingL2CacheMaxSize: c_int,
     maxThreadsPerMultiProcessor: c_int,
-    priorities_and_caches: [c_int; 3],
+    streamPrioritiesSupported: c_int,
+    globalL1CacheSupported: c_int,
+    localL1CacheSupported: c_int,
     sharedMemPerMultiprocessor: usize,
     registers_per_processor: c_int,
     managedMemory: c_int,
     boards_and_access: [c_int; 10],
-    shared_memory_opt_in: usize,
-    access_and_blocks: [c_int; 4],
+    sharedMemPerBlockOptin: usize,
+    host_page_tables_and_host_access: [c_int; 2],
+    maxBlocksPerMultiProcessor: c_int,
+    access_policy: c_int,
     shared_memory_reserved: usize,
     hostRegisterSupported: c_int,
     sparse: c_int,
@@ -95,7 +106,7 @@ struct hipDeviceProp_t {
     reserved: [c_int; 63 + 32],
     gcnArchName: [c_char; 256],
     maxSharedMemoryPerMultiProcessor: usize,
-    instruction_clock: c_int,
+    clockInstructionRate: c_int,
     arch: c_uint,
     flush_registers: [*mut c_void; 2],
     cooperative: [c_int; 4],
@@ -115,14 +126,17 @@ const _: () = {
 /// The limits of a grid in blocks, which HIP defines for all GPUs.
 const GRID: [c_int; 3] = [c_int::MAX, 1 << 16, 1 << 16];
 
+/// The frequency in kHz that HIP defines for the clock instructions of all GPUs (`timeStampFrequency_` in ROCm/clr).
+const INSTRUCTION_CLOCK: c_int = 1_000_000;
+
 /// Converts MHz to kHz, HIP's unit of clocks.
-pub fn kilohertz(megahertz: u32) -> c_int {
+fn kilohertz(megahertz: u32) -> c_int {
     c_int::try_from(u64::from(megahertz) * 1000).unwrap_or(c_int::MAX)
 }
 
 /// Returns the number of threads that execute in lockstep: the runtime's value, or else the value that
 /// the architecture's name implies. Zero if neither is known.
-pub fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
+fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
     match c_int::try_from(compute.wavefront_size) {
         Ok(size) if size > 0 => size,
         _ => Architecture::of(agent).warp_size,
@@ -134,8 +148,12 @@ fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
     let product = if agent.product.is_empty() { agent.name() } else { &agent.product };
     // The instruction set with its features, as HIP names it: `gfx942:sramecc+:xnack-`.
     let isa = agent.isas.first().and_then(|isa| isa.rsplit_once("--")).map(|(_, name)| name);
-    let Architecture { major, minor, .. } = Architecture::of(agent);
+    let architecture = Architecture::of(agent);
+    let Architecture { major, minor, .. } = architecture;
+    let units = architecture.units_per_multiprocessor();
+    let max_waves = number(compute.max_waves_per_unit.saturating_mul(units));
     let warp_size = warp_size(agent, compute);
+    let l2_cache_size = number(compute.cache_sizes[1]);
     // SAFETY: all members are integers, arrays of them and pointers, for which 0 is valid.
     let zeros: hipDeviceProp_t = unsafe { core::mem::zeroed() };
     hipDeviceProp_t {
@@ -144,28 +162,38 @@ fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
         totalGlobalMem: memory_size(agent),
         sharedMemPerBlock: compute.group_memory,
         warpSize: warp_size,
+        // As in HIP, the size of the largest allocation, which the library limits to the whole memory.
+        memPitch: memory_size(agent).min(c_int::MAX as usize),
         maxThreadsPerBlock: number(compute.max_workgroup_size),
         maxThreadsDim: compute.max_workgroup_dimensions.map(c_int::from),
         maxGridSize: GRID,
         clockRate: kilohertz(compute.clock),
         major,
         minor,
-        multiProcessorCount: number(agent.compute_units),
+        multiProcessorCount: number(agent.compute_units / units),
         integrated: c_int::from(agent.integrated),
         canMapHostMemory: 1,
         pciBusID: agent.pci.map_or(0, |pci| c_int::from(pci.bus)),
         pciDeviceID: agent.pci.map_or(0, |pci| c_int::from(pci.device)),
         pciDomainID: agent.pci.map_or(0, |pci| number(pci.domain)),
+        // Host and devices share one address space. HIP's attribute is always 1, and its member only with HMM.
         unifiedAddressing: 1,
         memoryClockRate: kilohertz(compute.memory_clock),
         memoryBusWidth: number(compute.memory_width),
-        l2CacheSize: number(compute.cache_sizes[1]),
-        maxThreadsPerMultiProcessor: number(compute.max_waves_per_unit).saturating_mul(warp_size),
+        l2CacheSize: l2_cache_size,
+        persistingL2CacheMaxSize: l2_cache_size,
+        maxThreadsPerMultiProcessor: max_waves.saturating_mul(warp_size),
+        streamPrioritiesSupported: 1,
+        globalL1CacheSupported: 1,
+        localL1CacheSupported: 1,
         sharedMemPerMultiprocessor: compute.group_memory,
         managedMemory: 1,
+        sharedMemPerBlockOptin: compute.group_memory,
+        maxBlocksPerMultiProcessor: max_waves,
         hostRegisterSupported: 1,
         gcnArchName: to_char_array(isa.unwrap_or(agent.name())),
         maxSharedMemoryPerMultiProcessor: compute.group_memory,
+        clockInstructionRate: INSTRUCTION_CLOCK,
         isLargeBar: c_int::from(agent.large_bar),
         asicRevision: number(compute.revision),
         ..zeros
@@ -185,9 +213,126 @@ unsafe extern "C" fn hipGetDevicePropertiesR0600(prop: *mut c_void, device: c_in
     })
 }
 
+/// Returns the value of an attribute.
+fn attribute_value(process: &Process, agent: &Agent, requested: c_int) -> Result<c_int, Failure> {
+    let compute = process.runtime.compute_properties(agent.id()).unwrap_or_default();
+    let prop = properties(agent, &compute);
+    let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
+    let size = |size: usize| c_int::try_from(size).unwrap_or(c_int::MAX);
+    Ok(match requested {
+        attribute::CAN_MAP_HOST_MEMORY => prop.canMapHostMemory,
+        attribute::MANAGED_MEMORY => prop.managedMemory,
+        attribute::HOST_REGISTER_SUPPORTED => prop.hostRegisterSupported,
+        attribute::UNIFIED_ADDRESSING => prop.unifiedAddressing,
+        // Not supported by this library. In HIP, `CONCURRENT_MANAGED_ACCESS` depends on HMM, which the library does not
+        // use.
+        attribute::CONCURRENT_MANAGED_ACCESS
+        | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
+        | attribute::PAGEABLE_MEMORY_ACCESS
+        | attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
+        | attribute::IMAGE_SUPPORT
+        | attribute::MEMORY_POOLS_SUPPORTED
+        | attribute::COOPERATIVE_LAUNCH
+        // hipHostGetDevicePointer() returns the device's address, which can differ from the host's.
+        | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
+        attribute::COMPUTE_CAPABILITY_MAJOR => prop.major,
+        attribute::COMPUTE_CAPABILITY_MINOR => prop.minor,
+        attribute::WARP_SIZE => prop.warpSize,
+        attribute::CLOCK_RATE => prop.clockRate,
+        attribute::MEMORY_BUS_WIDTH => prop.memoryBusWidth,
+        attribute::MEMORY_CLOCK_RATE => prop.memoryClockRate,
+        attribute::HDP_MEM_FLUSH_CNTL | attribute::HDP_REG_FLUSH_CNTL => {
+            return Err(Failure::not_supported("an HDP flush register"));
+        }
+        attribute::INTEGRATED => prop.integrated,
+        attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
+            prop.multiProcessorCount
+        }
+        attribute::PCI_BUS_ID => prop.pciBusID,
+        attribute::PCI_DEVICE_ID => prop.pciDeviceID,
+        attribute::PCI_DOMAIN_ID => prop.pciDomainID,
+        attribute::TOTAL_GLOBAL_MEM => size(prop.totalGlobalMem),
+        attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
+            c_int::from(process.has_vmm() && agent.vmem_pool().is_some())
+        }
+        attribute::HANDLE_TYPE_FABRIC_SUPPORTED => {
+            c_int::from(process.has_vmm() && process.runtime.info().fabric)
+        }
+        attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
+        attribute::IS_LARGE_BAR => prop.isLargeBar,
+        attribute::FINE_GRAIN_SUPPORT => {
+            let mut pools = agent.pools.iter();
+            c_int::from(pools.any(|pool| pool.flags.contains(PoolFlags::FINE_GRAINED)))
+        }
+        attribute::PCI_CHIP_ID => number(agent.chip),
+        attribute::GLOBAL_L1_CACHE_SUPPORTED => prop.globalL1CacheSupported,
+        attribute::LOCAL_L1_CACHE_SUPPORTED => prop.localL1CacheSupported,
+        attribute::L2_CACHE_SIZE => prop.l2CacheSize,
+        attribute::PERSISTING_L2_CACHE_MAX_SIZE => prop.persistingL2CacheMaxSize,
+        attribute::MAX_BLOCKS_PER_MULTI_PROCESSOR => prop.maxBlocksPerMultiProcessor,
+        attribute::MAX_BLOCK_DIM_X => prop.maxThreadsDim[0],
+        attribute::MAX_BLOCK_DIM_Y => prop.maxThreadsDim[1],
+        attribute::MAX_BLOCK_DIM_Z => prop.maxThreadsDim[2],
+        attribute::MAX_GRID_DIM_X => prop.maxGridSize[0],
+        attribute::MAX_GRID_DIM_Y => prop.maxGridSize[1],
+        attribute::MAX_GRID_DIM_Z => prop.maxGridSize[2],
+        attribute::MAX_THREADS_PER_BLOCK => prop.maxThreadsPerBlock,
+        attribute::MAX_THREADS_PER_MULTI_PROCESSOR => prop.maxThreadsPerMultiProcessor,
+        attribute::MAX_PITCH => size(prop.memPitch),
+        attribute::MAX_SHARED_MEMORY_PER_BLOCK => size(prop.sharedMemPerBlock),
+        attribute::SHARED_MEM_PER_BLOCK_OPTIN => size(prop.sharedMemPerBlockOptin),
+        attribute::SHARED_MEM_PER_MULTIPROCESSOR => size(prop.sharedMemPerMultiprocessor),
+        attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => {
+            size(prop.maxSharedMemoryPerMultiProcessor)
+        }
+        attribute::STREAM_PRIORITIES_SUPPORTED => prop.streamPrioritiesSupported,
+        attribute::ASIC_REVISION => prop.asicRevision,
+        other => {
+            let problem = format!("({other}) is not supported");
+            return Err(Failure::invalid_argument("attribute", problem));
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetAttribute(
+    value: *mut c_int,
+    requested: c_int,
+    device: c_int,
+) -> hipError_t {
+    run("hipDeviceGetAttribute", || {
+        let process = process()?;
+        with_agent(device, |agent| {
+            let found = attribute_value(&process, agent, requested)?;
+            // SAFETY: the C caller passes null or a writable pointer (lib.rs).
+            unsafe { write_out("value", value, found) }
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::Architecture;
+
+    /// HIP's multiprocessors are work-group processors of two compute units from gfx10 on.
+    #[cfg(feature = "simulation")]
+    #[test]
+    fn multiprocessors_are_those_of_hip() {
+        use hsa_vmm::simulation::Config;
+        for (config, expected) in [("consumer", (30, 2048, 64)), ("mi300x", (304, 2048, 32))] {
+            let runtime = hsa_vmm::Runtime::simulated(config.parse::<Config>().unwrap()).unwrap();
+            let agent = runtime.gpus().next().unwrap();
+            let compute = runtime.compute_properties(agent.id()).unwrap();
+            let prop = super::properties(agent, &compute);
+            let found = (
+                prop.multiProcessorCount,
+                prop.maxThreadsPerMultiProcessor,
+                prop.maxBlocksPerMultiProcessor,
+            );
+            assert_eq!(found, expected, "{config}");
+        }
+    }
 
     #[test]
     fn parse_reads_architecture_names() {

@@ -62,8 +62,9 @@ impl Registered {
 }
 
 const IO_MEMORY: c_uint = 0x4;
-/// The valid flags: portable, mapped, I/O memory, read-only.
-const FLAGS: c_uint = 0xf;
+const UNCACHED: c_uint = 0x8000_0000;
+/// The valid flags: portable, mapped, I/O memory, read-only or coarse-grained, uncached.
+const FLAGS: c_uint = 0xf | UNCACHED;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t {
@@ -86,6 +87,9 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         }
         if flags & IO_MEMORY != 0 {
             return Err(Failure::not_supported("registering I/O memory"));
+        }
+        if flags & UNCACHED != 0 {
+            return Err(Failure::not_supported("registering memory as uncached"));
         }
         // AMD's runtime locks such memory if `ptr` is not the start of an allocation.
         if [start, end - 1].iter().any(|at| is_library_memory(&process, Address::new(*at))) {

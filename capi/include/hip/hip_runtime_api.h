@@ -93,6 +93,11 @@ hipError_t hipIpcCloseMemHandle(void *ptr);
 
 /* ---- Functions by name --------------------------------------------------------------------- */
 
+/* The flags of hipGetProcAddress. They have no effect: this library has each function once. */
+#define HIP_GET_PROC_ADDRESS_DEFAULT 0x0
+#define HIP_GET_PROC_ADDRESS_LEGACY_STREAM 0x1
+#define HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 0x2
+
 typedef enum hipDriverProcAddressQueryResult {
   HIP_GET_PROC_ADDRESS_SUCCESS = 0,
   HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
@@ -102,7 +107,10 @@ typedef enum hipDriverProcAddressQueryResult {
 hipError_t hipGetProcAddress(const char *symbol, void **function, int version, uint64_t flags,
                              hipDriverProcAddressQueryResult *result);
 
+/* The flags of hipGetDriverEntryPoint. They have no effect. */
 #define hipEnableDefault 0x0
+#define hipEnableLegacyStream 0x1
+#define hipEnablePerThreadDefaultStream 0x2
 
 typedef enum hipDriverEntryPointQueryResult {
   hipDriverEntryPointSuccess = 0,

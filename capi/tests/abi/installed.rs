@@ -100,11 +100,14 @@ fn cmake_finds_the_installation() {
              \x20 target_link_libraries(cycle_${{kind}} hsavmm::${{kind}})\nendforeach()\n"
         )
     };
-    for version in ["99", "0.99", "1.0"] {
+    let current = env!("CARGO_PKG_VERSION");
+    for version in ["99", "0.99", "1.0", "99...100"] {
         let error = build(folder.path(), &project(version), &prefix).unwrap_err();
         assert!(error.contains("version"), "{version}: {error}");
     }
-    build(folder.path(), &project(env!("CARGO_PKG_VERSION")), &prefix).unwrap();
+    for version in [&format!("0.1...{current}"), current] {
+        build(folder.path(), &project(version), &prefix).unwrap();
+    }
     for kind in ["hsavmm", "static"] {
         let program = folder.path().join(format!("build/cycle_{kind}"));
         assert_eq!(needed_libraries(&program).contains("libhsavmm"), kind == "hsavmm");
@@ -139,8 +142,13 @@ fn project_for_hip_builds_with_the_drop_in_folder() {
         let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
         assert_eq!(expect_success(&output, name), "done\n");
     }
-    let error = build(folder.path(), &project.replace("6.0", "8.0"), &dropin).unwrap_err();
-    assert!(error.contains("version"), "{error}");
+    for version in ["6.0...7.2", "6.0...<8.0"] {
+        build(folder.path(), &project.replace("6.0", version), &dropin).unwrap();
+    }
+    for version in ["8.0", "6.0...<7.0", "5.0...6.4", "6.0...<7.2"] {
+        let error = build(folder.path(), &project.replace("6.0", version), &dropin).unwrap_err();
+        assert!(error.contains("version"), "{version}: {error}");
+    }
 }
 
 #[test]

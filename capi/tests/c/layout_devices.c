@@ -169,6 +169,7 @@ int main(void) {
   VALUE(hipHostRegisterMapped);
   VALUE(hipHostRegisterIoMemory);
   VALUE(hipHostRegisterReadOnly);
+  VALUE(hipExtHostRegisterCoarseGrained);
   VALUE(hipDeviceMallocDefault);
   VALUE(hipDeviceMallocFinegrained);
   VALUE(hipDeviceMallocUncached);
@@ -234,6 +235,11 @@ int main(void) {
   VALUE(hipDriverEntryPointSymbolNotFound);
   VALUE(hipDriverEntryPointVersionNotSufficent);
   VALUE(hipEnableDefault);
+  VALUE(hipEnableLegacyStream);
+  VALUE(hipEnablePerThreadDefaultStream);
+  VALUE(hipHostMallocUncached);
+  VALUE(hipHostAllocUncached);
+  VALUE(hipExtHostRegisterUncached);
   VALUE(hipDeviceAttributePciDomainId);
   VALUE(hipMemRangeHandleTypeDmaBufFd);
   VALUE(hipMemRangeHandleTypeMax);

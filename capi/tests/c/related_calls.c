@@ -15,6 +15,45 @@ static void fail(int line, const char *what) {
 
 enum { SIZE = 1 << 16 };
 
+/* Compares attributes with the members of the same meaning. */
+static void test_attributes_with_members(const hipDeviceProp_t *prop) {
+  const struct { hipDeviceAttribute_t attribute; long long member; } pairs[] = {
+      {hipDeviceAttributeMaxThreadsPerBlock, prop->maxThreadsPerBlock},
+      {hipDeviceAttributeMaxBlockDimX, prop->maxThreadsDim[0]},
+      {hipDeviceAttributeMaxBlockDimY, prop->maxThreadsDim[1]},
+      {hipDeviceAttributeMaxBlockDimZ, prop->maxThreadsDim[2]},
+      {hipDeviceAttributeMaxGridDimX, prop->maxGridSize[0]},
+      {hipDeviceAttributeMaxGridDimY, prop->maxGridSize[1]},
+      {hipDeviceAttributeMaxGridDimZ, prop->maxGridSize[2]},
+      {hipDeviceAttributeMaxSharedMemoryPerBlock, (long long)prop->sharedMemPerBlock},
+      {hipDeviceAttributeSharedMemPerBlockOptin, (long long)prop->sharedMemPerBlockOptin},
+      {hipDeviceAttributeSharedMemPerMultiprocessor, (long long)prop->sharedMemPerMultiprocessor},
+      {hipDeviceAttributeMaxSharedMemoryPerMultiprocessor,
+       (long long)prop->maxSharedMemoryPerMultiProcessor},
+      {hipDeviceAttributeL2CacheSize, prop->l2CacheSize},
+      {hipDeviceAttributePersistingL2CacheMaxSize, prop->persistingL2CacheMaxSize},
+      {hipDeviceAttributeGlobalL1CacheSupported, prop->globalL1CacheSupported},
+      {hipDeviceAttributeLocalL1CacheSupported, prop->localL1CacheSupported},
+      {hipDeviceAttributeMaxThreadsPerMultiProcessor, prop->maxThreadsPerMultiProcessor},
+      {hipDeviceAttributeMaxBlocksPerMultiProcessor, prop->maxBlocksPerMultiProcessor},
+      {hipDeviceAttributeMaxPitch, (long long)prop->memPitch},
+      {hipDeviceAttributeStreamPrioritiesSupported, prop->streamPrioritiesSupported},
+      {hipDeviceAttributeAsicRevision, prop->asicRevision},
+      {hipDeviceAttributeUnifiedAddressing, prop->unifiedAddressing},
+      {hipDeviceAttributeConcurrentManagedAccess, prop->concurrentManagedAccess},
+      {hipDeviceAttributePhysicalMultiProcessorCount, prop->multiProcessorCount},
+  };
+  for (size_t index = 0; index < sizeof pairs / sizeof pairs[0]; index++) {
+    int value = -1;
+    OK(hipDeviceGetAttribute(&value, pairs[index].attribute, 0));
+    EXPECT(value == pairs[index].member);
+  }
+  int value = -1;
+  EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeMaxTexture1DWidth, 0) ==
+         hipErrorInvalidValue);
+  EXPECT(value == -1);
+}
+
 static void test_properties(void) {
   struct {
     hipDeviceProp_t prop;
@@ -51,6 +90,13 @@ static void test_properties(void) {
   EXPECT(value == guarded.prop.memoryClockRate);
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryBusWidth, 0));
   EXPECT(value == guarded.prop.memoryBusWidth);
+  EXPECT(guarded.prop.memPitch == INT_MAX && guarded.prop.sharedMemPerBlockOptin == 65536);
+  EXPECT(guarded.prop.maxBlocksPerMultiProcessor == 2048 / 64);
+  EXPECT(guarded.prop.persistingL2CacheMaxSize == guarded.prop.l2CacheSize);
+  EXPECT(guarded.prop.globalL1CacheSupported == 1 && guarded.prop.localL1CacheSupported == 1);
+  EXPECT(guarded.prop.streamPrioritiesSupported == 1);
+  EXPECT(guarded.prop.clockInstructionRate == 1000000);
+  test_attributes_with_members(&guarded.prop);
   EXPECT(guarded.prop.memoryPoolsSupported == 0 && guarded.prop.maxTexture1D == 0);
   EXPECT(hipGetDeviceProperties(NULL, 0) == hipErrorInvalidValue);
   EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
@@ -292,11 +338,16 @@ static void test_registered_memory(void) {
   EXPECT(hipHostUnregister(own) == hipErrorHostMemoryNotRegistered);
   EXPECT(hipHostGetDevicePointer(&device, own, 0) == hipErrorInvalidValue);
   EXPECT(hipHostRegister(own, SIZE, hipHostRegisterIoMemory) == hipErrorNotSupported);
+  EXPECT(hipHostRegister(own, SIZE, hipExtHostRegisterUncached) == hipErrorNotSupported);
+  EXPECT(hipHostRegister(own, SIZE, 16) == hipErrorInvalidValue);
   EXPECT(hipHostRegister(NULL, SIZE, 0) == hipErrorInvalidValue);
   EXPECT(hipHostRegister(own, 0, 0) == hipErrorInvalidValue);
   EXPECT(hipHostRegister(own, (size_t)1 << 46, 0) == hipErrorInvalidValue);
   EXPECT(hipHostUnregister(NULL) == hipErrorInvalidValue);
   free(own);
+  EXPECT(hipHostMalloc(&host, SIZE, hipHostMallocUncached) == hipErrorNotSupported);
+  EXPECT(hipHostAlloc(&host, SIZE, hipHostAllocUncached) == hipErrorNotSupported);
+  EXPECT(hipHostMalloc(&host, SIZE, 8) == hipErrorInvalidValue);
   OK(hipHostAlloc(&host, SIZE, hipHostAllocMapped));
   OK(hipHostGetDevicePointer(&device, host, 0));
   EXPECT(device == host);
@@ -309,6 +360,9 @@ static void test_registered_memory(void) {
   const char *text = NULL;
   EXPECT(hipDrvGetErrorString((hipError_t)5000, &text) == hipErrorInvalidValue);
   EXPECT(text != NULL && strcmp(text, "unknown error") == 0);
+  EXPECT(strcmp(hipGetErrorName(hipErrorNoBinaryForGpu), "hipErrorNoBinaryForGpu") == 0);
+  EXPECT(strcmp(hipGetErrorString(hipErrorLaunchOutOfResources),
+                "too many resources requested for launch") == 0);
   const unsigned zero = 0, other = 256;
   OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
   OK(hipPointerGetAttribute(&copies, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));

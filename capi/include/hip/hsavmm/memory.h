@@ -8,6 +8,7 @@
 #define hipHostMallocPortable 0x1
 #define hipHostMallocMapped 0x2
 #define hipHostMallocWriteCombined 0x4
+#define hipHostMallocUncached 0x10000000
 #define hipHostMallocNumaUser 0x20000000
 #define hipHostMallocCoherent 0x40000000
 #define hipHostMallocNonCoherent 0x80000000
@@ -15,11 +16,14 @@
 #define hipHostAllocPortable 0x1
 #define hipHostAllocMapped 0x2
 #define hipHostAllocWriteCombined 0x4
+#define hipHostAllocUncached hipHostMallocUncached
 #define hipHostRegisterDefault 0x0
 #define hipHostRegisterPortable 0x1
 #define hipHostRegisterMapped 0x2
 #define hipHostRegisterIoMemory 0x4
 #define hipHostRegisterReadOnly 0x08
+#define hipExtHostRegisterCoarseGrained 0x8
+#define hipExtHostRegisterUncached 0x80000000
 #define hipDeviceMallocDefault 0x0
 #define hipDeviceMallocFinegrained 0x1
 #define hipDeviceMallocUncached 0x3
@@ -71,12 +75,12 @@ typedef enum hipPointer_attribute {
 hipError_t hipMalloc(void **ptr, size_t size);
 /* Frees memory that this library allocated on a device or the host. For null, does nothing. */
 hipError_t hipFree(void *ptr);
-/* Allocates memory of the host that all devices can access. */
+/* Allocates memory of the host that all devices can access. The flags have no effect. For hipHostMallocUncached,
+ * returns hipErrorNotSupported. */
 hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
-/* HIP's older names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. hipHostAlloc accepts all flags of
- * hipHostMalloc; HIP accepts fewer. */
+/* HIP's other names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
@@ -94,7 +98,8 @@ hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
 /* Grants all devices access to memory of the program. The memory must stay allocated until it is unregistered. It must
- * be writable, even with hipHostRegisterReadOnly: AMD's driver pins it for writing. */
+ * be writable, even with hipHostRegisterReadOnly: AMD's driver pins it for writing. For hipHostRegisterIoMemory and
+ * hipExtHostRegisterUncached, returns hipErrorNotSupported. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
 /* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */

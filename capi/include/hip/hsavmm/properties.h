@@ -2,9 +2,10 @@
  * The properties of a device, in the layout of HIP 6.0 and later. Included by hip_runtime_api.h.
  *
  * The library sets the members that identify the device, and those that describe memory, thread blocks, clocks
- * and caches. Almost all values are those of the runtime. The runtime does not report registers and the size of
- * constant memory, so these members are 0. The members for textures, surfaces and other unsupported features are also
- * 0.
+ * and caches, as HIP does. From gfx10 on, a multiprocessor is a work-group processor, which has two compute units. The
+ * runtime does not report registers and the size of constant memory, so these members are 0. The members for textures,
+ * surfaces and other unsupported features are also 0. `unifiedAddressing` is 1 and `concurrentManagedAccess` is 0,
+ * while HIP's values depend on HMM: managed memory of this library does not migrate.
  */
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H
