@@ -33,8 +33,7 @@ hipError_t hsavmm_use_runtime(const char *path);
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the major release of HIP, 6 or 7, whose documents the library follows. The default is the value of
- * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. HIP 7.2 itself still differs from its documents in the third and the last
- * point of this list, where it behaves like release 6. Release 6 differs from release 7:
+ * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. Profile 6 differs from profile 7 in these points:
  *
  * - A call that succeeds resets the error that hipGetLastError and hipPeekAtLastError return.
  * - hipMemAddressReserve with an invalid argument other than `ptr` and `flags` returns hipErrorOutOfMemory instead of
@@ -44,7 +43,11 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  * - hipMemCreate and hipMemGetAllocationGranularity accept only hipMemLocationTypeDevice and
  *   hipMemAllocationTypePinned, and hipMemGetAccess accepts only hipMemLocationTypeDevice. Other locations and types
  *   return hipErrorInvalidValue.
- * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB. */
+ * - hipPointerGetAttributes and hipFreeAsync return hipErrorInvalidValue for null.
+ * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
+ *
+ * HIP 7.2 itself behaves like profile 6 in three of these points: the error of hipMemAddressFree, the locations that
+ * hipMemGetAccess accepts, and the recommended granularity. */
 hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
@@ -317,8 +320,9 @@ hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 
 /* ---- Shut-down ----------------------------------------------------------------------------- */
 
-/* Frees everything that was reserved, mapped or allocated, and stops the runtime, after the running calls
- * have ended. The next call opens a runtime again. If hipIpcGetMemHandle has exported a dma-buf, AMD's
+/* Frees everything that was reserved, mapped or allocated, and stops the runtime. Does not wait for calls that other
+ * threads are making: if there are such calls, the last of them frees and stops when it ends. The next call
+ * opens a runtime again. If hipIpcGetMemHandle has exported a dma-buf, AMD's
  * runtime up to 7.2 is not stopped, because stopping it can crash the process (docs/defects.md,
  * ipc_server_outlives_stop). */
 hipError_t hsavmm_shut_down(void);

@@ -1,6 +1,7 @@
 /*
- * HIP's header for sources with kernels. Kernels need AMD's compiler. With another compiler, a source with
- * kernels compiles if it launches them with hipLaunchKernelGGL(). The launch fails: hipGetLastError() then
+ * HIP's header for sources with kernels. Kernels need AMD's compiler. With another compiler, a C++ source with kernels
+ * compiles if it launches them with hipLaunchKernelGGL(), and if the kernels use only the names of HIP that this header
+ * declares. Other names, such as atomicAdd() and __shfl(), are missing. The launch fails: hipGetLastError() then
  * returns hipErrorNotSupported.
  */
 #ifndef HSAVMM_HIP_HIP_RUNTIME_H
@@ -15,6 +16,7 @@
 #define __shared__
 #define __constant__
 #define __forceinline__
+#define __launch_bounds__(...)
 
 #ifdef __cplusplus
 /* Placeholders for the coordinates that a kernel reads. No kernel runs. */

@@ -82,6 +82,22 @@ fn programs_that_inspect_kernels_compile() {
     }
 }
 
+/// A kernel with launch bounds compiles, and its launch fails.
+#[test]
+fn source_with_a_kernel_compiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("kernel.cpp");
+    let text = "#include <hip/hip_runtime.h>\n#include <stdio.h>\n\
+        __global__ void __launch_bounds__(256) fill(int *values) { values[threadIdx.x] = 1; }\n\
+        int main(void) {\n\
+        \x20 hipLaunchKernelGGL(fill, dim3(1), dim3(256), 0, nullptr, (int *)nullptr);\n\
+        \x20 if (hipGetLastError() != hipErrorNotSupported) return 1;\n  puts(\"done\");\n}\n";
+    std::fs::write(&source, text).unwrap();
+    let program = Program::compile(source.to_str().unwrap(), Language::Cpp17, &[]);
+    let output = program.on_simulation("").output().unwrap();
+    assert_eq!(expect_success(&output, "kernel"), "done\n");
+}
+
 /// HIP's header includes three C headers (`limits.h`, `stdlib.h`, `string.h`). Some programs, such as vLLM's allocator,
 /// use them without including them.
 #[test]

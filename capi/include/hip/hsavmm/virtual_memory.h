@@ -163,10 +163,10 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
- * has changed. Devices that `desc` does not name keep their access. As in HIP, the host gets the highest access
- * that any device has, if `desc` does not name the host and the host can access the memory of all GPUs. There is one
- * exception: if the host's access to a mapping differed from the devices' highest access before the call, an earlier
- * call has set it by naming the host. The host then keeps this access.
+ * has changed. Devices that `desc` does not name keep their access. If `desc` does not name the host, the host gets the
+ * highest access that any device has, as in HIP. In two cases, the host keeps its access instead: if it cannot access
+ * the memory of all GPUs, and if an earlier call has named the host and set an access other than the highest of the
+ * devices.
  * A GPU's access is enforced only if hsavmm_enforcement() sets `*enforced` to 1 for the GPU (see also
  * hsavmm_use_page_tables() and hsavmm_revoke()). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
@@ -176,10 +176,11 @@ hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *loca
  * Multiples of the recommended granularity give the best performance. */
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
-/* Returns the properties that hipMemCreate received, except for fields that this library ignores (they are 0), for the
- * number of the host (0), and for the type of the location in two cases. If hipMemCreate received
- * hipMemLocationTypeHostNumaCurrent, the type is hipMemLocationTypeHost. For imported memory whose owner is unknown, the
- * type is hipMemLocationTypeInvalid. */
+/* Returns the properties that hipMemCreate received, with these differences:
+ *
+ * - Fields that this library ignores are 0.
+ * - For the host, `location.id` is 0. The type hipMemLocationTypeHostNumaCurrent becomes hipMemLocationTypeHost.
+ * - For imported memory whose owner is unknown, `location.type` is hipMemLocationTypeInvalid. */
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
 /* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
