@@ -134,6 +134,10 @@ int main(void) {
   VALUE(hipErrorRuntimeMemory);
   VALUE(hipErrorRuntimeOther);
   VALUE(hipErrorTbd);
+  VALUE(HIP_SUCCESS);
+  VALUE(HIP_ERROR_INVALID_VALUE);
+  VALUE(HIP_ERROR_NOT_INITIALIZED);
+  VALUE(HIP_ERROR_LAUNCH_OUT_OF_RESOURCES);
   VALUE(hipDeviceAttributeCanMapHostMemory);
   VALUE(hipDeviceAttributeCudaCompatibleBegin);
   VALUE(hipDeviceAttributeEccEnabled);

@@ -185,6 +185,15 @@ int main(void) {
   VALUE(hipEventBlockingSync);
   VALUE(hipEventDisableTiming);
   VALUE(hipEventInterprocess);
+  VALUE(hipEventWaitDefault);
+  VALUE(hipEventWaitExternal);
+  VALUE(hipComputeModeDefault);
+  VALUE(hipComputeModeExclusive);
+  VALUE(hipComputeModeProhibited);
+  VALUE(hipComputeModeExclusiveProcess);
+  VALUE(hipExtHostAllocNumaUser);
+  VALUE(hipExtHostAllocCoherent);
+  VALUE(hipExtHostAllocNonCoherent);
   VALUE(hipEventDisableSystemFence);
   VALUE(hipEventReleaseToDevice);
   VALUE(hipEventReleaseToSystem);

@@ -87,6 +87,9 @@ typedef enum HSAVMM_NODISCARD hipError_t {
   hipErrorTbd = 1054
 } hipError_t;
 
+/* The names of HIP's first release. Apart from HIP_SUCCESS, they do not have the numbers of hipError_t. */
+enum { HIP_SUCCESS = 0, HIP_ERROR_INVALID_VALUE, HIP_ERROR_NOT_INITIALIZED, HIP_ERROR_LAUNCH_OUT_OF_RESOURCES };
+
 /* Returns the error's name. For a number that HIP 7.2 does not define, returns "hipErrorUnknown". */
 const char *hipGetErrorName(hipError_t error);
 /* Returns the error's description. */

@@ -17,6 +17,9 @@
 #define hipHostAllocMapped 0x2
 #define hipHostAllocWriteCombined 0x4
 #define hipHostAllocUncached hipHostMallocUncached
+#define hipExtHostAllocNumaUser 0x20000000
+#define hipExtHostAllocCoherent 0x40000000
+#define hipExtHostAllocNonCoherent 0x80000000
 #define hipHostRegisterDefault 0x0
 #define hipHostRegisterPortable 0x1
 #define hipHostRegisterMapped 0x2
@@ -88,8 +91,8 @@ hipError_t hipFreeHost(void *ptr);
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
 /* With hipDeviceMallocDefault, does the same as hipMalloc. With hipDeviceMallocFinegrained, allocates fine-grained
- * memory, or coarse-grained memory on a device without fine-grained memory
- * (hipDeviceAttributeFineGrainSupport), as HIP does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
+ * memory, or coarse-grained memory on a device without fine-grained memory (hipDeviceAttributeFineGrainSupport), as HIP
+ * does. For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* hipMallocAsync does the same as hipMalloc, for the stream's device. hipFreeAsync frees memory of a device, and
  * rejects memory of the host. For null, hipFreeAsync does nothing. In profile 6, it returns hipErrorInvalidValue. Each

@@ -76,6 +76,14 @@ typedef struct hipDeviceProp_t {
       asicRevision;
 } hipDeviceProp_t;
 
+/* Values of `computeMode`. */
+typedef enum hipComputeMode {
+  hipComputeModeDefault = 0,
+  hipComputeModeExclusive = 1,
+  hipComputeModeProhibited = 2,
+  hipComputeModeExclusiveProcess = 3
+} hipComputeMode;
+
 hipError_t hipGetDeviceProperties(hipDeviceProp_t *prop, int device);
 
 #endif

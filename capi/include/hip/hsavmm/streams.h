@@ -56,9 +56,12 @@ hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 #define hipEventDisableSystemFence 0x20000000
 #define hipEventReleaseToDevice 0x40000000
 #define hipEventReleaseToSystem 0x80000000
+#define hipEventWaitDefault 0x0
+#define hipEventWaitExternal 0x1
 
 hipError_t hipEventCreate(hipEvent_t *event);
-/* Returns hipErrorNotSupported for hipEventInterprocess. */
+/* Returns hipErrorNotSupported for hipEventInterprocess with hipEventDisableTiming. For hipEventInterprocess alone,
+ * returns hipErrorInvalidValue, as HIP does. */
 hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned int flags);
 hipError_t hipEventDestroy(hipEvent_t event);
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));
