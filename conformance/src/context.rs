@@ -3,7 +3,7 @@
 use crate::case::{describe_quarantined, ensure, ensure_eq};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
-use crate::{NotPassed, Options, TestResult};
+use crate::{NotPassed, Options, TestResult, raw_calls};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::VmmOptions;
@@ -137,6 +137,15 @@ impl Context {
             };
             NotPassed::Skipped(why.to_owned())
         })
+    }
+
+    /// Returns the number of bytes of a GPU's memory that no process uses. Fails if the query fails: each driver that
+    /// supports virtual memory management supports this query (the query needs KFD 1.9, and dma-bufs KFD 1.12).
+    pub(crate) fn available_memory(&self, gpu: AgentId) -> TestResult<usize> {
+        let agent = self.runtime.agent(gpu).ok_or_else(|| format!("{gpu} is unknown"));
+        agent
+            .and_then(|agent| raw_calls::available_memory(&self.runtime, agent))
+            .map_err(NotPassed::Failed)
     }
 
     /// Returns the CPU agent that performs this process's loads and stores.

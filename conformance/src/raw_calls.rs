@@ -3,8 +3,9 @@
 #![expect(unsafe_code, reason = "calls the runtime's functions")]
 
 use core::ptr::without_provenance_mut;
+use hsa_vmm::error::Status;
 use hsa_vmm::hsa_sys::*;
-use hsa_vmm::{Address, Runtime};
+use hsa_vmm::{Address, Agent, Runtime};
 
 /// The runtime's functions.
 #[derive(Debug)]
@@ -60,6 +61,19 @@ impl RawCalls {
     }
 }
 
+/// Returns the number of bytes of an agent's memory that no process uses: `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`. Unlike
+/// [`Runtime::available_memory`], returns why the query failed.
+pub(crate) fn available_memory(runtime: &Runtime, agent: &Agent) -> Result<usize, String> {
+    let (mut bytes, call) = (0_u64, "hsa_agent_get_info(HSA_AMD_AGENT_INFO_MEMORY_AVAIL)");
+    let get = runtime.table().core.hsa_agent_get_info;
+    let status = log_call("hsa_agent_get_info", || {
+        // SAFETY: the agent belongs to this runtime; `bytes` is writable, and as large as the attribute.
+        unsafe { get(agent.hsa_agent(), HSA_AMD_AGENT_INFO_MEMORY_AVAIL, (&raw mut bytes).cast()) }
+    });
+    check_status(call, status)?;
+    usize::try_from(bytes).map_err(|error| format!("{call} returned {bytes} bytes: {error}"))
+}
+
 /// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
@@ -86,6 +100,6 @@ pub(crate) fn require_function<F>(function: Option<F>, name: &str) -> Result<F, 
 pub(crate) fn check_status(call: &str, status: hsa_status_t) -> Result<(), String> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),
-        _ => Err(format!("{call} returned {status:#x}")),
+        _ => Err(format!("{call} returned {}", Status(status))),
     }
 }

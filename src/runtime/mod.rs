@@ -302,8 +302,8 @@ impl Runtime {
     }
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
-    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). Returns `None` if the runtime does not report this number, for an agent of
-    /// another runtime, and in a [forked child](Self::has_forked).
+    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). Returns `None` if the runtime's query fails, for an agent of another runtime,
+    /// and in a [forked child](Self::has_forked).
     pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {

@@ -339,6 +339,15 @@ pub const FAULTS: &[Fault] = &[
         Conform("create.memory.is_counted", "bytes are available"),
     ),
     fault(
+        "the query of available memory fails from the sixth on",
+        R7_2,
+        "AVAILABLE_MEMORY#6-=EIO",
+        Conform(
+            "release.memory.comes_back",
+            "hsa_agent_get_info(HSA_AMD_AGENT_INFO_MEMORY_AVAIL) returned HSA_STATUS_ERROR_INVALID",
+        ),
+    ),
+    fault(
         "the size of memory is reported as half",
         R6_4,
         "GET_DMABUF_INFO=half",

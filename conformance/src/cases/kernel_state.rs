@@ -61,13 +61,6 @@ const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
 const REQUIRED_OPTIONS: [&str; 2] = [MOVE_NOTIFY, P2PDMA];
 
-fn available_memory(context: &Context, gpu: AgentId) -> TestResult<usize> {
-    let available = context.runtime().available_memory(gpu);
-    available.ok_or_else(|| {
-        NotPassed::Skipped("the runtime does not report available memory".to_owned())
-    })
-}
-
 fn granules_for(context: &Context, bytes: usize) -> usize {
     bytes.div_ceil(context.granule()).max(1)
 }
@@ -76,14 +69,14 @@ fn available_memory_is_counted(context: &Context) -> TestResult {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.vmem_pool()).map_or(0, |pool| pool.size);
-    let mut before = available_memory(context, gpu)?;
+    let mut before = context.available_memory(gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes may free GPU memory meanwhile, but not this much in every round.
     let mut remaining = before;
     for _ in 0..ROUNDS {
-        before = available_memory(context, gpu)?;
+        before = context.available_memory(gpu)?;
         let handle = context.create(granules_for(context, ALLOCATION_SIZE))?;
-        remaining = available_memory(context, gpu)?;
+        remaining = context.available_memory(gpu)?;
         context.vmm().release(handle)?;
         // Three quarters are enough, because other processes may free some memory meanwhile. A runtime that counts only
         // half of each allocation fails.
@@ -99,7 +92,7 @@ fn available_memory_is_counted(context: &Context) -> TestResult {
 fn memory_is_freed(context: &Context) -> TestResult {
     for &gpu in context.gpus() {
         let (count, before) =
-            (granules_for(context, ALLOCATION_SIZE), available_memory(context, gpu)?);
+            (granules_for(context, ALLOCATION_SIZE), context.available_memory(gpu)?);
         for _ in 0..ROUNDS {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
@@ -110,7 +103,7 @@ fn memory_is_freed(context: &Context) -> TestResult {
             context.vmm().address_free(at, count * context.granule())?;
         }
         // Other processes can use the GPU at the same time.
-        let lost = before.saturating_sub(available_memory(context, gpu)?);
+        let lost = before.saturating_sub(context.available_memory(gpu)?);
         let allocated = count * context.granule();
         ensure!(
             lost < allocated * ROUNDS / 2,
