@@ -221,6 +221,13 @@ fn misbehaving_driver_call_fails_its_level() {
             "of the available memory",
         ),
         (
+            "AVAILABLE_MEMORY#2-=EIO",
+            "counted",
+            "hsa_agent_get_info",
+            "kfd_ioctl_get_available_memory",
+            "hsa_agent_get_info returned HSA_STATUS_ERROR_INVALID_ARGUMENT",
+        ),
+        (
             "EXPORT_DMABUF=leak",
             "descriptors",
             "hsa_amd_vmem_map",

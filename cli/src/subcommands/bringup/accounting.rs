@@ -30,7 +30,7 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
 /// Checks that the available memory of a GPU is plausible: not 0, and at most the size of its pool. Returns the number
 /// of available bytes. `None` if the runtime does not report this number.
 pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
-    let available = hsa.available_memory(gpu);
+    let available = hsa.try_available_memory(gpu);
     let what = match available {
         _ if pool_size == 0 => {
             return Err(hsa.recorder.fail_in(POOL_INFO, "the size of the pool is 0"));
@@ -97,9 +97,9 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     let gpu = &resources.gpus[0];
     let mut taken = 0;
     for _ in 0..TRIES {
-        let before = hsa.available_memory(gpu).unwrap_or_default();
+        let before = hsa.available_memory(gpu)?;
         let memory = hsa.create(&resources.pool, size, "memory")?;
-        taken = before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
+        taken = before.saturating_sub(hsa.available_memory(gpu)?);
         hsa.release(&memory)?;
         let tolerance = size as u64 / 4;
         if taken.abs_diff(size as u64) <= tolerance {
@@ -121,7 +121,7 @@ fn allocate_and_free(
     let gpu = &resources.gpus[0];
     let mut lost = 0;
     for _ in 0..TRIES {
-        let before = hsa.available_memory(gpu).unwrap_or_default();
+        let before = hsa.available_memory(gpu)?;
         match allocated {
             Allocated::Handle => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
@@ -143,7 +143,7 @@ fn allocate_and_free(
         }
         let began = Instant::now();
         loop {
-            lost = before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
+            lost = before.saturating_sub(hsa.available_memory(gpu)?);
             if lost <= size as u64 / 2 {
                 return Ok(lost);
             }

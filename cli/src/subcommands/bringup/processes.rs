@@ -134,7 +134,7 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
 /// Kills a process that holds memory, and checks that the memory becomes available.
 pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let Some(before) = hsa.available_memory(gpu) else {
+    let Some(before) = hsa.try_available_memory(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
     let mut other = start_other(hsa, 1)?;
@@ -142,8 +142,8 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         return Err(hsa.recorder.fail(format!("the other process ended: {end}")));
     }
     let size = large_size(resources, before) as u64;
-    let missing = || before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
-    let is_counted = missing() > size / 2;
+    let missing = || Ok(before.saturating_sub(hsa.available_memory(gpu)?));
+    let is_counted = missing()? > size / 2;
     let arguments = [("process", "the other process".to_owned())];
     hsa.recorder.record("kill", &arguments, None, || {
         other.kill();
@@ -155,9 +155,13 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         return Err(hsa.recorder.skip(why));
     }
     let began = Instant::now();
-    while missing() > size / 2 {
+    loop {
+        let missing = missing()?;
+        if missing <= size / 2 {
+            break;
+        }
         if began.elapsed() > FREE_LIMIT {
-            let message = format!("{} bytes are missing after the process was killed", missing());
+            let message = format!("{missing} bytes are missing after the process was killed");
             return Err(hsa.recorder.fail_in("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -169,7 +173,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 /// Runs the other process of "killed": holds memory until the process is killed.
 pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let size = large_size(resources, hsa.available_memory(gpu).unwrap_or_default());
+    let size = large_size(resources, hsa.available_memory(gpu)?);
     let va = hsa.reserve(size, "va")?;
     let memory = hsa.create(&resources.pool, size, "memory")?;
     hsa.map(&va, size, &memory)?;

@@ -1,6 +1,7 @@
 //! Starts and stops the runtime, and queries agents and pools.
 
-use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, output};
+use super::super::record::{CallId, Record};
+use super::{Agent, AlreadyReported, Hsa, Pool, PoolInfo, Result, hex, output};
 use core::ffi::c_void;
 use hsa_sys as sys;
 use std::fmt;
@@ -76,7 +77,20 @@ impl Hsa<'_> {
 
     /// Returns the number of available bytes of an agent's memory. Returns `None` if the runtime does not report this
     /// number.
-    pub fn available_memory(&self, agent: &Agent) -> Option<u64> {
+    pub fn try_available_memory(&self, agent: &Agent) -> Option<u64> {
+        self.query_available_memory(agent).ok()
+    }
+
+    /// Returns the number of available bytes of an agent's memory. Fails if the runtime does not report this number.
+    pub fn available_memory(&self, agent: &Agent) -> Result<u64> {
+        self.query_available_memory(agent).map_err(|id| {
+            self.recorder.send(&Record::Failed(id));
+            AlreadyReported
+        })
+    }
+
+    /// Returns the number of available bytes of an agent's memory, or the call that failed.
+    fn query_available_memory(&self, agent: &Agent) -> std::result::Result<u64, CallId> {
         let mut value = 0_u64;
         let arguments = [
             (agent.c_expression.as_str(), hex(agent.value.handle)),
@@ -85,7 +99,7 @@ impl Hsa<'_> {
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c_statement = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
-        let (_, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c_statement), || {
+        let (id, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c_statement), || {
             // SAFETY: `value` is writable, and as large as the attribute: eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
@@ -93,7 +107,7 @@ impl Hsa<'_> {
             };
             (status, Some(status), output("available", value.to_string()))
         });
-        (status == sys::HSA_STATUS_SUCCESS).then_some(value)
+        if status == sys::HSA_STATUS_SUCCESS { Ok(value) } else { Err(id) }
     }
 
     /// Returns an agent's name: `gfx942`.
