@@ -121,6 +121,17 @@ fn lint_ignores_the_probe_of_this_library() {
         let findings = lint(&recording(&calls));
         assert!(findings.is_empty(), "{findings:#?}");
     }
+    // With one GPU, the probe grants no agent access to the second mapping.
+    let probe_of_one =
+        [RESERVE, CREATE, MAP, &map_second, GRANT, GRANT, &unmap_both, RELEASE, FREE];
+    assert!(lint(&recording(&probe_of_one)).is_empty());
+    let unmaps = [UNMAP, &second(UNMAP)];
+    let split = [&probe_of_one[..6], &unmaps, &probe_of_one[7..]].concat();
+    assert!(lint(&recording(&split)).is_empty());
+    let mut used = probe_of_one.to_vec();
+    used.insert(6, COPY);
+    let findings = lint(&recording(&used));
+    assert_eq!(findings.iter().map(|it| it.mistake).collect::<Vec<_>>(), [Mistake::NoAccess]);
     // A copy between the calls uses the memory, so the calls cannot be the library's probe.
     let mut used = probe.to_vec();
     used.insert(8, COPY);

@@ -110,6 +110,23 @@ fn lint_finds_each_mistake_and_no_other() {
     });
 }
 
+/// `info` opens a `Vmm`, which tests the runtime. With one GPU, the tests grant no agent access to a mapping.
+#[test]
+fn probes_of_the_library_are_no_mistake() {
+    run_on_releases("probes_of_the_library_are_no_mistake", |fixture| {
+        for gpus in ["1", "2"] {
+            let file = fixture.path("calls.jsonl");
+            let emulate = [HSA_VMM, "emulate", "--gpus", gpus, "--rocr", fixture.release(), "--"];
+            let record = [&["record", "-o", &file, "--"], &emulate[..], &[HSA_VMM, "info"]];
+            let output = run(&record.concat());
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.matches("\"hsa_amd_vmem_map\"").count() >= 2, "the tests: {text}");
+            assert_eq!(findings(&file), [] as [Value; 0], "{gpus} GPUs: {text}");
+        }
+    });
+}
+
 #[test]
 fn stacks_show_where_a_mistake_was_made() {
     run_on_releases("stacks_show_where_a_mistake_was_made", |fixture| {

@@ -93,6 +93,9 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
             check_call(&state, record, &recording.header, &mut findings);
         }
         for ungranted in state.apply(record) {
+            if probe_mapping(&state, &recording.calls[..=index]) == Some(ungranted.line) {
+                continue;
+            }
             findings.add(Mistake::NoAccess, ungranted, NEVER_GRANTED.to_owned());
         }
     }
@@ -120,6 +123,9 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     findings.list.sort_by_key(|finding| finding.line);
     findings.list
 }
+
+/// More than the number of calls of `hsa_vmm`'s probe from its first mapping to its last unmap.
+const MAX_CALLS_OF_PROBE: usize = 16;
 
 const NEVER_GRANTED: &str = "no agent ever gets access to the mapping";
 
@@ -244,6 +250,30 @@ fn is_grant_of_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool 
         && matches!(after, Some(&Call::Unmap { address, .. }) if address == first)
         && handle(first).is_some_and(|it| handle(address) == Some(it))
         && state.reservation(first) == Some((first, size.saturating_mul(2)))
+}
+
+/// Returns the line of the second mapping of `hsa_vmm`'s probe (see [`is_grant_of_probe`]) if the last call of `calls`
+/// belongs to the probe. With one GPU, the probe grants no agent access to this mapping.
+///
+/// Between this mapping and the last call, the thread makes only a few calls, which set or query access, or unmap.
+fn probe_mapping(state: &State<'_>, calls: &[Record]) -> Option<u64> {
+    let tid = calls.last()?.tid;
+    let is_of_probe = |it: &&Record| {
+        matches!(it.call, Call::SetAccess { .. } | Call::GetAccess { .. } | Call::Unmap { .. })
+    };
+    let mut mapped = calls
+        .iter()
+        .rev()
+        .filter(|it| it.tid == tid)
+        .take(MAX_CALLS_OF_PROBE)
+        .skip_while(is_of_probe);
+    let (second, first) = (mapped.next()?, mapped.next()?);
+    let &Call::Map { address, size, handle, .. } = &second.call else { return None };
+    let start = address.checked_sub(size)?;
+    let is_first = matches!(first.call, Call::Map { address, size: mapped, handle: of, .. }
+        if (address, mapped, of) == (start, size, handle));
+    let fills_reservation = state.reservation(start) == Some((start, size.saturating_mul(2)));
+    (is_first && fills_reservation).then_some(second.line)
 }
 
 fn format_range(address: u64, size: u64) -> String {
