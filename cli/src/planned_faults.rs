@@ -87,11 +87,20 @@ fn read_record(file: &File) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// Returns a line for each planned fault that never happened.
+pub fn describe_not_happened(faults: &[PlannedFault]) -> impl Iterator<Item = String> {
+    let missing = faults.iter().filter(|fault| fault.happened == Some(false));
+    missing.map(|PlannedFault { rule, .. }| {
+        let counts = if rule.contains('#') { "; each process counts its own calls" } else { "" };
+        format!(
+            "planned fault {rule} never happened: no such call was made, or the fault changes nothing in it{counts}"
+        )
+    })
+}
+
 /// Prints a note to standard error for each planned fault that never happened.
 pub fn note_not_happened(faults: &[PlannedFault]) {
-    for fault in faults.iter().filter(|fault| fault.happened == Some(false)) {
-        note!("planned fault {} never happened: no such call was made", fault.rule);
-    }
+    describe_not_happened(faults).for_each(|line| note!("{line}"));
 }
 
 #[cfg(test)]

@@ -105,6 +105,70 @@ fn reports_on_amd_contain_provenance() {
     }
 }
 
+#[test]
+fn text_reports_list_missing_faults() {
+    if test::fetch_releases("text_reports_list_missing_faults").is_none() {
+        return;
+    }
+    let rule = "GEM_VA#99999999=EIO";
+    let line = format!(
+        "planned fault {rule} never happened: no such call was made, or the fault changes nothing in it; each process \
+         counts its own calls"
+    );
+    let bringup = ["bringup", "--until", "agents"];
+    for arguments in [
+        &["conform", "--filter", "map.memory.*"][..],
+        &bringup,
+        &["fuzz", "--sequences", "2"],
+        &["stress", "--time", "100ms", "--scene", "mixed"],
+    ] {
+        let output = run_emulated(rule, &[arguments, &["--format", "ktap"]].concat());
+        let text = stdout(&output);
+        assert_eq!(text.lines().next_back(), Some(format!("# {line}").as_str()), "{text}");
+    }
+    let table = stdout(&run_emulated(rule, &bringup));
+    assert!(table.ends_with(&format!("\n\n{line}\n")), "{table}");
+}
+
+/// An import moves memory (`evict`) only if another GPU has mapped the memory, and `wide` changes only mappings that are
+/// not writable.
+#[test]
+fn fault_without_effect_never_happened() {
+    if test::fetch_releases("fault_without_effect_never_happened").is_none() {
+        return;
+    }
+    let filters = ["--filter", "map.memory", "--filter", "access.gpus.peer_after_the_owner"];
+    let cases = [&["conform", "--format", "json"], &filters[..]].concat();
+    let happened = |gpus, plan| {
+        let emulate =
+            ["emulate", "--rocr", "6.4.3", "--gpus", gpus, "--fault", plan, "--", HSA_VMM];
+        let report = json(&run(&[&emulate[..], &cases].concat()));
+        report["run"]["provenance"]["planned_faults"][0]["happened"].as_bool().unwrap()
+    };
+    for (gpus, plan, expected) in [
+        ("1", "PRIME_FD_TO_HANDLE=evict", false),
+        ("2", "PRIME_FD_TO_HANDLE=evict", true),
+        ("1", "GEM_VA.MAP=wide", false),
+        ("1", "GEM_VA.MAP=narrow", true),
+        ("1", "GEM_VA#1=stale:1us", false),
+        ("1", "GEM_VA=stale:1us", true),
+    ] {
+        assert_eq!(happened(gpus, plan), expected, "{gpus} GPUs, {plan}");
+    }
+    let simulated = ["conform", "--runtime", "sim", "--gpus", "1", "--format", "json"];
+    for (plan, expected) in [
+        ("hsa_amd_vmem_set_access=wide", false),
+        ("hsa_amd_vmem_set_access=narrow", true),
+        ("hsa_amd_memory_async_copy=half", true),
+    ] {
+        let plan_option = format!("faults={plan}");
+        let options = ["--filter", "access.gpu.copies", "--sim", &plan_option];
+        let report = json(&run(&[&simulated[..], &options].concat()));
+        let fault = &report["run"]["provenance"]["planned_faults"][0];
+        assert_eq!(fault["happened"], expected, "{fault}");
+    }
+}
+
 /// With `HSA_KFD=real`, the preloaded library only logs the calls to the kernel driver.
 #[test]
 fn logged_driver_is_not_reported_as_emulated() {

@@ -90,6 +90,24 @@ impl FaultKind {
         Self::Double,
     ];
 
+    /// Returns whether the fault changes only some calls. For example, [`Wide`](Self::Wide) changes only calls that
+    /// request less than reading and writing. The code that implements such a fault reports each change
+    /// ([`Injector::report_effect`](crate::Injector::report_effect)).
+    #[must_use]
+    pub fn is_conditional(self) -> bool {
+        matches!(
+            self,
+            Self::Unseen(_)
+                | Self::Stale(_)
+                | Self::Evict
+                | Self::Wide
+                | Self::Narrow
+                | Self::Shifted
+                | Self::Half
+                | Self::Double
+        )
+    }
+
     /// Parses the name of a fault, such as `lost` or `late:5ms`.
     #[must_use]
     pub fn from_name(word: &str) -> Option<Self> {

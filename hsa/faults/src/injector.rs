@@ -2,9 +2,15 @@
 
 use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+thread_local! {
+    /// The index of the rule of the last call of this thread that misbehaves.
+    static RULE: Cell<Option<usize>> = const { Cell::new(None) };
+}
 
 /// A plan with a counter of calls for each rule.
 #[derive(Debug)]
@@ -78,13 +84,27 @@ impl<C: Copy> Injector<C> {
                 Effect::Delay(delay) => injection.delay = injection.delay.saturating_add(delay),
                 _ if !matches!(injection.outcome, Ok(None)) => continue,
                 Effect::Fail(code) => injection.outcome = Err(code),
-                Effect::Misbehave(fault) => injection.outcome = Ok(Some(fault)),
+                Effect::Misbehave(fault) => {
+                    injection.outcome = Ok(Some(fault));
+                    RULE.set(Some(index));
+                    if fault.is_conditional() {
+                        continue;
+                    }
+                }
             }
             if let Some(reporter) = &self.reporter {
                 reporter.report_once(index);
             }
         }
         injection
+    }
+
+    /// Reports that the fault of this thread's call has changed the call. Only for faults that change only some calls
+    /// ([`FaultKind::is_conditional`]); others are reported when the call is counted.
+    pub fn report_effect(&self) {
+        if let (Some(reporter), Some(index)) = (&self.reporter, RULE.get()) {
+            reporter.report_once(index);
+        }
     }
 }
 
@@ -194,6 +214,19 @@ mod tests {
             [2],
             "the first rule matches no call, and the second overrides the third"
         );
+    }
+
+    #[test]
+    fn conditional_fault_is_reported_by_its_code() {
+        let rule = |fault| (Some("MAP"), CallNumbers::single(1), Effect::Misbehave(fault));
+        let injector = injector_of(&[rule(FaultKind::Wide), rule(FaultKind::Lost)]);
+        let (sender, reported) = std::sync::mpsc::channel();
+        let injector = injector.with_reporter(move |rule| sender.send(rule).unwrap());
+        let _ = injector.count_call("MAP");
+        assert!(reported.try_recv().is_err(), "the call may be unchanged");
+        injector.report_effect();
+        injector.report_effect();
+        assert_eq!(reported.try_iter().collect::<Vec<_>>(), [1]);
     }
 
     #[test]

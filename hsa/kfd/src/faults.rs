@@ -104,10 +104,35 @@ impl Faults {
         !self.injector.is_empty() && hsa_faults::has_fault(fault)
     }
 
+    /// Returns whether the current call has this fault. If so, records that the fault changes the call.
+    pub(crate) fn change_call(&self, fault: FaultKind) -> bool {
+        let changes = self.has_fault(fault);
+        if changes {
+            self.record_effect();
+        }
+        changes
+    }
+
+    /// Records that the fault of the current call changes the call.
+    pub(crate) fn record_effect(&self) {
+        self.injector.report_effect();
+    }
+
+    /// Returns `planned`. If it differs from `requested`, records that the fault of the current call changes the call.
+    fn changed<T: PartialEq>(&self, requested: &T, planned: T) -> T {
+        if planned != *requested {
+            self.record_effect();
+        }
+        planned
+    }
+
     /// Returns how long the engines do not see the mapping of the current call.
     pub(crate) fn unseen_time(&self) -> Option<Duration> {
         match self.current()? {
-            FaultKind::Unseen(time) => Some(time),
+            FaultKind::Unseen(time) => {
+                self.record_effect();
+                Some(time)
+            }
             _ => None,
         }
     }
@@ -115,7 +140,10 @@ impl Faults {
     /// Returns how long the engines keep using the mapping that the current call removes.
     pub(crate) fn stale_time(&self) -> Option<Duration> {
         match self.current()? {
-            FaultKind::Stale(time) => Some(time),
+            FaultKind::Stale(time) => {
+                self.record_effect();
+                Some(time)
+            }
             _ => None,
         }
     }
@@ -126,29 +154,32 @@ impl Faults {
 
     /// Returns the size that the call reports.
     pub(crate) fn reported_size(&self, size: u64) -> u64 {
-        match () {
+        let reported = match () {
             () if self.has_fault(FaultKind::Half) => size / 2,
             () if self.has_fault(FaultKind::Double) => size.saturating_mul(2),
             () => size,
-        }
+        };
+        self.changed(&size, reported)
     }
 
     /// Returns the permissions that a page-table entry gets.
     pub(crate) fn page_flags(&self, flags: u32) -> u32 {
-        match () {
+        let applied = match () {
             () if self.has_fault(FaultKind::Wide) => flags | READABLE | WRITABLE,
             () if self.has_fault(FaultKind::Narrow) => (flags | READABLE) & !WRITABLE,
             () => flags,
-        }
+        };
+        self.changed(&flags, applied)
     }
 
     /// Returns the protection that a CPU mapping gets.
     pub(crate) fn protection(&self, protection: libc::c_int) -> libc::c_int {
-        match () {
+        let applied = match () {
             () if self.has_fault(FaultKind::Wide) => libc::PROT_READ | libc::PROT_WRITE,
             () if self.has_fault(FaultKind::Narrow) => libc::PROT_READ,
             () => protection,
-        }
+        };
+        self.changed(&protection, applied)
     }
 }
 

@@ -203,9 +203,11 @@ impl PageTable {
         self.stale.push(StaleEntry { address, size, offset, flags, buffer, until });
     }
 
-    /// Marks the entries of a buffer as outdated: its memory has moved.
-    pub(crate) fn invalidate(&mut self, buffer: &Buffer) {
-        self.moved.extend(self.addresses.get(&buffer.label.token).into_iter().flatten());
+    /// Marks the entries of a buffer as outdated: its memory has moved. Returns whether there are entries.
+    pub(crate) fn invalidate(&mut self, buffer: &Buffer) -> bool {
+        let addresses = self.addresses.get(&buffer.label.token);
+        self.moved.extend(addresses.into_iter().flatten());
+        addresses.is_some_and(|addresses| !addresses.is_empty())
     }
 
     /// Updates the entries of a buffer whose memory has moved.

@@ -155,7 +155,7 @@ impl Instance {
         }
         let size = self.affected_size(size.next_multiple_of(PAGE));
         let memory = self.visible_memory(memory);
-        let shift = if self.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
+        let shift = if self.change_call(FaultKind::Shifted) { PAGE } else { 0 };
         match agent {
             Agent::Gpu(gpu) => {
                 let peer = memory.owner != agent;
@@ -208,7 +208,7 @@ impl Instance {
             false => self.config.gpu_permissions,
         };
         match (mode, permission) {
-            _ if self.has_fault(FaultKind::Narrow) => (true, false),
+            _ if self.change_call(FaultKind::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
             (_, HSA_ACCESS_PERMISSION_WO) => (false, true),

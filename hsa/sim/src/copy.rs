@@ -432,6 +432,8 @@ pub(crate) unsafe fn copy_async(
         Agent::Cpu(_) => None,
     });
     let accessor = gpu.map_or(Accessor::Process, Accessor::Gpu);
+    // Records the effect here, because the thread of the copy does not know the rule of the fault.
+    instance.change_call(FaultKind::Half);
     let (instance, planned) = (Arc::clone(instance), hsa_faults::current_fault());
     let work = move || {
         for dependency in &dependencies {

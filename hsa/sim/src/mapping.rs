@@ -176,7 +176,7 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> H
 fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
     let mut grants = core::mem::take(&mut mapping.grants);
-    if instance.has_fault(FaultKind::Half) {
+    if instance.change_call(FaultKind::Half) {
         mapping.grants = grants.split_off(grants.len().div_ceil(2));
         instance.revoke_grants(state, start, grants)?;
         return Err(HSA_STATUS_ERROR);

@@ -39,6 +39,7 @@ pub use interface::{is_called, is_request_of_a_level};
 use crate::arguments::{RunFormat, typed_time_limit};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
+use crate::planned_faults::describe_not_happened;
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
 use failure::Failure;
@@ -153,6 +154,9 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     };
     if let Some(out) = &mut table {
         show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;
+        for (number, line) in describe_not_happened(&faults).enumerate() {
+            writeln!(out, "{}{line}", if number == 0 { "\n" } else { "" })?;
+        }
         for differing in differing_probes(probes.iter().flatten()) {
             writeln!(out, "\nprobe differs: {differing}")?;
         }
@@ -180,6 +184,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
         }
+        describe_not_happened(&faults).try_for_each(|line| ktap.write_note(&line))?;
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);

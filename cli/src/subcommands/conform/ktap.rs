@@ -4,6 +4,7 @@
 //! process.
 
 use crate::bail_out::bail_out;
+use crate::planned_faults::describe_not_happened;
 use crate::screen::Screen;
 use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +80,10 @@ impl KtapStream {
             (None, Some(case)) => (case.status, format!("{}: {}", case.name, case.detail)),
             (None, None) => (Status::Pass, String::new()),
         };
-        self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })
+        self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })?;
+        let faults = report.provenance().map(|it| it.planned_faults.as_slice());
+        describe_not_happened(faults.unwrap_or_default())
+            .try_for_each(|line| self.ktap.write_note(&line))
     }
 }
 

@@ -162,6 +162,8 @@ fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyho
                     ktap.write_note("interrupted")?;
                 }
                 ktap.write_result(&test)?;
+                planned_faults::describe_not_happened(&planned)
+                    .try_for_each(|line| ktap.write_note(&line))?;
             }
         }
         RunFormat::Table => args.output.write(|out| {

@@ -112,6 +112,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         let status = if report.leaks.is_empty() { Status::Pass } else { Status::Fail };
         let detail = leaks_text(&report.leaks, "after all scenarios")?;
         ktap.write_result(&KtapTest { name: "memory", status, detail: &detail })?;
+        planned_faults::describe_not_happened(&faults)
+            .try_for_each(|line| ktap.write_note(&line))?;
     }
     match args.format {
         RunFormat::Json => {

@@ -139,11 +139,8 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     }
     let faults = &driver.config.faults;
     let (offset, flags) = (va.offset, faults.page_flags(va.flags));
-    let size = if faults.has_fault(FaultKind::Half) {
-        (va.size / 2).next_multiple_of(PAGE)
-    } else {
-        va.size
-    };
+    let half = (va.size / 2).next_multiple_of(PAGE);
+    let size = if half != va.size && faults.change_call(FaultKind::Half) { half } else { va.size };
     // As in amdgpu, an update of the page table also updates the entries of a buffer whose memory
     // has moved.
     state.table.validate(&buffer);
@@ -155,7 +152,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if let Some(time) = faults.unseen_time() {
         state.table.hide(va.address, time);
     }
-    if faults.has_fault(FaultKind::Shifted) {
+    if faults.change_call(FaultKind::Shifted) {
         state.table.shift(va.address);
     }
     Ok(())

@@ -238,7 +238,7 @@ pub(crate) unsafe fn map(
     }
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
-    let offset = if faults.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
+    let offset = if faults.change_call(FaultKind::Shifted) { PAGE } else { 0 };
     // SAFETY: with `MAP_FIXED`, the caller owns the replaced range.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

@@ -14,7 +14,9 @@ pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
         // The import moves the buffer to memory that this GPU can access.
         let peers = descriptors::render_files();
         for peer in peers.iter().filter(|peer| peer.gpu != file.gpu) {
-            peer.state().table.invalidate(&buffer);
+            if peer.state().table.invalidate(&buffer) {
+                driver.config.faults.record_effect();
+            }
         }
     }
     prime.handle = file.state().handle(buffer);

@@ -21,6 +21,9 @@ fn perform(
     };
     let planned = driver.config.faults.begin(name, log_unfinished);
     let planned = planned.map_err(|error| AccessFault { address: to, error })?;
+    if planned == Some(FaultKind::Half) {
+        driver.config.faults.record_effect();
+    }
     faults::perform(planned, memory, &mut { length }, move |memory, length| {
         write(memory, if planned == Some(FaultKind::Half) { *length / 2 } else { *length })?;
         if planned == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }

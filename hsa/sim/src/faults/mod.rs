@@ -94,6 +94,11 @@ impl Faults {
     fn has_fault(&self, fault: FaultKind) -> bool {
         self.has_rules.load(Relaxed) && hsa_faults::has_fault(fault)
     }
+
+    fn record_effect(&self) {
+        let injector = Arc::clone(&self.state().injector);
+        injector.report_effect();
+    }
 }
 
 /// Returns whether a call of the function can be performed after it has returned to its caller.
@@ -152,9 +157,18 @@ impl Instance {
         self.faults.has_fault(fault)
     }
 
+    /// Returns whether the current call has this fault. If so, records that the fault changes the call.
+    pub(crate) fn change_call(&self, fault: FaultKind) -> bool {
+        let changes = self.has_fault(fault);
+        if changes {
+            self.faults.record_effect();
+        }
+        changes
+    }
+
     /// Returns the size that the call reports, changed by the faults `half` and `double`.
     pub(crate) fn reported_size(&self, size: u64) -> u64 {
-        match (self.has_fault(FaultKind::Half), self.has_fault(FaultKind::Double)) {
+        match (self.change_call(FaultKind::Half), self.change_call(FaultKind::Double)) {
             (true, _) => size / 2,
             (_, true) => size * 2,
             _ => size,
@@ -164,7 +178,7 @@ impl Instance {
     /// Returns how many of `size` bytes the call acts on: with the fault `half`, half of them, rounded up to whole
     /// pages.
     pub(crate) fn affected_size(&self, size: usize) -> usize {
-        if self.has_fault(FaultKind::Half) {
+        if self.change_call(FaultKind::Half) {
             (size / 2).next_multiple_of(PAGE).min(size)
         } else {
             size
@@ -182,11 +196,15 @@ impl Instance {
         &self,
         permission: hsa_access_permission_t,
     ) -> hsa_access_permission_t {
-        match (self.has_fault(FaultKind::Wide), self.has_fault(FaultKind::Narrow)) {
+        let applied = match (self.has_fault(FaultKind::Wide), self.has_fault(FaultKind::Narrow)) {
             (true, _) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
             (_, true) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
-            _ => permission,
+            _ => return permission,
+        };
+        if applied != permission {
+            self.faults.record_effect();
         }
+        applied
     }
 
     /// Exports memory as a descriptor for the caller, with the faults `leak` and `other`.
