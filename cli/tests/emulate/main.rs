@@ -247,3 +247,20 @@ fn sanitizer_build_runs_with_options_from_the_help() {
         "{output:?}"
     );
 }
+
+#[test]
+fn unknown_release_lists_fetched_releases() {
+    if test::fetch_releases("unknown_release_lists_fetched_releases").is_none() {
+        return;
+    }
+    for words in [["emulate", "--rocr", "6.9"], ["rocr", "run", "--rocr=6.9"]] {
+        let output = run(&[&words[..], &["--", "true"]].concat());
+        let text = stderr(&output);
+        assert!(!output.status.success(), "{output:?}");
+        assert!(
+            text.contains("unknown release `6.9`; fetched releases: 6.1.2, 6.4.3, 7.2.4"),
+            "{text}"
+        );
+        assert!(text.contains("rocr fetch"), "{text}");
+    }
+}

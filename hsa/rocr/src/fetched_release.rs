@@ -16,14 +16,10 @@ pub struct FetchedRelease {
     loader: PathBuf,
 }
 
-/// A release that is missing or incomplete.
+/// A release that is unknown, missing or incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{missing} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`", folder = folder.display())]
-pub struct NotFetched {
-    release: Release,
-    folder: PathBuf,
-    missing: &'static str,
-}
+#[error("{0}")]
+pub struct NotFetched(String);
 
 impl FetchedRelease {
     /// Opens a release that [`fetch`](crate::fetch()) has downloaded or
@@ -33,7 +29,15 @@ impl FetchedRelease {
     /// A part of the release is missing; the message names the command that fetches the release.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotFetched> {
         let root = folder.join(release.version());
-        let not_fetched = |missing| NotFetched { release, folder: folder.to_owned(), missing };
+        if !release.is_packaged() && !root.exists() {
+            return Err(NotFetched(unknown_release(folder, release)));
+        }
+        let not_fetched = |missing: &str| {
+            let folder = folder.display();
+            NotFetched(format!(
+                "{missing} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`"
+            ))
+        };
         let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
         let loader = loader(&libraries).ok_or_else(|| not_fetched("loader"))?;
         let fetched = Self { release, root, libraries, loader };
@@ -129,6 +133,17 @@ impl FetchedRelease {
         command.arg(path.as_deref().map_or(program, Path::as_os_str));
         command
     }
+}
+
+/// Returns the message about a release that is neither fetched nor one of Debian's.
+fn unknown_release(folder: &Path, release: Release) -> String {
+    let fetched = FetchedRelease::all(folder);
+    let names: Vec<_> = fetched.iter().map(|it| it.release.version()).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!(
+        "unknown release `{release}`; fetched releases: {names}; `hsa-vmm rocr fetch` downloads 6.1.2, 6.4.3 and \
+         7.2.4, or stores another one (`--from PATH`)"
+    )
 }
 
 /// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or the loader of another

@@ -129,7 +129,8 @@ fn summary(args: &RocrCheck, reports: [(Release, &Report); 2], bringup: ExitStat
     line(&format!("conform, {base}"), &before.summary.to_string());
     let failed = after.cases.iter().filter(|case| case.status == Status::Fail);
     failed.for_each(|case| line("failed", &format!("{}: {}", case.name, case.detail)));
-    line("bringup", if bringup.success() { "every level was reached" } else { "a level failed" });
+    let levels = "every level was reached or does not apply";
+    line("bringup", if bringup.success() { levels } else { "a level failed" });
     for probe in runtime.probes.iter().flatten().filter(|probe| probe.expected != probe.found) {
         let found = if probe.found { "found" } else { "not found" };
         line("differs from version", &format!("{}: {found} by a probe", probe.name));
