@@ -64,6 +64,8 @@ pub fn all_of(target: Target) -> Vec<CallFault> {
     for kind in FaultKind::ALL {
         let effect = match kind {
             FaultKind::Late(_) => "late:5ms".to_owned(),
+            // Long enough for the first level that uses the mapping, even on a busy machine.
+            FaultKind::Unseen(_) => "unseen:200ms".to_owned(),
             kind => kind.to_string(),
         };
         match kind {
