@@ -202,18 +202,24 @@ pub enum Problem {
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
     WrongSize(usize),
     /// The reservation contains this many mappings.
-    #[error("is a reservation that contains mappings ({0}); unmap them first")]
+    #[error(
+        "is a reservation that contains mappings ({0}); unmap them first; if they are retiring, drain the retire queue \
+         (RetireQueue::drain)"
+    )]
     StillMapped(usize),
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
     /// The range overlaps a mapping. Contains the start of that mapping.
-    #[error("overlaps the mapping at {0}; unmap it first")]
+    #[error(
+        "overlaps the mapping at {0}; unmap it first; if it is retiring, drain the retire queue (RetireQueue::drain)"
+    )]
     AlreadyMapped(Address),
     /// The range is not mapped completely. Contains the first address that is not mapped. If a call by address has
     /// unmapped a mapping of an owned value, contains that mapping's address, even if another mapping is there now.
     #[error(
-        "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
+        "is not mapped at {0}; map it first, or check whether a call by address has unmapped it; other memory may be \
+         mapped there now (Vmm::mapped_range_at)"
     )]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Contains the start of that mapping.
@@ -395,10 +401,13 @@ impl Problem {
     pub(super) fn describe(&self, argument: Argument, value: &Value) -> String {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
-                "is not mapped; map it first, or check whether it was unmapped (Vmm::mapped_range_at)".to_owned()
+                self.to_string().replacen(&format!(" at {at}"), "", 1)
             }
             (Self::ForeignHandle, _) if argument == Argument::Mappings => {
                 "contains a mapping of another Vmm; submit it to a queue of that Vmm".to_owned()
+            }
+            (Self::Overlapping, _) if argument == Argument::List => {
+                "overlaps another entry of the list".to_owned()
             }
             (Self::Empty, _) if argument == Argument::Descriptors => {
                 format!("{self}; name at least one agent")

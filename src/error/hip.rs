@@ -37,7 +37,9 @@ impl Error {
             ErrorKind::InvalidArgument { argument, problem, .. } => {
                 argument_code(profile, operation, argument, problem)
             }
-            ErrorKind::NotSupported(Feature::Gpu) if operation == Operation::Open => {
+            ErrorKind::NotSupported(Feature::Gpu)
+                if matches!(operation, Operation::Open | Operation::OpenIpc) =>
+            {
                 HipError::NoDevice
             }
             // HIP supports no offset at all.
@@ -110,6 +112,7 @@ fn argument_code(
             HipError::Unknown
         }
         Operation::Open
+        | Operation::OpenIpc
         | Operation::AreaCreate
         | Operation::Mmap
         | Operation::Munmap
@@ -169,7 +172,7 @@ mod tests {
     fn invalid_arguments_have_documented_codes() {
         use Operation::*;
         let unknown = Problem::UnknownAgent;
-        let of_agents = [Open, AreaCreate, Mmap, Munmap, Allocate, Allow, Free]
+        let of_agents = [Open, OpenIpc, AreaCreate, Mmap, Munmap, Allocate, Allow, Free]
             .into_iter()
             .chain([GetMemHandle, OpenMemHandle, CloseMemHandle])
             .map(|operation| (operation, Argument::Agent, unknown, [101, 101]));

@@ -42,7 +42,9 @@ operations! {
     Load: "load", "load an HSA runtime";
     Start: "start", "start the HSA runtime";
     Discover: "discover", "discover the runtime's agents";
-    Open: "open", "open";
+    Open: "open", "open virtual memory management";
+    OpenQueue: "open_queue", "open a retire queue";
+    OpenIpc: "open_ipc", "open IPC";
     AddressReserve: "address_reserve", "reserve addresses";
     AddressFree: "address_free", "free addresses";
     Create: "create", "create physical memory";

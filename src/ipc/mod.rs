@@ -108,7 +108,7 @@ impl Ipc {
     /// [`ErrorKind::NotSupported`] if the runtime has no GPU.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         let first = runtime.gpus().next();
-        let first = first.ok_or(Error::new(Operation::Open, Feature::Gpu))?;
+        let first = first.ok_or(Error::new(Operation::OpenIpc, Feature::Gpu))?;
         Self::on(runtime, first.id())
     }
 
@@ -120,7 +120,7 @@ impl Ipc {
     pub fn on(runtime: &Runtime, gpu: AgentId) -> Result<Self, Error> {
         let is_gpu = |agent: &&Agent| agent.kind() == AgentKind::Gpu;
         let not_a_gpu = || ErrorKind::invalid(Argument::Agent, gpu, Problem::NotAGpu);
-        let first = Operation::Open.run(|| {
+        let first = Operation::OpenIpc.run(|| {
             runtime.check_not_forked()?;
             runtime.agent(gpu).filter(is_gpu).ok_or_else(not_a_gpu)
         })?;

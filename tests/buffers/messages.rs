@@ -6,7 +6,7 @@ use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode, RingBuffer};
 use hsa_vmm::error::Argument;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
-use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Ipc, Reservation};
 
 const PAGE: usize = 64 * KIB;
 
@@ -138,7 +138,7 @@ fn messages_say_what_to_do() {
     let misaligned = Reservation::builder(1000).reserve(vmm).unwrap_err();
     let too_many = vmm.address_reserve(1 << 60, 0, None).unwrap_err();
     for (error, advice) in [
-        (unmapped, "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"),
+        (unmapped, "; other memory may be mapped there now (Vmm::mapped_range_at)"),
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
         (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
@@ -146,6 +146,15 @@ fn messages_say_what_to_do() {
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");
     }
+}
+
+#[test]
+fn open_errors_name_what_is_opened() {
+    let machine = Machine::new(Config::mi300x(1));
+    let error = Ipc::on(&machine.runtime, machine.cpu(0)).unwrap_err();
+    assert!(error.to_string().starts_with("cannot open IPC: agent "), "{error}");
+    let error = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
+    assert!(error.to_string().starts_with("cannot open a retire queue: capacity "), "{error}");
 }
 
 #[test]

@@ -140,6 +140,21 @@ fn mapping_unmapped_after_submission_is_reported() {
 }
 
 #[test]
+fn errors_at_retiring_mapping_advise_to_drain() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let (address, spare) = (mapping.address(), machine.create(0, SIZE));
+    submit(&queue, mapping, &[]).unwrap();
+    for result in
+        [machine.vmm.map(address, SIZE, 0, spare), machine.vmm.address_free(address, SIZE)]
+    {
+        let text = result.unwrap_err().to_string();
+        assert!(text.ends_with("drain the retire queue (RetireQueue::drain)"), "{text}");
+    }
+}
+
+#[test]
 fn unmapped_mapping_is_reported_before_its_signal() {
     let machine = machine();
     let never = Signal::new(&machine.runtime, 1);
@@ -180,7 +195,7 @@ fn invalid_submissions_return_the_mapping() {
     assert_eq!(queue.pending(), 0);
     mapping.check_mapped().unwrap();
     let error = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
-    assert_eq!(error.to_string(), "cannot open: capacity 0x0 is zero");
+    assert_eq!(error.to_string(), "cannot open a retire queue: capacity 0x0 is zero");
     // The first capacity needs more memory than exists. For the second capacity, the size of the allocation overflows.
     for capacity in [1 << 48, usize::MAX] {
         let error = RetireQueue::builder(capacity).open(&machine.vmm).unwrap_err();

@@ -108,7 +108,7 @@ impl RetireQueueBuilder {
     /// allocated; [`ErrorKind::NotSupported`] if the runtime does not export `hsa_signal_load_scacquire`;
     /// [`ErrorKind::System`] if no thread can be created.
     pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
-        vmm.run(Operation::Open, |shared| {
+        vmm.run(Operation::OpenQueue, |shared| {
             Argument::Capacity.check_not_zero(self.capacity)?;
             if !shared.native().can_load_signals() {
                 return Err(Feature::Function("hsa_signal_load_scacquire").into());
@@ -148,6 +148,8 @@ impl RetireQueueBuilder {
 ///   ([`Vmm::quarantined_ranges`]). The mapping stays mapped until the process ends, and its reservation is not freed.
 ///   Its bytes can still be read and written, but calls that unmap it or change its access fail. Dropping the `Vmm`
 ///   frees everything except quarantined mappings, and leaves the runtime started.
+/// * Calls by address do not wait for the signals: [`Vmm::unmap`] unmaps a mapping that is in the queue immediately,
+///   although a GPU may still use it. The report then contains the mapping with [`Problem::NotMapped`].
 /// * [`poll`](Self::poll) and [`drain`](Self::drain) return the errors; the queue also logs them.
 /// * Dropping the queue waits until the queue is empty. This takes at most the time limit, plus the time of the runtime
 ///   calls that unmap.
