@@ -6,10 +6,11 @@ mod machine;
 mod process;
 
 use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
-use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Runtime, Vmm};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Mapping, Reservation};
+use hsa_vmm::{Runtime, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,6 +204,27 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     drop(runtime);
     assert!(foreign_page_is_at(base), "after the runtime was dropped");
     assert_eq!(hostile.get(c"hostile_started"), 0);
+}
+
+/// A call that only unmaps also unmaps the mappings in other reservations.
+#[test]
+fn batch_goes_on_after_foreign_mapping_in_a_hole() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let memory = Allocation::create(&vmm, 4096, &AllocationProperties::on(gpu)).unwrap();
+    let new_mapping = |_| {
+        let mapping = Reservation::builder(4096).reserve(&vmm).unwrap().map(0, &memory).unwrap();
+        mapping.grant(&[runtime.host().id()], Access::ReadWrite).unwrap();
+        mapping
+    };
+    let mappings = Vec::from([0, 1].map(new_mapping));
+    hostile.set(c"hostile_foreign_mappings", 1);
+    let Rejected { value, error } = Mapping::unmap_many(mappings).unwrap_err();
+    assert_quarantines(Err(error));
+    assert_eq!((value.len(), vmm.usage().mappings, vmm.quarantined_ranges().len()), (0, 0, 1));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod machine;
 mod successor;
 
 use hsa_vmm::error::{Error, Problem};
-use hsa_vmm::{Access, Allocation, Mapping, Reservation};
+use hsa_vmm::{Access, AccessDescriptor, Allocation, Mapping, Reservation};
 use machine::{Library, Machine};
 
 /// Runs a test on every release.
@@ -105,4 +105,41 @@ fn calls_on_stale_mappings_return_not_mapped() {
             machine.assert_empty();
         }
     }
+}
+
+/// Lists that contain an unmapped mapping, and the mapping that is now at its address.
+#[test]
+fn lists_with_stale_and_new_mapping_are_rejected() {
+    run_on_releases(|library| {
+        let granule = library.granule();
+        let reservation = Reservation::builder(granule).reserve(&library.vmm).unwrap();
+        let memory = Allocation::create(&library.vmm, granule, &library.shareable_on(0)).unwrap();
+        let mut stale = reservation.map(0, &memory).unwrap();
+        library.vmm.unmap(stale.address(), granule).unwrap();
+        let mut new = reservation.map(0, &memory).unwrap();
+        let gpu = library.gpu(0);
+        let check = |call: &str, result: Result<(), Error>| {
+            let error = result.expect_err(call);
+            assert_eq!(error.problem(), Some(Problem::NotMapped(new.address())), "{call}");
+        };
+        check("revoke_many", Mapping::revoke_many(&[&stale, &new], &[gpu]));
+        let grants = [AccessDescriptor { agent: gpu, access: Access::Read }];
+        let changes = [(&stale, &grants[..]), (&new, &grants[..])];
+        check("set_access_many", Mapping::set_access_many(&changes));
+        let address = new.address();
+        let error = stale.exchange(&mut new).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotMapped(address)), "exchange");
+        // The text does not advise to unmap or look up the mapping, as if it was this value's.
+        let error = stale.read(0, &mut [0]).unwrap_err();
+        assert!(error.to_string().contains("other memory may be mapped there now"), "{error}");
+
+        // A list that contains one mapping twice is a mistake of the caller.
+        let error = Mapping::revoke_many(&[&new, &new], &[gpu]).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::Overlapping));
+        assert!(error.to_string().ends_with("overlaps another entry of the list"), "{error}");
+
+        let rejected = Mapping::unmap_many(vec![stale, new]).unwrap_err();
+        assert_eq!(rejected.error.problem(), Some(Problem::NotMapped(address)), "unmap_many");
+        rejected.value[1].check_mapped().unwrap();
+    });
 }

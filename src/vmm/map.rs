@@ -120,7 +120,9 @@ impl Vmm {
     /// one call of the runtime unmaps adjacent mappings together. Other threads observe a single step.
     ///
     /// # Errors
-    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap.
+    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap. If addresses
+    /// could not be kept reserved, the call quarantines their reservations, and has unmapped the ranges in all
+    /// reservations.
     pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let range = |&(address, size): &_| AddressRange::new(address, size);
@@ -183,18 +185,19 @@ impl Shared {
         for it in new {
             ranges.push(it.range);
         }
-        check_disjoint(old)?;
-        check_disjoint(&ranges)?;
+        let new_count = ranges.len();
         ranges.extend_from_slice(old);
         let replaced = self.transact(operation, &ranges, |journal| {
             for &range in old {
                 journal.add_targets(range, &AccessChange::NONE)?;
             }
             expected.check_targets(journal, 0)?;
+            check_disjoint(old)?;
             let old_count = journal.targets.len();
             for it in new {
                 self.add_mapping(journal, it, old_count)?;
             }
+            check_disjoint(&ranges[..new_count])?;
             let mut next = 0;
             while next < old_count {
                 let start = next;

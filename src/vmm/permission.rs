@@ -115,12 +115,12 @@ impl Shared {
         expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
         let ranges: SmallVec<[AddressRange; 1]> = changes.iter().map(|it| it.0).collect();
-        check_disjoint(&ranges)?;
         self.transact(Operation::SetAccess, &ranges, |journal| {
             for (range, change) in changes {
                 journal.add_targets(*range, change)?;
             }
             expected.check_targets(journal, 0)?;
+            check_disjoint(&ranges)?;
             for target in &journal.targets {
                 self.check_peers(target.now.owner, target.change)?;
             }
@@ -136,13 +136,13 @@ impl Shared {
         agents: &[AgentId],
         expected: ExpectedMappings<'_>,
     ) -> Result<(), ErrorKind> {
-        check_disjoint(ranges)?;
         let revoked = self.access_change(&AccessDescriptor::of_each(agents, Access::None))?;
         self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {
                 journal.add_targets(range, &revoked)?;
             }
             expected.check_targets(journal, 0)?;
+            check_disjoint(ranges)?;
             let enforced = self.cpus.union(self.controlled());
             if revoked.agents.difference(enforced).is_empty() {
                 return journal.change_access(0..journal.targets.len());
@@ -214,7 +214,8 @@ impl Shared {
     }
 }
 
-/// Rejects overlapping ranges in a list that is sorted by address.
+/// Rejects overlapping ranges in a list that is sorted by address. Operations on owned mappings first check that the
+/// mappings exist: the range of a mapping that was unmapped by address can overlap the range of a new mapping.
 pub(super) fn check_disjoint(ranges: &[AddressRange]) -> Result<(), ErrorKind> {
     match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
         Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),

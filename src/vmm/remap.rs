@@ -72,12 +72,12 @@ impl Shared {
         from: AddressRange,
         (expected_to, expected_from): (ExpectedMappings<'_>, ExpectedMappings<'_>),
     ) -> Result<(), ErrorKind> {
-        if to.overlaps(from) {
-            return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
-        }
         self.transact(Operation::Exchange, &[to, from], |journal| {
             let old_to = add_expected(journal, to, Argument::Destination, expected_to)?;
             let old_from = add_expected(journal, from, Argument::Source, expected_from)?;
+            if to.overlaps(from) {
+                return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
+            }
             let size = |it: &MappedRange| it.size;
             if old_from.iter().map(size).ne(old_to.iter().map(size)) {
                 return Err(ErrorKind::invalid(Argument::Source, from, Problem::DifferentLayout));

@@ -3,7 +3,7 @@
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{rerun_in_own_process, within};
-use hsa_vmm::buffer::PagedBuffer;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error};
@@ -206,4 +206,33 @@ fn buffers_at_the_same_address_do_not_deadlock() {
             scope.spawn(|| share_from(&buffer, &freed));
         });
     });
+}
+
+/// The page of the freed buffer has a stale mapping at the address of the other buffer's page.
+#[test]
+fn failed_exchange_keeps_pages_at_same_address() {
+    if rerun_in_own_process() {
+        return;
+    }
+    for is_called_on_freed in [false, true] {
+        let machine = Machine::new(Config::mi300x(1));
+        let freed = new_buffer(&machine, false);
+        freed.map(0..1).unwrap();
+        machine.vmm.unmap(freed.address(), PAGE).unwrap();
+        machine.vmm.address_free(freed.address(), 8 * PAGE).unwrap();
+        let buffer = new_buffer(&machine, false);
+        assert_eq!(buffer.address(), freed.address());
+        buffer.map(0..1).unwrap();
+        mark(&buffer, 0, 7);
+
+        let [first, second] =
+            if is_called_on_freed { [&freed, &buffer] } else { [&buffer, &freed] };
+        let error = first.exchange_pages(0..1, second, 0).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::NotMapped(buffer.address())), "{error}");
+        assert_eq!([&freed, &buffer].map(|it| it.state(0).unwrap()), [PageState::Mapped; 2]);
+        assert_eq!(mark_of(&buffer, 0), 7);
+        drop(freed);
+        assert_eq!(mark_of(&buffer, 0), 7, "the freed buffer does not own the page");
+        buffer.unmap(0..1).unwrap();
+    }
 }

@@ -429,13 +429,17 @@ pub(super) fn commit(
         }
         Err(Rejected { value: restored, error }) => {
             let error = error.for_pages(pages);
-            let mut restored: BTreeMap<_, _> =
-                restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
+            // The address alone does not identify a page: two buffers can have the same device address.
+            let key = |mapping: &Mapping| (mapping.reservation().serial(), mapping.address());
+            let restored = restored.into_iter().map(|mapping| (key(&mapping), mapping));
+            let mut restored: BTreeMap<_, _> = restored.collect();
             let mut lost = None;
             for (locked, plan) in changes {
                 let mut lost_pages = Vec::new();
                 for (index, new) in core::mem::take(plan) {
-                    let mapping = restored.remove(&locked.core.address_of(index));
+                    let core = locked.core;
+                    let key = (core.reservation.serial(), core.address_of(index));
+                    let mapping = restored.remove(&key);
                     if locked.restore(index, mapping) {
                         lost_pages.push(index);
                     }

@@ -97,7 +97,9 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap). The error contains all mappings that were passed. After a quarantine, it
-    /// contains only those in reservations that are not quarantined.
+    /// contains only those that are still mapped, in reservations that are not quarantined. There are none if the
+    /// runtime has unmapped all mappings, but the addresses of some could not be kept reserved: the call then unmaps
+    /// the mappings in all reservations.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }

@@ -193,7 +193,7 @@ impl Reservation {
         &self.inner.vmm
     }
 
-    pub(super) fn serial(&self) -> u64 {
+    pub(crate) fn serial(&self) -> u64 {
         self.inner.reserved.serial
     }
 
