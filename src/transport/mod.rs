@@ -27,6 +27,7 @@
 //! exporter. This module uses no named sockets.
 
 mod description;
+mod direction;
 mod ticket;
 
 pub use crate::error::MalformedMessage;
@@ -39,6 +40,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::native::{Received, close_foreign, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
 use description::{HEADER_SIZE, Header};
+use direction::{Direction, Transfer};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
@@ -52,6 +54,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One end of a Unix socket, over which memory is sent and received.
+///
+/// Several threads can send and receive at the same time. Each message is sent and received as a whole.
 ///
 /// ```
 /// # use hsa_vmm::{Allocation, AllocationProperties, HandleType, Runtime, Vmm, transport::Channel};
@@ -75,6 +79,8 @@ pub struct Channel {
     socket: UnixStream,
     trust: Trust,
     timeout: Duration,
+    sending: Direction,
+    receiving: Direction,
 }
 
 impl Channel {
@@ -82,7 +88,14 @@ impl Channel {
     /// channel exists.
     #[must_use]
     pub fn over(socket: UnixStream) -> Self {
-        Self { socket, trust: Trust::default(), timeout: TIMEOUT }
+        let (trust, timeout) = (Trust::default(), TIMEOUT);
+        Self {
+            socket,
+            trust,
+            timeout,
+            sending: Direction::default(),
+            receiving: Direction::default(),
+        }
     }
 
     /// Creates the two ends of a new connection, for a process that is about to fork or to start another process.
@@ -106,7 +119,8 @@ impl Channel {
         self
     }
 
-    /// Limits the time to send or receive a whole message; the default is 10 seconds.
+    /// Limits the time to send or receive a whole message, including the wait for other threads that send or receive
+    /// on this channel; the default is 10 seconds.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -156,27 +170,28 @@ impl Channel {
         description: &Description,
     ) -> Result<(), Error> {
         let message = description.encode()?;
-        let mut sent = 0;
-        let mut send_all = || {
-            self.check_peer()?;
-            let deadline = self.deadline();
-            while sent < message.len() {
-                self.wait(PollFlags::OUT, deadline)?;
-                // The descriptor is sent with the first byte.
-                let descriptor = (sent == 0).then_some(descriptor.as_fd());
-                match send(self.socket.as_fd(), &message[sent..], descriptor) {
-                    Ok(count) => sent += count,
-                    Err(Errno::INTR | Errno::AGAIN) => {}
-                    Err(errno) => return Err(of_socket("sendmsg", errno, sent)),
+        Operation::Send.run(|| {
+            let (_transfer, deadline) = self.begin(&self.sending)?;
+            let mut sent = 0;
+            let mut send_all = || {
+                while sent < message.len() {
+                    self.wait(PollFlags::OUT, deadline)?;
+                    // The descriptor is sent with the first byte.
+                    let descriptor = (sent == 0).then_some(descriptor.as_fd());
+                    match send(self.socket.as_fd(), &message[sent..], descriptor) {
+                        Ok(count) => sent += count,
+                        Err(Errno::INTR | Errno::AGAIN) => {}
+                        Err(errno) => return Err(of_socket("sendmsg", errno, sent)),
+                    }
                 }
+                Ok(())
+            };
+            let result = send_all();
+            if result.is_err() && sent > 0 {
+                close_foreign(self.shut_down());
             }
-            Ok(())
-        };
-        let result = send_all();
-        if result.is_err() && sent > 0 {
-            close_foreign(self.shut_down());
-        }
-        result.map_err(|kind| Error::new(Operation::Send, kind))
+            result
+        })
     }
 
     /// Receives any descriptor with a description. Does not check whether the description matches the descriptor.
@@ -190,25 +205,31 @@ impl Channel {
     /// discards the remaining data. Further calls return [`ErrorKind::Disconnected`]. The channel stays usable after a
     /// whole message, and if nothing was received ([`ErrorKind::TimedOut`]).
     pub fn receive_descriptor(&self) -> Result<(OwnedFd, Description), Error> {
-        let mut received = Received::default();
-        let message = self.receive_all(&mut received);
-        if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
-            received.descriptors.extend(self.shut_down());
-        }
-        let decoded = message.and_then(|message| {
-            let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
-            let descriptor =
-                received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
-            Ok((descriptor, description))
-        });
-        close_foreign(received.descriptors);
-        decoded.map_err(|kind| Error::new(Operation::Receive, kind))
+        Operation::Receive.run(|| {
+            let (transfer, deadline) = self.begin(&self.receiving)?;
+            let mut received = Received::default();
+            let message = self.receive_all(&mut received, deadline);
+            if message.is_err() && (received.bytes > 0 || !received.descriptors.is_empty()) {
+                received.descriptors.extend(self.shut_down());
+            }
+            drop(transfer);
+            let decoded = message.and_then(|message| {
+                let description = Description::decode(&message).map_err(ErrorKind::Malformed)?;
+                let descriptor =
+                    received.descriptors.pop().ok_or(ErrorKind::UnexpectedDescriptors(0))?;
+                Ok((descriptor, description))
+            });
+            close_foreign(received.descriptors);
+            decoded
+        })
     }
 
     /// Receives the bytes of a message, and its descriptor. Fails if there is more than one descriptor.
-    fn receive_all(&self, received: &mut Received) -> Result<Vec<u8>, ErrorKind> {
-        self.check_peer()?;
-        let deadline = self.deadline();
+    fn receive_all(
+        &self,
+        received: &mut Received,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, ErrorKind> {
         let mut message = vec![0; HEADER_SIZE];
         while received.bytes < message.len() {
             self.wait(PollFlags::IN, deadline)?;
@@ -254,9 +275,14 @@ impl Channel {
         self.trust.check(peer.user).map_err(ErrorKind::Untrusted)
     }
 
-    fn deadline(&self) -> Instant {
+    /// Checks the peer, and waits until no other thread transfers a message in this direction. Returns the deadline of
+    /// the message.
+    fn begin<'a>(&self, direction: &'a Direction) -> Result<(Transfer<'a>, Instant), ErrorKind> {
+        self.check_peer()?;
         let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or(now + MAX_TIMEOUT)
+        let deadline = now.checked_add(self.timeout).unwrap_or(now + MAX_TIMEOUT);
+        let transfer = direction.begin(deadline).ok_or(ErrorKind::TimedOut(self.timeout))?;
+        Ok((transfer, deadline))
     }
 
     /// Waits until the socket can be used.

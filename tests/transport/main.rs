@@ -426,3 +426,37 @@ fn ten_thousand_rounds_leak_nothing() {
     }
     assert_eq!(count(), before);
 }
+
+/// Threads that share a channel send and receive whole messages.
+#[test]
+fn threads_share_a_channel() {
+    let (sender, receiver) = Channel::pair().unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let rounds = 2000;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let description = example_description();
+                (0..rounds).for_each(|_| sender.send_descriptor(&null, &description).unwrap());
+            });
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    let (_, description) = receiver.receive_descriptor().unwrap();
+                    assert_eq!(description, example_description());
+                }
+            });
+        }
+    });
+    // The time limit includes the wait for another thread's message.
+    let receiver = receiver.with_timeout(3 * SHORT_TIMEOUT);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let kind = error_kind(receiver.receive_descriptor());
+                assert_eq!(kind, ErrorKind::TimedOut(3 * SHORT_TIMEOUT));
+            });
+        }
+    });
+    assert!(begun.elapsed() < 30 * SHORT_TIMEOUT, "{:?}", begun.elapsed());
+}
