@@ -29,8 +29,8 @@ struct State {
     ready: Vec<Allocation>,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// The number of handles that the pool may keep if this number is above the capacity. The thread creates handles
-    /// only up to the capacity.
+    /// The number of handles that the pool may keep if this number is above the capacity. Only memory that the runtime
+    /// has mapped before is kept above the capacity. The thread creates handles only up to the capacity.
     limit: usize,
     /// Whether the thread is creating a handle.
     creating: bool,
@@ -114,8 +114,9 @@ impl HandlePool {
         }
     }
 
-    /// Stores memory. If the pool then has more handles than the larger of its capacity and `limit`, releases the
-    /// oldest of them. The pool uses `limit` until the next call of this method replaces it.
+    /// Stores memory. If the pool then has more handles than its capacity, releases handles. Up to `limit` handles of
+    /// memory that the runtime has mapped before are kept, even if the capacity is smaller. The pool uses `limit` until
+    /// the next call of this method replaces it.
     ///
     /// Memory that is still used, for example by a retire queue, is not stored: its last user releases it.
     pub fn store(&self, memory: impl IntoIterator<Item = Allocation>, limit: usize) {
@@ -133,8 +134,16 @@ impl Shared {
         let unused: Vec<_> = memory.into_iter().filter_map(Allocation::into_unused).collect();
         let mut state = lock(&self.state);
         state.ready.extend(unused);
-        let excess = state.ready.len().saturating_sub(state.capacity.max(state.limit));
-        let excess: Vec<_> = state.ready.drain(..excess).collect();
+        let excess = |maximum: usize| state.ready.len().saturating_sub(maximum);
+        let (above_capacity, above_both) =
+            (excess(state.capacity), excess(state.capacity.max(state.limit)));
+        let mut excess = Vec::new();
+        if above_capacity > 0 {
+            // Releases memory that was never mapped first, and then the oldest handles.
+            state.ready.sort_by_key(Allocation::was_mapped);
+            let never_mapped = state.ready.partition_point(|memory| !memory.was_mapped());
+            excess.extend(state.ready.drain(..above_capacity.min(never_mapped).max(above_both)));
+        }
         drop(state);
         for memory in excess {
             if let Err(rejected) = memory.release() {

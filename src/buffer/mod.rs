@@ -68,6 +68,18 @@ fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
     Operation::AddressReserve.run(|| rounded.ok_or_else(overflow))
 }
 
+/// Returns whether this process can probably allocate the lists of a call that maps `count` mappings. If an allocation
+/// of such a list fails, the process ends.
+fn can_list_mappings(count: usize) -> bool {
+    /// The lists need less than this number of bytes for each mapping.
+    const BYTES_PER_MAPPING: usize = 1024;
+    let mut lists: Vec<[u8; BYTES_PER_MAPPING]> = Vec::new();
+    let is_allocated = lists.try_reserve_exact(count).is_ok();
+    // Without this use, the compiler could remove the allocation.
+    std::hint::black_box(&lists);
+    is_allocated
+}
+
 /// Returns whether the error says that a range was quarantined. The caller must not reuse memory that may be mapped in
 /// this range.
 fn is_quarantine(error: &Error) -> bool {

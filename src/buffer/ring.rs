@@ -1,6 +1,6 @@
 //! A ring buffer: the same memory, mapped several times at adjacent addresses.
 
-use super::{BufferPart, DeviceBuffer, round_up};
+use super::{BufferPart, DeviceBuffer, can_list_mappings, round_up};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
     Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
@@ -51,7 +51,8 @@ impl RingBuffer {
     /// (`hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
     ///
     /// # Errors
-    /// [`Problem::TooFewTimes`]; otherwise as for [`Vmm::address_reserve`], [`Vmm::create`] and
+    /// [`Problem::TooFewTimes`]; [`Problem::OutOfMemory`] if the process cannot allocate the list of the mappings;
+    /// otherwise as for [`Vmm::address_reserve`], [`Vmm::create`] and
     /// [`Vmm::map_many`].
     pub fn create(
         vmm: &Vmm,
@@ -69,6 +70,9 @@ impl RingBuffer {
         let size = round_up(size, vmm.reservation_granule())?;
         let overflow = || invalid(Operation::AddressReserve, Problem::Overflow);
         let total = size.checked_mul(times).ok_or_else(overflow)?;
+        if !can_list_mappings(times) {
+            return Err(invalid(Operation::Map, Problem::OutOfMemory));
+        }
         let reservation = Reservation::builder(total).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, properties)?;
         let request = |index: usize| MapRequest {

@@ -16,7 +16,7 @@
 //! | state | listed before | not listed before |
 //! |---|---|---|
 //! | [`State::AsBefore`], [`State::MappedAnew`] | stays; its access is updated | is inserted |
-//! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
+//! | [`State::New`], [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped`; a target whose unmap failed is `MappedAnew` |
 //!
 //! The handle of a new mapping counts the mapping before the operation starts.
@@ -61,6 +61,8 @@ enum State {
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     MappedAnew,
+    /// Not mapped yet.
+    New,
     Unmapped,
     /// Unknown, because a rollback has failed. If the ledger listed the target before, the target stays listed, so that
     /// its memory stays allocated.
@@ -137,7 +139,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             change,
             guard,
             attempted: AgentSet::NONE,
-            state: if listed { State::AsBefore } else { State::Unmapped },
+            state: if listed { State::AsBefore } else { State::New },
             listed,
         });
     }
@@ -448,7 +450,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                     }
                     locked[target.guard].remove(target.now.start);
                 }
-                dead.extend(handles.decrement(target.now.handle, |record| record.mappings -= 1));
+                dead.extend(handles.remove_mapping(target.now.handle, target.state != State::New));
             }
             for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.is_mapped()) {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);

@@ -1,6 +1,7 @@
 //! Paged buffers map and unmap pages, with and without a zero page.
 
 use crate::errors::{out_of_bounds, page_error};
+use crate::fault_injection::OUT_OF_RESOURCES;
 use crate::machine::{KIB, MIB, Machine, generations};
 use crate::process::{
     FAULT, assert_inaccessible, load_in_child, rerun_in_own_process, store_in_child,
@@ -8,7 +9,7 @@ use crate::process::{
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Problem};
-use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 
@@ -386,4 +387,30 @@ fn statistics_count_pages() {
         ),
         "{text}"
     );
+}
+
+#[test]
+fn failed_map_releases_memory_that_was_never_mapped() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+        let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+        for (failing_call, mapped_before) in [(1, 0), (3, 2)] {
+            machine.simulation.set_faults(FaultPlan::none().fail(
+                "hsa_amd_vmem_map",
+                failing_call,
+                OUT_OF_RESOURCES,
+            ));
+            buffer.map(0..8).unwrap_err();
+            // Such a runtime frees memory that it has mapped only together with the addresses.
+            let is_kept = machine.vmm.quirks().memory_returns_with_addresses;
+            let kept = if is_kept { mapped_before } else { 0 };
+            let context = format!("{generation}, call {failing_call}");
+            assert_eq!(buffer.statistics().ready, kept, "{context}");
+            assert_eq!(machine.vmm.usage().handles, kept, "{context}");
+            assert_eq!(machine.used_by(0), kept * PAGE, "{context}");
+        }
+        buffer.map(0..8).unwrap();
+        assert_eq!(machine.vmm.usage().handles, 8, "{generation}: kept memory is used again");
+    }
 }

@@ -125,3 +125,14 @@ fn stream_passes_through_a_ring() {
     }
     assert!(written > 100 * ring.size() as u64, "{written:#x} bytes passed through the ring");
 }
+
+#[test]
+fn ring_of_too_many_mappings_is_rejected() {
+    let machine = Machine::new(Config::mi300x(1));
+    let times = 1 << 33;
+    let created = RingBuffer::create(&machine.vmm, 4 * KIB, times, &machine.shareable_on(0));
+    let error = created.unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Times), "{error}");
+    assert_eq!(error.problem(), Some(Problem::OutOfMemory), "{error}");
+    machine.assert_empty();
+}

@@ -1,11 +1,12 @@
 //! Buffers accept any size of at least one byte, and map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
+use crate::fault_injection::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::RingBuffer;
-use hsa_vmm::error::{Argument, Problem};
-use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::buffer::{PagedBuffer, RingBuffer};
+use hsa_vmm::error::{Argument, Operation, Problem};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, GrowableBuffer};
 
 const GIB: usize = 1 << 30;
@@ -137,6 +138,25 @@ fn invalid_sizes_are_rejected() {
     assert_eq!((buffer.size(), buffer.mapped_size()), (3 * MIB, 4 * MIB));
     let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("an invalid offset");
     assert_eq!(error.into_kind(), out_of_bounds(usize::MAX, 2, end));
+    drop(buffer);
+    machine.assert_empty();
+}
+
+/// The buffers have 2^33 pages. The process cannot allocate a list of all of them.
+#[test]
+fn operations_on_too_many_pages_are_rejected() {
+    let machine = Machine::new(Config::mi300x(1));
+    let builder = PagedBuffer::builder(1 << 45).with_page_size(4 * KIB);
+    let reserved = builder.with_zero_page().reserve(&machine.vmm, &machine.shareable_on(0));
+    let error = reserved.unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Capacity), "{error}");
+    assert_eq!(error.problem(), Some(Problem::OutOfMemory), "{error}");
+    machine.assert_empty();
+
+    let buffer = builder.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_handle_create", 9, ERROR));
+    let error = buffer.map(0..buffer.page_count()).unwrap_err();
+    assert_eq!(error.operation(), Operation::Create, "{error}");
     drop(buffer);
     machine.assert_empty();
 }

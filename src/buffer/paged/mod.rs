@@ -66,7 +66,8 @@ use crate::vmm::Vmm;
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
 /// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. The buffer
-/// keeps memory for at most as many pages as it has unused pages.
+/// also keeps memory that a failed call has mapped and unmapped again. It keeps memory for at most as many pages as it
+/// has unused pages.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {
@@ -131,10 +132,10 @@ impl PagedBuffer {
         let mut locked = core.lock_for(operation)?;
         let pages = core.check_range(pages).map_err(to_error)?;
         locked.check_free(&pages).map_err(to_error)?;
-        let is_ahead = |page: &usize| locked.state(*page) == PageState::Ahead;
-        let missing: Vec<_> = pages.clone().filter(|page| !is_ahead(page)).collect();
-        let memory = locked.take(missing.len(), &pages)?;
-        let plan = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
+        let missing_count = pages.len() - locked.mapped_ahead(pages.clone()).count();
+        let memory = locked.take(missing_count, &pages)?;
+        let missing = pages.clone().filter(|&page| locked.state(page) != PageState::Ahead);
+        let plan = missing.zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, plan)?;
         locked.mark_used(&pages);
         if core.pages_ahead > 0 {

@@ -3,8 +3,8 @@
 use super::PagedBuffer;
 use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{step_size, whole_granules};
-use crate::error::{Argument, Error, ErrorKind, Operation};
+use crate::buffer::{can_list_mappings, step_size, whole_granules};
+use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
@@ -76,7 +76,8 @@ impl PagedBuilder {
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
-    /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; [`ErrorKind::System`] if the thread that maps pages ahead
+    /// [`Vmm::create`], [`Vmm::map_many`] and [`Vmm::fill`]; with a zero page, [`Problem::OutOfMemory`] if the process
+    /// cannot allocate the list of all pages; [`ErrorKind::System`] if the thread that maps pages ahead
     /// cannot be created. If the thread that creates memory in advance cannot be created, the library only logs this.
     pub fn reserve(
         self,
@@ -90,6 +91,11 @@ impl PagedBuilder {
         let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
+        if self.zero_page && !can_list_mappings(page_count) {
+            let (argument, problem) = (Argument::Capacity, Problem::OutOfMemory);
+            let kind = ErrorKind::invalid(argument, self.capacity, problem);
+            return Err(Error::new(Operation::Map, kind));
+        }
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };

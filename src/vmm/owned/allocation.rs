@@ -146,6 +146,11 @@ impl Allocation {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
     }
 
+    /// Returns whether the runtime had a mapping of the memory that does not exist any more.
+    pub(crate) fn was_mapped(&self) -> bool {
+        self.inner.with_record(|record| record.was_mapped).unwrap_or_default()
+    }
+
     /// Returns the value if nothing else uses the memory: the memory was never exported, and no clones, other
     /// references, mappings or operations use it. Otherwise drops the value; the last user releases the memory.
     pub(crate) fn into_unused(mut self) -> Option<Self> {
