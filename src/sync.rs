@@ -38,13 +38,11 @@
 //! `src/vmm/page_table/mod.rs`: `wait_is_due` protects whether a wait for page tables must be repeated. A thread takes
 //! this lock before the page of a barrier, and holds it during the wait.
 //!
-//! `src/transport/direction.rs`: `is_busy` is set while a thread sends or receives a message of a channel. That thread
-//! takes no lock meanwhile. Other threads wait only until the time limit of their message.
-//!
 //! A thread takes no other lock while it holds one of the following locks: `src/vmm/mod.rs`: `quarantine`, the list of
 //! quarantined ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number;
 //! `src/vmm/retire/submission_queue.rs`: a queue's `slots`; `src/ipc/table.rs`: `free_slots`, the free entries of the
-//! table of exports; `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`:
+//! table of exports; `src/transport/direction.rs`: `is_busy`, whether a thread sends or receives a message;
+//! `src/runtime/mod.rs`: `attachments`, the states of higher layers; `src/native/library_lock.rs`:
 //! `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the host memory that areas have locked. A thread
 //! that forks locks `REGISTRY` first, then `LOCKED_RANGES`.
 
