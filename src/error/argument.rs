@@ -203,17 +203,14 @@ pub enum Problem {
     WrongSize(usize),
     /// The reservation contains this many mappings.
     #[error(
-        "is a reservation that contains mappings ({0}); unmap them first; if they are retiring, drain the retire queue \
-         (RetireQueue::drain)"
+        "is a reservation that contains mappings ({0}); unmap them first, or drain their retire queue"
     )]
     StillMapped(usize),
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
     /// The range overlaps a mapping. Contains the start of that mapping.
-    #[error(
-        "overlaps the mapping at {0}; unmap it first; if it is retiring, drain the retire queue (RetireQueue::drain)"
-    )]
+    #[error("overlaps the mapping at {0}; unmap it first, or drain its retire queue")]
     AlreadyMapped(Address),
     /// The range is not mapped completely. Contains the first address that is not mapped. If a call by address has
     /// unmapped a mapping of an owned value, contains that mapping's address, even if another mapping is there now.

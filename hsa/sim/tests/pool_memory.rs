@@ -199,12 +199,15 @@ fn locks_are_counted() {
     assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut agent_address) }, ERROR);
-    // Like AMD's runtimes, the simulation rejects a range with an unreadable page in the middle.
-    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // Like AMD's driver, the simulation rejects a range with an inaccessible or a read-only page in the middle.
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let range = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, -1, 0) };
-    let result = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, libc::PROT_NONE) };
-    assert_eq!(result, 0);
-    assert_eq!(unsafe { lock(range, SIZE, null_mut(), 0, &mut agent_address) }, ERROR);
+    for protection in [libc::PROT_NONE, libc::PROT_READ] {
+        let result = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, protection) };
+        assert_eq!(result, 0);
+        assert_eq!(unsafe { lock(range, SIZE, null_mut(), 0, &mut agent_address) }, ERROR);
+    }
     assert_eq!(unsafe { lock(range, SIZE / 2, null_mut(), 0, &mut agent_address) }, OK);
     assert_eq!(unsafe { unlock(range) }, OK);
 }
