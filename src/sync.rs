@@ -20,7 +20,7 @@
 //! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
 //! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
-//! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
+//! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime, or for all calls of a probe |
 //!
 //! No operation holds a lock of the first table and a lock of the following, second table at the same time. There is
 //! one exception: while an operation holds locks, a log subscriber may call look-ups, which lock `tree`, `mappings` and

@@ -41,6 +41,12 @@ pub struct AreaMemory<'a> {
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
 }
 
+/// The memory is unmapped by the drop of `allocated`. This implementation makes the compiler keep the caller's memory
+/// borrowed until then.
+impl Drop for AreaMemory<'_> {
+    fn drop(&mut self) {}
+}
+
 impl AreaMemory<'_> {
     /// Returns the start address for this process. Every agent with access uses the same address, except for memory of
     /// the caller ([`device_address`](Self::device_address)).

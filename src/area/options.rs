@@ -187,6 +187,18 @@ impl<'a> MmapOptions<'a> {
     /// ends, but the bytes stay locked. Agents can then still access them at
     /// [`device_address`](super::AreaMemory::device_address), and no area can map these addresses again
     /// ([`ErrorKind::HostMemoryMapped`](crate::error::ErrorKind::HostMemoryMapped)).
+    ///
+    /// The borrow lasts until the `AreaMemory` is dropped:
+    ///
+    /// ```compile_fail,E0505
+    /// # use hsa_vmm::{Area, Error, area::MmapOptions};
+    /// # fn map(area: &Area) -> Result<(), Error> {
+    /// let mut bytes = vec![0; 4096];
+    /// let memory = area.mmap(4096, MmapOptions::new().with_host_memory(&mut bytes))?;
+    /// drop(bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));

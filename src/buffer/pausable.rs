@@ -303,6 +303,8 @@ impl PausableBuffer {
         {
             self.buffer.mappings.push(reservation.map(0, memory)?);
         }
+        // Without grants, no call of the `Vmm` would report that the addresses are quarantined.
+        self.buffer.mappings.iter().try_for_each(Mapping::check_mapped)?;
         let grants = lock(&self.buffer.grants);
         if grants.0.is_empty() { Ok(()) } else { self.buffer.set_access(&grants.0) }
     }

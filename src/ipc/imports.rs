@@ -10,7 +10,7 @@ use crate::error::{
     Argument, Error, ErrorKind, Operation, Problem, Rejected, UnavailableReason, Value,
 };
 use crate::memory::{Registry, Span};
-use crate::native::{Native, NativeIpc};
+use crate::native::{Native, NativeIpc, close_foreign};
 use crate::runtime::{Attachment, Implementation, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::trust::Process;
@@ -232,23 +232,29 @@ impl Ipc {
             // Does not lock the list while waiting for the exporter, so that other calls need not wait.
             let fetch = || server_client::fetch(native, process, self.trust);
             let dma_buf = is_served.then(fetch).transpose()?;
-            // The exporter can have ended, or changed its user IDs, during the wait.
-            if !self.find_exporter(process)?.is_same_process(exporter) {
-                return Err(unavailable(process, UnavailableReason::NoProcess));
-            }
-            let mut list = lock(&imports.0);
-            // Another thread can have opened the memory during the wait.
-            if let Some(start) = reopen(&mut list)? {
-                return Ok(start);
-            }
-            let (start, size) = self.attach(&list, handle, dma_buf)?;
-            let import = list.entry(start).or_insert(Import { export, ..Import::default() });
-            import.size = import.size.max(size);
-            // The runtime may return the address of an earlier attach. The memory stays mapped for the agents of that
-            // attach.
-            import.agents.extend_from_slice(self.agents());
-            import.opens[holder as usize] += 1;
-            Ok(start)
+            let open = || {
+                // The exporter can have ended, or changed its user IDs, during the wait.
+                if !self.find_exporter(process)?.is_same_process(exporter) {
+                    return Err(unavailable(process, UnavailableReason::NoProcess));
+                }
+                let mut list = lock(&imports.0);
+                // Another thread can have opened the memory during the wait.
+                if let Some(start) = reopen(&mut list)? {
+                    return Ok(start);
+                }
+                let (start, size) = self.attach(&list, handle, dma_buf.as_ref())?;
+                let import = list.entry(start).or_insert(Import { export, ..Import::default() });
+                import.size = import.size.max(size);
+                // The runtime may return the address of an earlier attach. The memory stays mapped for the agents of
+                // that attach.
+                import.agents.extend_from_slice(self.agents());
+                import.opens[holder as usize] += 1;
+                Ok(start)
+            };
+            let opened = open();
+            // Closed only now, because the exporter can make closing slow, and the list must not stay locked meanwhile.
+            close_foreign(dma_buf.into_iter().collect());
+            opened
         };
         if handle.is_registered() {
             while_exported(handle, |generation| open_export(Some((process, generation, native))))
@@ -273,7 +279,7 @@ impl Ipc {
         &self,
         list: &OpenImports,
         handle: &IpcHandle,
-        dma_buf: Option<OwnedFd>,
+        dma_buf: Option<&OwnedFd>,
     ) -> Result<(usize, usize), ErrorKind> {
         let (runtime, size) = (self.runtime(), handle.allocation_size as usize);
         let native_of = |id: &AgentId| runtime.agents()[id.index()].native;
@@ -281,7 +287,7 @@ impl Ipc {
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
         let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
         let start = match dma_buf {
-            Some(dma_buf) => server_client::with_relay(handle.native, &dma_buf, attach)?,
+            Some(dma_buf) => server_client::with_relay(handle.native, dma_buf, attach)?,
             None => attach(handle.native),
         };
         let start = start.map_err(of_failure)?;

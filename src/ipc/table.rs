@@ -4,7 +4,7 @@
 //! and an entry for each slot. A process that opens memory holds a shared lock on the first byte of the slot's entry
 //! while its runtime maps the memory. A process that frees memory holds an exclusive lock on this byte. The lock
 //! prevents an importer from mapping freed memory: AMD's runtime would then wait forever. The kernel unlocks the bytes
-//! when a process ends.
+//! when the process has ended, and the children that it forked while it held the lock.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;

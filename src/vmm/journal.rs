@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | [`State::AsBefore`], [`State::MappedAnew`] | stays; its access is updated | is inserted |
 //! | [`State::New`], [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
-//! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped`; a target whose unmap failed is `MappedAnew` |
+//! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
 //! The handle of a new mapping counts the mapping before the operation starts.
 //!
@@ -91,8 +91,8 @@ pub(super) struct Journal<'a, 'c> {
     /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
     pub targets: SmallVec<[Target<'c>; 1]>,
-    /// The first `moved` targets are old mappings, whose memory the following targets map elsewhere. The mapping of
-    /// target `moved + i` gets the name of the mapping of target `i`. 0 unless the operation moves mappings.
+    /// The first `moved` targets are old mappings, and the following targets are new ones. The mapping of target
+    /// `moved + i` gets the name of the mapping of target `i`. 0 unless the operation relocates or exchanges mappings.
     pub moved: usize,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined, or could not roll back because another thread

@@ -120,9 +120,9 @@ use std::sync::Arc;
 /// are described in the [memory model](self#memory-model).
 ///
 /// Operations on different reservations wait for each other in four cases only: one of them exports or imports (before
-/// ROCm 10), one of them is rolled back, the process has no free file descriptor, or one of them waits for the GPUs
-/// ([`VmmOptions::with_barrier`]). Dropping the last clone and the last owned value frees everything that is still
-/// mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
+/// ROCm 10; the first grant to the CPU also exports), one of them is rolled back, the process has no free file
+/// descriptor, or one of them waits for the GPUs ([`VmmOptions::with_barrier`]). Dropping the last clone and the last
+/// owned value frees everything that is still mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
 /// reservations, and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
 ///
 /// ```

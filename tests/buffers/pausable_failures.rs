@@ -287,3 +287,26 @@ fn resume_maps_again_after_a_failure_and_a_free() {
         machine.assert_empty();
     });
 }
+
+/// A buffer without granted access, whose first grant and its rollback failed, can move to other addresses.
+#[test]
+fn quarantined_buffer_without_access_can_move() {
+    run_in_child(|| {
+        let machine = Machine::new(Config::mi300x(1));
+        let properties = machine.shareable_on(0);
+        let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &properties).unwrap();
+        let faults = FaultPlan::none()
+            .fail("hsa_amd_vmem_set_access", 1, ERROR)
+            .always("hsa_amd_vmem_unmap", ERROR);
+        machine.simulation.set_faults(faults);
+        buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap_err();
+        machine.simulation.set_faults(FaultPlan::none());
+        assert_eq!(machine.vmm.quarantined_ranges().len(), 1);
+        let address = buffer.address();
+        buffer.pause(PauseMode::Discard).unwrap_err();
+        assert_ne!(buffer.resume_anywhere().unwrap(), address);
+        buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+        buffer.write(0, &pattern(SIZE, 2)).unwrap();
+        assert!(contents(&buffer) == pattern(SIZE, 2));
+    });
+}

@@ -252,6 +252,8 @@ int main(void) {
   VALUE(hipDeviceAttributePciDomainId);
   VALUE(hipMemRangeHandleTypeDmaBufFd);
   VALUE(hipMemRangeHandleTypeMax);
+  VALUE(hipMemRangeFlagDmaBufMappingTypePcie);
+  VALUE(hipMemRangeFlagsMax);
 #endif
   return 0;
 }

@@ -29,7 +29,8 @@ pub fn parse(text: &str) -> Result<Results, String> {
     let lines: Vec<_> = text.lines().collect();
     let mut position = 0;
     let results = parse_block(&lines, &mut position, 0)?;
-    match lines.get(position) {
+    // Diagnostic lines can follow the last result.
+    match lines[position..].iter().find(|line| !line.starts_with("# ")) {
         None => Ok(results),
         Some(line) => Err(format!("a line after the last result: {line}")),
     }

@@ -53,25 +53,36 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
 /// The maximum number of addresses in one system call (`IOV_MAX`).
 const MAX_VECTORS: usize = 1024;
 
-/// Returns `EFAULT` if a page of a range is not writable. The real driver pins every page of user memory for writing, even
-/// if the GPU only reads. Does not change the memory.
+/// Returns `EFAULT` if a page of a range is not readable and writable. The real driver pins every page of user memory for
+/// writing, even if the GPU only reads. Does not change the memory.
 pub(crate) fn check_writable(address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
-    let start = address / PAGE * PAGE;
-    let length = end.ok_or(EFAULT)? - start;
-    let populate = |advice| {
-        // SAFETY: the kernel checks the range, and only loads its pages.
-        match unsafe { libc::madvise(start as *mut _, length as usize, advice) } {
-            0 => Ok(()),
-            _ => Err(Errno::last()),
-        }
-    };
-    match (populate(libc::MADV_POPULATE_WRITE), populate(libc::MADV_POPULATE_READ)) {
-        (Ok(()), _) => Ok(()),
-        // Linux before 5.14, a mapping of a device, or an inaccessible page. Whether pages are writable is unknown.
-        (Err(EINVAL), Err(EINVAL)) => read_each_page(start, length),
-        _ => Err(EFAULT),
+    let (start, end) = (address / PAGE * PAGE, end.ok_or(EFAULT)?);
+    let length = end - start;
+    // SAFETY: the kernel checks the range, and only loads its pages.
+    let done = unsafe { libc::madvise(start as *mut _, length as usize, libc::MADV_POPULATE_READ) };
+    match Errno::last() {
+        _ if done == 0 => {}
+        // Linux before 5.14, or a mapping of a device.
+        EINVAL => read_each_page(start, length)?,
+        _ => return Err(EFAULT),
     }
+    // `MADV_POPULATE_WRITE` would also check this, but it would allocate memory for every page.
+    match std::fs::read_to_string("/proc/self/maps") {
+        Ok(maps) if contains_read_only(&maps, start..end) => Err(EFAULT),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a part of a range is mapped without write access. `maps` is the text of `/proc/self/maps`, whose
+/// lines begin like `7f0000000000-7f0000200000 r--p`.
+fn contains_read_only(maps: &str, range: core::ops::Range<u64>) -> bool {
+    maps.lines().any(|line| {
+        let mut words = line.split([' ', '-']);
+        let mut address = || u64::from_str_radix(words.next()?, 16).ok();
+        let (Some(start), Some(end)) = (address(), address()) else { return false };
+        start < range.end && range.start < end && words.next().is_some_and(|it| !it.contains('w'))
+    })
 }
 
 /// Returns `EFAULT` if a page of a range is not readable. Much slower than `MADV_POPULATE_READ`.

@@ -84,28 +84,8 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Returns whether the process can write every page of a range, as the driver requires for memory that it pins. Does not
-/// change the memory. The range must not wrap around.
-pub(crate) fn host_is_writable(address: usize, size: usize) -> bool {
-    let first = address & !(PAGE - 1);
-    let length = address + size - first;
-    let populate = |advice| {
-        // SAFETY: the kernel checks the range, and only loads its pages.
-        match unsafe { libc::madvise(core::ptr::without_provenance_mut(first), length, advice) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error().raw_os_error()),
-        }
-    };
-    match (populate(libc::MADV_POPULATE_WRITE), populate(libc::MADV_POPULATE_READ)) {
-        (Ok(()), _) => true,
-        // Linux before 5.14, a mapping of a device, or an inaccessible page. Whether pages are writable is unknown.
-        (Err(Some(libc::EINVAL)), Err(Some(libc::EINVAL))) => host_is_readable(address, size),
-        _ => false,
-    }
-}
-
 /// Returns whether the process can read every page of a range. The range must not wrap around.
-fn host_is_readable(address: usize, size: usize) -> bool {
+pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
     // One byte for each page. One system call reads at most 1024 ranges (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);

@@ -2,7 +2,7 @@
 //! that migrates pages.
 
 use crate::agents::Agent;
-use crate::copy::host_is_writable;
+use crate::copy::host_is_readable;
 use crate::instance::{Instance, State};
 use crate::page_table::PageTable;
 use crate::pool_memory::{Allocation, AllocationKind, CallerData};
@@ -67,6 +67,20 @@ pub(crate) unsafe fn lock(
     // SAFETY: not null, therefore writable (`# Safety`).
     unsafe { agent_address.write(address) };
     Ok(())
+}
+
+/// Returns whether the process can read and write every page of a range, as the driver requires for memory that it pins.
+/// Does not change the memory. The range must not wrap around.
+fn host_is_writable(address: usize, size: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    // A line begins like `7f0000000000-7f0000200000 r--p`.
+    let is_read_only = maps.lines().any(|line| {
+        let mut words = line.split([' ', '-']);
+        let mut number = || usize::from_str_radix(words.next()?, 16).ok();
+        let (Some(start), Some(end)) = (number(), number()) else { return false };
+        start < address + size && address < end && words.next().is_some_and(|it| !it.contains('w'))
+    });
+    !is_read_only && host_is_readable(address, size)
 }
 
 impl State {

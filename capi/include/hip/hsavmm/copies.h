@@ -22,8 +22,9 @@ hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyDtoD(hipDeviceptr_t destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyPeer(void *destination, int destination_device, const void *source,
                          int source_device, size_t size);
-/* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. Unless the rows are
- * contiguous, the library copies each row separately, so copying many short rows is slow. */
+/* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. The whole range from the
+ * first row to the last must be accessible, also between the rows. Unless the rows are contiguous, the library copies
+ * each row separately, so copying many short rows is slow. */
 hipError_t hipMemcpy2D(void *destination, size_t destination_pitch, const void *source,
                        size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind);
 hipError_t hipMemset(void *destination, int value, size_t size);

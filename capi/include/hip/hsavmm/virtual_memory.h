@@ -154,7 +154,8 @@ hipError_t hipMemAddressFree(void *ptr, size_t size);
  * hipMemHandleTypeFabric. */
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
-/* Releases one reference. The memory is freed when it has no reference and no mapping. */
+/* Releases one reference. The memory is freed when it has no reference and no mapping. On the default simulation, it is
+ * freed only when the addresses at which it was mapped are freed, too (hipMemAddressFree). */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
 /* Maps `size` bytes of a handle, from `offset` on. `flags` must be 0. `offset` must be 0, unless the library controls
  * GPUs' page tables (hsavmm_use_page_tables()). */
@@ -198,6 +199,11 @@ typedef enum hipMemRangeHandleType {
   hipMemRangeHandleTypeDmaBufFd = 0x1,
   hipMemRangeHandleTypeMax = 0x7fffffff
 } hipMemRangeHandleType;
+
+typedef enum hipMemRangeFlags {
+  hipMemRangeFlagDmaBufMappingTypePcie = 0x1,
+  hipMemRangeFlagsMax = 0x7fffffff
+} hipMemRangeFlags;
 
 /* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of hipMalloc
  * or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several dma-bufs, or does
