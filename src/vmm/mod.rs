@@ -122,8 +122,9 @@ use std::sync::Arc;
 /// Operations on different reservations wait for each other in four cases only: one of them exports or imports (before
 /// ROCm 10; the first grant to the CPU also exports), one of them is rolled back, the process has no free file
 /// descriptor, or one of them waits for the GPUs ([`VmmOptions::with_barrier`]). Dropping the last clone and the last
-/// owned value frees everything that is still mapped, allocated or reserved. The exceptions are the addresses of [quarantined](Vmm::quarantined_ranges)
-/// reservations, and mappings, with their memory, that are quarantined one by one or that the runtime fails to unmap.
+/// owned value frees everything that is still mapped, allocated or reserved. The exceptions are the addresses of
+/// [quarantined](Vmm::quarantined_ranges) reservations, and mappings, with their memory, that are quarantined one by one
+/// or that the runtime fails to unmap.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
