@@ -305,7 +305,7 @@ fn quarantined_buffer_without_access_can_move() {
         let address = buffer.address();
         buffer.pause(PauseMode::Discard).unwrap_err();
         assert_ne!(buffer.resume_anywhere().unwrap(), address);
-        buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+        buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         buffer.write(0, &pattern(SIZE, 2)).unwrap();
         assert!(contents(&buffer) == pattern(SIZE, 2));
     });
