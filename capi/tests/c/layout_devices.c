@@ -191,9 +191,6 @@ int main(void) {
   VALUE(hipComputeModeExclusive);
   VALUE(hipComputeModeProhibited);
   VALUE(hipComputeModeExclusiveProcess);
-  VALUE(hipExtHostAllocNumaUser);
-  VALUE(hipExtHostAllocCoherent);
-  VALUE(hipExtHostAllocNonCoherent);
   VALUE(hipEventDisableSystemFence);
   VALUE(hipEventReleaseToDevice);
   VALUE(hipEventReleaseToSystem);

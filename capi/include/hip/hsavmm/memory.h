@@ -17,9 +17,6 @@
 #define hipHostAllocMapped 0x2
 #define hipHostAllocWriteCombined 0x4
 #define hipHostAllocUncached hipHostMallocUncached
-#define hipExtHostAllocNumaUser 0x20000000
-#define hipExtHostAllocCoherent 0x40000000
-#define hipExtHostAllocNonCoherent 0x80000000
 #define hipHostRegisterDefault 0x0
 #define hipHostRegisterPortable 0x1
 #define hipHostRegisterMapped 0x2
