@@ -1,5 +1,5 @@
 //! Pauses a model's buffer, to release the buffer's memory, and uses another model's buffer. Then resumes the first
-//! buffer with the same contents, at the same address if this address is still free.
+//! buffer with the same contents at the same address.
 //!
 //! ```sh
 //! cargo run --example pause                                       # on the simulation
@@ -8,7 +8,7 @@
 
 use anyhow::{Context, ensure};
 use hsa_vmm::buffer::{PausableBuffer, PauseMode};
-use hsa_vmm::{Access, AllocationProperties, ErrorKind, Runtime, Vmm};
+use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::time::Instant;
 
 /// The size of each model. Two models do not fit into the memory of the simulated GPU.
@@ -24,16 +24,9 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     );
 }
 
-/// Pauses a buffer. On ROCm 7.2, another thread can take the buffer's addresses during this call; the
-/// contents are saved even in this case.
 fn pause(buffer: &mut PausableBuffer, mode: PauseMode) -> anyhow::Result<()> {
     let begun = Instant::now();
-    match buffer.pause(mode) {
-        Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
-            println!("  {error}");
-        }
-        result => result?,
-    }
+    buffer.pause(mode)?;
     println!("  paused in {:.1?}", begun.elapsed());
     Ok(())
 }
@@ -69,17 +62,13 @@ pub(crate) fn main() -> anyhow::Result<()> {
     pause(&mut scratch, PauseMode::Discard)?;
     show("scratch", &scratch, &vmm);
     let begun = Instant::now();
-    let new_address = weights.resume_anywhere()?;
+    weights.resume()?;
     println!("  resumed in {:.1?}", begun.elapsed());
     show("weights", &weights, &vmm);
     let mut bytes = vec![0; text.len()];
     weights.read(SIZE - text.len(), &mut bytes)?;
     ensure!(bytes == text, "the contents have changed");
-    let place = if new_address == address {
-        "the same address"
-    } else {
-        "another address, because the old address was taken"
-    };
-    println!("  at {place}: {:?}", String::from_utf8_lossy(&bytes));
+    ensure!(weights.address() == address, "the address has changed");
+    println!("  at the same address: {:?}", String::from_utf8_lossy(&bytes));
     Ok(())
 }

@@ -224,10 +224,7 @@ fn unidentified_simulation_is_probed_by_default() {
             check_probes(release, &machine, present_quirks);
             let found = reported_with(present_quirks);
             for quirk in Quirks::KNOWN.iter().filter(|quirk| !found.contains(quirk.name)) {
-                let is_implied = quirk.name == "memory_returns_with_addresses"
-                    && present_quirks.unmap_keeps_memory;
-                let expected = quirk.if_unknown || is_implied;
-                assert_eq!(machine.vmm.quirks().has(quirk), expected, "{}", quirk.name);
+                assert_eq!(machine.vmm.quirks().has(quirk), quirk.if_unknown, "{}", quirk.name);
             }
             machine.assert_empty();
         }

@@ -6,7 +6,6 @@ mod machine;
 mod process;
 
 use hostile::HostileRuntime;
-use hsa_vmm::buffer::{PausableBuffer, PauseMode};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
@@ -82,19 +81,6 @@ const FAILURES: &[Failure] = &[
             machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
             machine.vmm.unmap(base, granule).unwrap();
             process::permissions(base.get(), granule).is_err()
-        },
-    },
-    Failure {
-        quirk: "memory_returns_with_addresses",
-        release: || config_of(Generation::B),
-        symptom: "the memory of a paused buffer stays in use",
-        occurs: |machine| {
-            let properties = machine.shareable_on(0);
-            let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // If another thread takes the addresses, the pause fails, but still frees the memory.
-            let paused = buffer.pause(PauseMode::Discard);
-            assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
-            machine.simulation.usage().vram_used[0] > 0
         },
     },
     Failure {

@@ -96,8 +96,7 @@ const GENERATIONS: [Comparison<char>; 4] = [
             "The runtimes differ: AMD extension 1.20 instead of 1.15.",
             "B exports hsa_amd_vmem_export_fabric_handle, hsa_amd_vmem_import_fabric_handle, A \
              does not.",
-            "3 workarounds are needed only with A: memory_returns_with_addresses (vllm#46203, \
-             torch_memory_saver#83), grant_without_descriptor_aborts (ROCR-Runtime: \
+            "2 workarounds are needed only with A: grant_without_descriptor_aborts (ROCR-Runtime: \
              MappedHandleAllowedAgent), ipc_server_outlives_stop (rocm-systems#3256).",
             "4 workarounds are needed only with B: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), export_keeps_descriptor (rocm-systems#10604), import_is_lazy \
@@ -129,7 +128,7 @@ const GENERATIONS: [Comparison<char>; 4] = [
              (ROCR-Runtime: MappedHandleAllowedAgent), some_calls_take_no_lock (ROCR-Runtime: \
              Runtime::VMemoryExportShareableHandle), ipc_server_outlives_stop \
              (rocm-systems#3256).",
-            "3 workarounds are needed only with B: unmap_keeps_memory (torch_memory_saver#84), \
+            "3 workarounds are needed only with B: unmap_keeps_memory (torch_memory_saver#83, #84, vllm#46203), \
              import_is_lazy (rocm-systems#6471, #11606, #12228), import_needs_descriptor \
              (rocm-systems#8440, #12228).",
             IMPORT_FAILS,
@@ -143,8 +142,8 @@ const ALL_SAME: &str = "All N cases have the same result.";
 const OTHERS_SAME: &str = "The other N cases have the same result.";
 const IPC_PASSES: &str = "2 cases pass in B and not in A: ipc.open.same_memory, ipc.open.twice.";
 const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
-const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_memory \
-    (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
+const KEEPS_MEMORY: &str = "1 workaround is needed only with B: unmap_keeps_memory \
+    (torch_memory_saver#83, #84, vllm#46203).";
 /// The beginning of a sentence. In the output, the result of the case follows.
 const IMPORT_FAILS: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
     7.14, and in rocddi, only set_access checks an imported descriptor (rocm-systems#6471: set_access \

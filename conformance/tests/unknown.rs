@@ -53,18 +53,10 @@ fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
         let is_listed = report.runtime.quirks.iter().flatten().any(|quirk| quirk.name == name);
         assert_eq!(is_listed, probe.found, "{name}");
     }
-    // On an unknown runtime, `if_unknown` decides about a quirk without a probe. The library also works around
-    // `memory_returns_with_addresses` if a probe finds `unmap_keeps_memory`.
+    // On an unknown runtime, `if_unknown` decides about a quirk without a probe.
     let is_probed = |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
     for quirk in Quirks::KNOWN.iter().filter(|quirk| !is_probed(quirk.name)) {
-        let follows_other_quirk =
-            quirk.name == "memory_returns_with_addresses" && expected_quirks.unmap_keeps_memory;
-        assert_eq!(
-            vmm.quirks().has(quirk),
-            quirk.if_unknown || follows_other_quirk,
-            "{}",
-            quirk.name
-        );
+        assert_eq!(vmm.quirks().has(quirk), quirk.if_unknown, "{}", quirk.name);
     }
 }
 

@@ -164,9 +164,6 @@ impl GrowableBuffer {
     /// Removes `bytes` bytes from the end, and releases the memory of steps that are no longer used (`hipMemUnmap`,
     /// `hipMemRelease`). No GPU may still use the removed bytes.
     ///
-    /// With ROCm 7.2 ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)), released memory can count as used
-    /// until the buffer grows over the same addresses or is dropped.
-    ///
     /// # Errors
     /// [`Problem::TooLarge`] if the buffer has fewer bytes; otherwise as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
@@ -217,7 +214,7 @@ impl GrowableBuffer {
             }
             Err(error) => {
                 if !is_quarantine(&error) {
-                    self.pool.store(memory, 0);
+                    self.pool.store(memory);
                 }
                 Err(error)
             }
@@ -238,7 +235,7 @@ impl GrowableBuffer {
             self.buffer.size = self.buffer.size.min(self.mapped_size());
             return Err(error);
         }
-        self.pool.store(memory, 0);
+        self.pool.store(memory);
         Ok(())
     }
 

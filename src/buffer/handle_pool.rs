@@ -29,9 +29,6 @@ struct State {
     ready: Vec<Allocation>,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// The number of handles that the pool may keep if this number is above the capacity. Only memory that the runtime
-    /// has mapped before is kept above the capacity. The thread creates handles only up to the capacity.
-    limit: usize,
     /// Whether the thread is creating a handle.
     creating: bool,
     /// Whether the thread failed to create a handle, and waits until a handle is taken.
@@ -106,21 +103,17 @@ impl HandlePool {
             }
             if state.ready.is_empty() {
                 drop(state);
-                // Releases the new handles: `store` releases the handles that come first.
-                let limit = taken.len();
-                self.store(created.into_iter().chain(taken), limit);
+                // `store` releases the handles that come first.
+                self.store(created.into_iter().chain(taken));
                 return Err(error);
             }
         }
     }
 
-    /// Stores memory. If the pool then has more handles than its capacity, releases handles. Up to `limit` handles of
-    /// memory that the runtime has mapped before are kept, even if the capacity is smaller. The pool uses `limit` until
-    /// the next call of this method replaces it.
+    /// Stores memory. If the pool then has more handles than its capacity, releases the oldest handles.
     ///
     /// Memory that is still used, for example by a retire queue, is not stored: its last user releases it.
-    pub fn store(&self, memory: impl IntoIterator<Item = Allocation>, limit: usize) {
-        lock(&self.shared.state).limit = limit;
+    pub fn store(&self, memory: impl IntoIterator<Item = Allocation>) {
         self.shared.store(memory);
     }
 }
@@ -134,16 +127,8 @@ impl Shared {
         let unused: Vec<_> = memory.into_iter().filter_map(Allocation::into_unused).collect();
         let mut state = lock(&self.state);
         state.ready.extend(unused);
-        let excess = |maximum: usize| state.ready.len().saturating_sub(maximum);
-        let (above_capacity, above_both) =
-            (excess(state.capacity), excess(state.capacity.max(state.limit)));
-        let mut excess = Vec::new();
-        if above_capacity > 0 {
-            // Releases memory that was never mapped first, and then the oldest handles.
-            state.ready.sort_by_key(Allocation::was_mapped);
-            let never_mapped = state.ready.partition_point(|memory| !memory.was_mapped());
-            excess.extend(state.ready.drain(..above_capacity.min(never_mapped).max(above_both)));
-        }
+        let excess = state.ready.len().saturating_sub(state.capacity);
+        let excess: Vec<_> = state.ready.drain(..excess).collect();
         drop(state);
         for memory in excess {
             if let Err(rejected) = memory.release() {

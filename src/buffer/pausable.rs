@@ -38,15 +38,11 @@ pub enum PauseMode {
 /// [`pause`](Self::pause) succeeds while there are other users, but only the last user releases the memory.
 /// [`resume`](Self::resume) creates new memory. Importers keep the old memory, so export the buffer again.
 ///
-/// # Lost addresses
+/// # Freed addresses
 ///
-/// ROCm 7.2 releases the memory only when the reservation is freed
-/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, [`pause`](Self::pause) frees the
-/// reservation and immediately reserves the same addresses. If another thread of the process reserves them first,
-/// `pause` fails with [`ErrorKind::AddressLost`]. After this error, the buffer is paused: its memory is released, and
-/// with [`PauseMode::Save`], its contents are saved. [`resume`](Self::resume) tries to reserve the addresses again. If
-/// they are not available, [`resume_anywhere`](Self::resume_anywhere) uses other addresses. Both methods also work
-/// after the program has freed the addresses of a paused buffer with [`Vmm::address_free`].
+/// The program can free the addresses of a paused buffer with [`Vmm::address_free`]. [`resume`](Self::resume) then
+/// reserves the same addresses again. If they are not available, `resume` fails with [`ErrorKind::AddressLost`], and
+/// [`resume_anywhere`](Self::resume_anywhere) uses other addresses.
 ///
 /// ```
 /// use hsa_vmm::buffer::{PauseMode, PausableBuffer};
@@ -83,9 +79,8 @@ pub struct PausableBuffer {
     /// The saved contents of a paused buffer. `None` if the contents are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost; never `None` while `memory` is `Some`. The program may have freed the
-    /// reservation by its address.
-    reservation: Option<Reservation>,
+    /// The program may have freed the reservation of a paused buffer by its address.
+    reservation: Reservation,
     second: SecondMapping,
 }
 
@@ -113,9 +108,8 @@ impl PausableBuffer {
         let mappings = vec![reservation.map(0, &memory)?];
         let mut buffer = DeviceBuffer::new(&reservation, properties, extent, mappings);
         buffer.size = size;
-        let (memory, reservation) = (Some(memory), Some(reservation));
         let second = SecondMapping::default();
-        Ok(Self { buffer, owner, saved: None, memory, reservation, second })
+        Ok(Self { buffer, owner, saved: None, memory: Some(memory), reservation, second })
     }
 
     /// Returns the size of the reservation and of the memory in bytes: the buffer's size, rounded up to whole granules.
@@ -128,10 +122,10 @@ impl PausableBuffer {
         self.buffer.paused
     }
 
-    /// Returns whether the buffer's addresses are reserved. They are not reserved after [`ErrorKind::AddressLost`], or
-    /// after the program has freed the addresses of a paused buffer with [`Vmm::address_free`].
+    /// Returns whether the buffer's addresses are reserved. They are not reserved after the program has freed the
+    /// addresses of a paused buffer with [`Vmm::address_free`].
     pub fn holds_addresses(&self) -> bool {
-        self.reservation.as_ref().is_some_and(|reservation| !reservation.is_freed())
+        !self.reservation.is_freed()
     }
 
     /// Returns the number of bytes of this process's memory that the saved contents use.
@@ -143,8 +137,7 @@ impl PausableBuffer {
     /// No agent may be using the buffer.
     ///
     /// # Errors
-    /// [`ErrorKind::Paused`] if the buffer was paused before; [`ErrorKind::AddressLost`] if the buffer is paused now,
-    /// but has lost its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`], [`Vmm::address_free`] and
+    /// [`ErrorKind::Paused`] if the buffer was paused before; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`] and
     /// [`Vmm::release`]. After these other errors, the call restores the buffer. If the runtime fails again while the
     /// call restores the buffer, the buffer is paused, and keeps its memory and contents until it resumes. If its
     /// addresses were quarantined ([`ErrorKind::Quarantined`]), the buffer can only resume at another address
@@ -168,7 +161,7 @@ impl PausableBuffer {
         };
         let saved = saved.map_err(|error| error.with_operation(Operation::Pause))?;
         self.buffer.paused = true;
-        let result = self.release(Operation::Pause);
+        let result = self.release();
         if self.memory.is_none() {
             self.saved = saved;
         } else if let Err(error) = self.restore() {
@@ -184,8 +177,8 @@ impl PausableBuffer {
     /// agents.
     ///
     /// # Errors
-    /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the addresses were lost and are still
-    /// not available; [`ErrorKind::Quarantined`] if they are quarantined; otherwise as for [`Vmm::create`],
+    /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the program has freed the addresses, and they are not
+    /// available any more; [`ErrorKind::Quarantined`] if they are quarantined; otherwise as for [`Vmm::create`],
     /// [`Vmm::map`], [`Vmm::set_access`] and [`Vmm::copy_from_host`]. After an error, a paused buffer stays paused, and
     /// can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
@@ -200,8 +193,8 @@ impl PausableBuffer {
                 Ok(())
             }
             Err(error) => {
-                if !had_memory && let Err(error) = self.release(Operation::Resume) {
-                    crate::log::event!(WARN, %error, "a paused buffer keeps memory or lost its addresses");
+                if !had_memory && let Err(error) = self.release() {
+                    crate::log::event!(WARN, %error, "a paused buffer keeps memory");
                 }
                 Err(error.with_operation(Operation::Resume))
             }
@@ -226,7 +219,7 @@ impl PausableBuffer {
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();
         let old_address = core::mem::replace(&mut self.buffer.address, reservation.address());
-        let old_reservation = self.reservation.replace(reservation);
+        let old_reservation = core::mem::replace(&mut self.reservation, reservation);
         self.resume().map(|()| self.address()).inspect_err(|_| {
             self.buffer.address = old_address;
             self.buffer.mappings.clear();
@@ -245,37 +238,17 @@ impl PausableBuffer {
         }
     }
 
-    /// Unmaps and releases the memory. If the runtime requires it, frees the addresses and reserves them
-    /// again.
-    fn release(&mut self, operation: Operation) -> Result<(), Error> {
+    /// Unmaps and releases the memory.
+    fn release(&mut self) -> Result<(), Error> {
         if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.buffer.mappings)) {
             self.buffer.mappings = rejected.value;
             return Err(rejected.error);
         }
         let Some(memory) = self.memory.take() else { return Ok(()) };
-        let mut result = Ok(());
-        if self.buffer.vmm.quirks().memory_returns_with_addresses
-            && let Some(reservation) = self.reservation.take()
-        {
-            let name = reservation.name().unwrap_or_default();
-            if let Err(rejected) = reservation.free() {
-                (self.memory, self.reservation) = (Some(memory), Some(rejected.value));
-                return Err(rejected.error);
-            }
-            match self.reserve_again(operation) {
-                Ok(reservation) => self.reservation = Some(reservation.named(&name)),
-                Err(lost) => result = Err(lost),
-            }
-        }
-        // If the addresses are lost and the runtime fails to release the memory, the buffer cannot keep it: dropping
-        // the `Vmm` releases the memory.
-        if let Err(rejected) = memory.release()
-            && self.reservation.is_some()
-        {
+        memory.release().map_err(|rejected| {
             self.memory = Some(rejected.value);
-            return Err(rejected.error);
-        }
-        result
+            rejected.error
+        })
     }
 
     /// Reserves the addresses, creates the memory, copies the saved contents to the memory, maps it, and grants agents
@@ -284,7 +257,7 @@ impl PausableBuffer {
         // If the program has freed the reservation by its address, nothing is mapped in it.
         if !self.holds_addresses() {
             self.buffer.mappings.clear();
-            self.reservation = Some(self.reserve_again(Operation::Resume)?);
+            self.reservation = self.reserve_again()?;
         }
         if self.memory.is_none() {
             // The second mapping of an earlier call keeps memory that the GPU may lack.
@@ -298,10 +271,8 @@ impl PausableBuffer {
             }
             self.memory = Some(memory);
         }
-        if let (Some(reservation), Some(memory)) = (&self.reservation, &self.memory)
-            && self.buffer.mappings.is_empty()
-        {
-            self.buffer.mappings.push(reservation.map(0, memory)?);
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.buffer.mappings.is_empty()) {
+            self.buffer.mappings.push(self.reservation.map(0, memory)?);
         }
         // Without grants, no call of the `Vmm` would report that the addresses are quarantined.
         self.buffer.mappings.iter().try_for_each(Mapping::check_mapped)?;
@@ -309,12 +280,13 @@ impl PausableBuffer {
         if grants.0.is_empty() { Ok(()) } else { self.buffer.set_access(&grants.0) }
     }
 
-    /// Reserves the addresses again after they were freed.
-    fn reserve_again(&self, operation: Operation) -> Result<Reservation, Error> {
+    /// Reserves the addresses again after the program has freed them.
+    fn reserve_again(&self) -> Result<Reservation, Error> {
         let (address, size) = (self.address(), self.extent());
         let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.buffer.vmm);
         reserved.map_err(|cause| {
-            Error::new(operation, ErrorKind::AddressLost { address, size, cause: Box::new(cause) })
+            let kind = ErrorKind::AddressLost { address, size, cause: Box::new(cause) };
+            Error::new(Operation::Resume, kind)
         })
     }
 }

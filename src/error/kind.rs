@@ -239,8 +239,7 @@ pub enum ErrorKind {
     /// The buffer is not paused.
     #[error("the buffer is not paused")]
     NotPaused,
-    /// The addresses of a paused buffer are in use by other code. Pausing had to free the addresses, because the
-    /// runtime frees the buffer's memory only together with them.
+    /// The addresses of a paused buffer are in use by other code: the program has freed them by their address.
     #[error(
         "the buffer is paused, and its {size:#x} bytes of addresses at {address} are not available any \
          more; resume later, or at another address (PausableBuffer::resume_anywhere)"

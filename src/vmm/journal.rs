@@ -16,7 +16,7 @@
 //! | state | listed before | not listed before |
 //! |---|---|---|
 //! | [`State::AsBefore`], [`State::MappedAnew`] | stays; its access is updated | is inserted |
-//! | [`State::New`], [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
+//! | [`State::Unmapped`] | is removed; its handle counts one mapping less | its handle counts one mapping less |
 //! | [`State::Unknown`] | stays, unless a new mapping has its addresses | as `Unmapped` |
 //!
 //! The handle of a new mapping counts the mapping before the operation starts.
@@ -61,8 +61,7 @@ enum State {
     AsBefore,
     /// Mapped by the operation. Unmapping the target undoes all changes to it.
     MappedAnew,
-    /// Not mapped yet.
-    New,
+    /// Not mapped yet, or unmapped.
     Unmapped,
     /// Unknown, because a rollback has failed. If the ledger listed the target before, the target stays listed, so that
     /// its memory stays allocated.
@@ -139,7 +138,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             change,
             guard,
             attempted: AgentSet::NONE,
-            state: if listed { State::AsBefore } else { State::New },
+            state: if listed { State::AsBefore } else { State::Unmapped },
             listed,
         });
     }
@@ -450,7 +449,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                     }
                     locked[target.guard].remove(target.now.start);
                 }
-                dead.extend(handles.remove_mapping(target.now.handle, target.state != State::New));
+                dead.extend(handles.decrement(target.now.handle, |record| record.mappings -= 1));
             }
             for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.is_mapped()) {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);

@@ -95,10 +95,6 @@ pub(super) fn choose_quirks(
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
-    if matches!(implementation, Implementation::Unknown { .. }) {
-        // ROCm 7.2 has both quirks, later releases only `unmap_keeps_memory`. No harmless call distinguishes them.
-        quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
-    }
     (quirks.union(options.more_quirks), probes)
 }
 

@@ -70,8 +70,6 @@ macro_rules! quirks {
         ///   keeps the memory alive.
         /// * `import_is_lazy`: the owner of imported memory is reported as unknown, unless the runtime
         ///   reports the memory's pool.
-        /// * `memory_returns_with_addresses`: buffers keep memory for reuse, and resuming can fail because the
-        ///   addresses were taken.
         ///
         /// ```
         /// fn can_unmap_adjacent_at_once(vmm: &hsa_vmm::Vmm) -> bool {
@@ -115,13 +113,7 @@ quirks! {
 
     /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed only when the addresses
     /// are freed (since ROCm 7.2). Workaround: the library places another mapping over the old memory.
-    unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST, probed;
-
-    /// Unmapped and released memory is freed only with the reservation in which it was mapped (ROCm 7.2). Workaround:
-    /// [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and reserves the same addresses again;
-    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for reuse. On an unknown runtime, the workaround is
-    /// enabled if the probe finds `unmap_keeps_memory`.
-    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
+    unmap_keeps_memory, "torch_memory_saver#83, #84, vllm#46203", 12..=NEWEST, probed;
 
     /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the export, seen in
     /// ROCm 6.1, 6.4 and 7.2). Workaround: the library checks for a free descriptor first.
@@ -228,7 +220,6 @@ mod tests {
         let rocm_7_2 = Quirks::of_extension((1, 15));
         let expected = Quirks {
             unmap_keeps_memory: true,
-            memory_returns_with_addresses: true,
             grant_without_descriptor_aborts: true,
             some_calls_take_no_lock: true,
             ipc_server_outlives_stop: true,

@@ -4,10 +4,10 @@ use super::failed_driver_calls::{NamedOperation, Setup, fail_each_driver_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
+use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer, PausableBuffer, PauseMode};
 use hsa_vmm::error::ErrorKind;
-use hsa_vmm::vmm::{MappingInfo, VmmOptions};
-use hsa_vmm::{Access, Runtime};
+use hsa_vmm::vmm::MappingInfo;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 64 << 10;
@@ -85,22 +85,6 @@ fn pause_frees_memory_for_others() {
     on_each("pages::pause_frees_memory_for_others", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         pause_in_turn(&Library::load(fixture.runtime()));
-    });
-}
-
-/// The runtime of ROCm 7.2 keeps unmapped memory until its addresses are freed. On the emulated driver, mapping other
-/// memory at these addresses also frees the unmapped memory.
-#[test]
-fn overlaying_a_mapping_frees_memory() {
-    on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
-        set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        // SAFETY: the file is a fetched release of AMD's runtime.
-        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
-        let mut quirks = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
-        quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the omitted quirk, memory is freed late or never, which is not undefined behaviour.
-        let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
-        pause_in_turn(&Library::open(runtime, options));
     });
 }
 
@@ -335,8 +319,7 @@ fn one_failed_call_changes_nothing() {
     fail_each_driver_call("pages::one_failed_call_changes_nothing", OPERATIONS, 150);
 }
 
-/// In ROCm 7.2, a buffer keeps the memory of unmapped pages. It does not keep all memory that it ever received from
-/// other buffers.
+/// A buffer releases the memory that it received from other buffers.
 #[test]
 fn received_memory_does_not_accumulate() {
     on_each("pages::received_memory_does_not_accumulate", |fixture| {

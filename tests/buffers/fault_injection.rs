@@ -50,7 +50,7 @@ impl RuntimeState {
             process: merged_permissions(ranges)
                 .unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
             mappings,
-            usage: machine.usage_without_lingering_memory(),
+            usage: machine.simulation.usage(),
             quarantined: machine.vmm.quarantined_ranges().len(),
         }
     }
@@ -68,7 +68,6 @@ pub fn configurations() -> Vec<(&'static str, Config)> {
 
 /// An operation during which calls failed.
 pub struct FailedOperation<S: Setup> {
-    pub configuration: &'static str,
     pub name: &'static str,
     pub operation: Operation<S>,
     /// The first function that failed.
@@ -111,13 +110,8 @@ pub fn fail_one_call<S: Setup>(
                 let describe =
                     |call| format!("{configuration}: {name}, call {call} returns {status:#x}");
                 let plan = |call| FaultPlan::none().fail_any(call, *status);
-                failures += run_with_each_call(
-                    &config,
-                    (configuration, name, operation),
-                    describe,
-                    plan,
-                    &mut check,
-                );
+                failures +=
+                    run_with_each_call(&config, (name, operation), describe, plan, &mut check);
             }
         }
     }
@@ -138,13 +132,7 @@ pub fn fail_all_calls_from<S: Setup>(
             let describe =
                 |call| format!("{configuration}: {name}, from call {call} on everything fails");
             let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
-            runs += run_with_each_call(
-                &config,
-                (configuration, name, operation),
-                describe,
-                plan,
-                &mut check,
-            );
+            runs += run_with_each_call(&config, (name, operation), describe, plan, &mut check);
         }
     }
     runs
@@ -154,7 +142,7 @@ pub fn fail_all_calls_from<S: Setup>(
 /// the number of runs in which a call failed.
 fn run_with_each_call<S: Setup>(
     config: &Config,
-    (configuration, name, operation): (&'static str, &'static str, Operation<S>),
+    (name, operation): (&'static str, Operation<S>),
     describe: impl Fn(u64) -> String,
     plan: impl Fn(u64) -> FaultPlan,
     check: &mut impl FnMut(FailedOperation<S>),
@@ -175,16 +163,7 @@ fn run_with_each_call<S: Setup>(
             return call as usize - 1;
         };
         let context = format!("{context}: {function}");
-        check(FailedOperation {
-            configuration,
-            name,
-            operation,
-            function,
-            result,
-            setup,
-            before,
-            context,
-        });
+        check(FailedOperation { name, operation, function, result, setup, before, context });
     }
     unreachable!("an operation makes a finite number of calls")
 }

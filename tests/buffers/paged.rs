@@ -9,7 +9,7 @@ use crate::process::{
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Problem};
-use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
+use hsa_vmm::simulation::{Config, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 
@@ -337,30 +337,6 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only when the addresses of its mapping are freed. The buffer reuses the memory of
-/// unmapped pages, so that usage does not grow.
-#[test]
-fn unreleased_memory_is_reused() {
-    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
-    for has_zero_page in [false, true] {
-        let buffer = new_buffer(&machine, has_zero_page);
-        let used = || machine.simulation.usage().vram_used[0];
-        buffer.map(0..4).unwrap();
-        let used_first = used();
-        for round in 0..50 {
-            buffer.unmap(0..4).unwrap();
-            buffer.map(round % 12..round % 12 + 4).unwrap();
-            assert_eq!(used(), used_first, "round {round}");
-            buffer.unmap(round % 12..round % 12 + 4).unwrap();
-            assert_eq!(buffer.statistics().ready, 4);
-            buffer.map(0..4).unwrap();
-        }
-        drop(buffer);
-        assert_eq!(used(), 0);
-        machine.assert_empty();
-    }
-}
-
 #[test]
 fn statistics_count_pages() {
     let machine = Machine::new(Config::mi300x(1));
@@ -390,27 +366,24 @@ fn statistics_count_pages() {
 }
 
 #[test]
-fn failed_map_releases_memory_that_was_never_mapped() {
+fn failed_map_releases_memory() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
         let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
-        for (failing_call, mapped_before) in [(1, 0), (3, 2)] {
+        for failing_call in [1, 3] {
             machine.simulation.set_faults(FaultPlan::none().fail(
                 "hsa_amd_vmem_map",
                 failing_call,
                 OUT_OF_RESOURCES,
             ));
             buffer.map(0..8).unwrap_err();
-            // Such a runtime frees memory that it has mapped only together with the addresses.
-            let is_kept = machine.vmm.quirks().memory_returns_with_addresses;
-            let kept = if is_kept { mapped_before } else { 0 };
             let context = format!("{generation}, call {failing_call}");
-            assert_eq!(buffer.statistics().ready, kept, "{context}");
-            assert_eq!(machine.vmm.usage().handles, kept, "{context}");
-            assert_eq!(machine.used_by(0), kept * PAGE, "{context}");
+            assert_eq!(buffer.statistics().ready, 0, "{context}");
+            assert_eq!(machine.vmm.usage().handles, 0, "{context}");
+            assert_eq!(machine.used_by(0), 0, "{context}");
         }
         buffer.map(0..8).unwrap();
-        assert_eq!(machine.vmm.usage().handles, 8, "{generation}: kept memory is used again");
+        assert_eq!(machine.vmm.usage().handles, 8, "{generation}");
     }
 }

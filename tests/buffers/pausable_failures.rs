@@ -129,7 +129,6 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     run_in_child(|| {
-        let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
         let failures = fail_one_call(configurations(), OPERATIONS, statuses, |mut failed| {
             let (name, function, context) = (failed.name, failed.function, failed.context.clone());
@@ -141,17 +140,6 @@ fn one_failure_changes_nothing() {
                     );
                     failed.setup.assert_contents(name == PAUSE_AND_DISCARD, &context);
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
-                    assert!(
-                        name.starts_with("pause") && failed.configuration == "generation B",
-                        "{context}"
-                    );
-                    assert!(function.contains("address_reserve"), "{context}");
-                    assert!(!failed.setup.resident.holds_addresses(), "{context}");
-                    assert_eq!(failed.setup.machine.used_by(0), 0, "{context}");
-                    failed.setup.assert_contents(name == PAUSE_AND_DISCARD, &context);
-                    losses += 1;
-                }
                 Err(_) => {
                     failed.assert_unchanged();
                     failed.repeat();
@@ -160,10 +148,8 @@ fn one_failure_changes_nothing() {
             }
             failed.setup.close(&context);
         });
-        println!("{failures} failures, {losses} lost addresses");
-        // In generation B, two operations pause the buffer. Each of them loses the buffer's addresses once for each of
-        // the two statuses.
-        assert!(failures > 400 && losses == 4, "{failures} failures, {losses} lost addresses");
+        println!("{failures} failures");
+        assert!(failures > 400, "{failures} failures");
     });
 }
 
@@ -178,8 +164,7 @@ fn repeated_failures_lose_no_contents() {
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
                 // A buffer that stays paused after a failed rollback still has its memory and contents.
-                let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
-                let fails = result.is_err() && !is_lost;
+                let fails = result.is_err();
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
                 failed.setup.assert_contents(name == PAUSE_AND_DISCARD && !fails, context);
                 // The second mapping of the memory, from which the buffer saves the contents, may be quarantined.

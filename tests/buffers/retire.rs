@@ -75,22 +75,13 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert_eq!(queue.poll().unwrap().retired, 2);
         let statistics = buffer.statistics();
         assert_eq!((statistics.retiring, statistics.unmaps), (0, 2), "{generation}");
-        let kept = if machine.vmm.quirks().memory_returns_with_addresses { 2 } else { 0 };
-        assert_eq!((statistics.ready, statistics.memory_size()), (kept, (2 + kept) * PAGE));
+        assert_eq!((statistics.ready, statistics.memory_size()), (0, 2 * PAGE), "{generation}");
         let problem = buffer.read(PAGE, &mut [0]).unwrap_err().problem();
         assert_eq!(problem, Some(Problem::PageNotMapped), "{generation}");
         assert_eq!(buffer.state(1).unwrap(), PageState::Empty, "{generation}");
         assert!(machine.simulation.page(0, address.get()).is_none(), "{generation}");
-        if !machine.vmm.quirks().memory_returns_with_addresses {
-            assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
-        }
-        // If the runtime frees memory only with the reservation of its mapping, the buffer keeps and reuses the
-        // memory.
-        let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
+        assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         buffer.map(1..3).unwrap();
-        let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
-        let is_kept = machine.vmm.quirks().memory_returns_with_addresses;
-        assert_eq!(created, if is_kept { 0 } else { 2 }, "{generation}");
         buffer.write(PAGE, b"new").unwrap();
         drop((buffer, queue));
         machine.assert_everything_freed();
@@ -140,37 +131,9 @@ fn retired_page_stops_using_shared_memory() {
         retire(&first, 0..2, &queue, &[]).unwrap();
         assert_eq!((first.page_users(0), second.page_users(0)), (Ok(0), Ok(2)), "{generation}");
         assert_eq!(queue.poll().unwrap().retired, 2, "{generation}");
-        if machine.vmm.quirks().memory_returns_with_addresses {
-            // At its next call, the buffer takes the memory from the queue and keeps it.
-            assert_eq!(first.statistics().ready, 1, "{generation}");
-        } else {
-            assert_eq!(machine.vmm.usage().handles, 1, "{generation}");
-        }
+        assert_eq!(machine.vmm.usage().handles, 1, "{generation}");
         assert_eq!(second.page_users(0), Ok(1), "{generation}");
         drop((first, second, queue));
-        machine.assert_everything_freed();
-    }
-}
-
-/// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
-/// thread first unmaps the memory, and drops the mapping later. If the buffer maps a page between these two steps, it
-/// must already reuse the memory.
-#[test]
-fn kept_memory_is_reused_after_each_retirement() {
-    for (generation, config) in generations() {
-        let machine = Machine::new(config);
-        if !machine.vmm.quirks().memory_returns_with_addresses {
-            continue;
-        }
-        let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
-        let buffer = new_buffer(&machine, 2);
-        for _ in 0..500 {
-            buffer.map(0..1).unwrap();
-            retire(&buffer, 0..1, &queue, &[]).unwrap();
-            while buffer.state(0) != Ok(PageState::Empty) {}
-        }
-        assert_eq!(machine.simulation.calls("hsa_amd_vmem_handle_create"), 1, "{generation}");
-        drop((buffer, queue));
         machine.assert_everything_freed();
     }
 }

@@ -70,11 +70,6 @@ The last column says what the library does if the runtime is neither ROCr nor ro
   close-on-exec, because the library always makes them close-on-exec.
 * \"on\": the library always uses the workaround. A probe could crash the process, and the workaround is harmless on a
   correct runtime.
-* \"with `unmap_keeps_memory`\" (only `memory_returns_with_addresses`): on an unknown runtime, the library uses the
-  workaround of `memory_returns_with_addresses` if the probe finds `unmap_keeps_memory`. ROCm 10 has
-  `unmap_keeps_memory`, but does not need that workaround. An unknown runtime that behaves like ROCm 10 therefore gets
-  the workaround needlessly, at a cost: `PausableBuffer::pause` can lose its addresses to another thread, and reports
-  the loss. `PagedBuffer` keeps the memory of unmapped pages until the buffer is dropped.
 
 A vendor's build may lack a fix. A program can switch on more workarounds by `VmmOptions::with_quirks` with
 `Vmm::open_with`, and by `Ipc::with_quirks`.
@@ -138,7 +133,6 @@ fn page() -> String {
         let if_unknown = match (quirk.probed, quirk.if_unknown) {
             (true, _) => "probe",
             (false, true) => "on",
-            _ if name == "memory_returns_with_addresses" => "with `unmap_keeps_memory`",
             (false, false) => {
                 panic!("{name}: docs/defects.md does not say what is done on an unknown runtime")
             }

@@ -177,9 +177,9 @@ defects! {
         "/proc/self/maps shows rw-p",
         "the library protects the addresses when it reserves them";
     MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
-        "unmapped and released memory is freed only when its addresses are freed",
-        "torch_memory_saver#84",
-        "worked around: quirks `unmap_keeps_memory`, `memory_returns_with_addresses`";
+        "unmapped and released memory is freed only when its addresses are freed, or when other memory is mapped there",
+        "torch_memory_saver#83, #84, vllm#46203",
+        "worked around: quirk `unmap_keeps_memory`";
     TOO_LARGE_IS_OUT_OF_RESOURCES: [Yes, Yes, No],
         "a mapping larger than the memory fails with the status `out of resources`",
         "runtime.cpp, VMemoryHandleMap: returns this status for any failure of ExportDMABuf",

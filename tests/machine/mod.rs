@@ -7,7 +7,7 @@ mod library;
 
 pub use library::Library;
 
-use hsa_vmm::simulation::{Config, Cpu, FaultPlan, Generation, Simulation, Usage};
+use hsa_vmm::simulation::{Config, Cpu, FaultPlan, Generation, Simulation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -63,23 +63,9 @@ impl Machine {
         counts.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
     }
 
-    /// Returns the runtime's usage without lingering memory: unmapped and released memory that ROCm 7.2 keeps until the
-    /// addresses are freed.
-    ///
-    /// Sets the number of descriptors to zero, because the simulation does not say how many of them belong to lingering
-    /// memory.
-    pub fn usage_without_lingering_memory(&self) -> Usage {
-        let mut usage = self.simulation.usage();
-        for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
-            *used -= std::mem::take(lingering);
-        }
-        usage.descriptors = 0;
-        usage
-    }
-
-    /// Returns the used bytes of a GPU's memory, without lingering memory.
+    /// Returns the used bytes of a GPU's memory.
     pub fn used_by(&self, gpu: usize) -> usize {
-        self.usage_without_lingering_memory().vram_used[gpu] as usize
+        self.simulation.usage().vram_used[gpu] as usize
     }
 
     /// Drops the library. Fails if the runtime still has resources, or was not shut down.

@@ -11,49 +11,49 @@ pub(super) const CASES: &[Case] = &[
         "buffer.pausable.contents_come_back",
         "vLLM: sleep mode, level 1; torch_memory_saver",
         "a paused buffer resumes with its contents at the same address",
-        |c| retry_if_lost(c, resumes_with_contents),
+        resumes_with_contents,
     ),
     Case::new(
         "buffer.pausable.memory_goes",
         "vllm#46203, torch_memory_saver#83",
         "a paused buffer has addresses but no memory, and no agent has access",
-        |c| retry_if_lost(c, pausing_releases_memory),
+        pausing_releases_memory,
     ),
     Case::new(
         "buffer.pausable.memory_returns",
         "torch_memory_saver#83; HSA: HSA_AMD_AGENT_INFO_MEMORY_AVAIL",
         "the memory of a paused buffer can be allocated for other purposes",
-        |c| retry_if_lost(c, pausing_returns_memory),
+        pausing_returns_memory,
     ),
     Case::new(
         "buffer.pausable.addresses_stay",
         "vLLM: sleep mode; pointers in recorded graphs",
         "the addresses of a paused buffer are not used by other reservations",
-        |c| retry_if_lost(c, pausing_keeps_addresses),
+        pausing_keeps_addresses,
     ),
     Case::new(
         "buffer.pausable.contents_dropped",
         "vLLM: sleep mode, level 2",
         "a buffer that discarded its contents can be used again",
-        |c| retry_if_lost(c, resumes_without_contents),
+        resumes_without_contents,
     ),
     Case::new(
         "buffer.pausable.access_comes_back",
         "HIP: hipMemSetAccess is needed after every hipMemMap",
         "access that was granted before or during the pause applies after the buffer resumes",
-        |c| retry_if_lost(c, resumes_with_access),
+        resumes_with_access,
     ),
     Case::new(
         "buffer.pausable.twice",
         "documentation: ErrorKind::Paused, NotPaused",
         "a paused buffer cannot be paused again, and a buffer that is not paused cannot resume",
-        |c| retry_if_lost(c, rejects_second_pause_and_resume),
+        rejects_second_pause_and_resume,
     ),
     Case::new(
         "buffer.pausable.any_size",
         "documentation: PausableBuffer::create",
         "a buffer can have any size from one byte, and bytes past its end cannot be used",
-        |c| retry_if_lost(c, accepts_any_size),
+        accepts_any_size,
     ),
 ];
 
@@ -66,36 +66,12 @@ fn create_pausable(context: &Context, granules: usize, value: u32) -> TestResult
     Ok(buffer)
 }
 
-/// If a case is skipped for this reason, [`retry_if_lost`] runs the case again.
-const LOST: &str = "another thread of this process reserved the addresses in each attempt";
-
-/// Pauses a buffer. A runtime may release the buffer's addresses together with the memory. If another thread then
-/// reserves the addresses, skips the case with [`LOST`]. In a run that detects leaked descriptors, no other thread
-/// makes runtime calls, so the case fails if the addresses are lost.
-fn pause(context: &Context, buffer: &mut PausableBuffer, mode: PauseMode) -> TestResult {
-    match buffer.pause(mode) {
-        Err(error)
-            if matches!(error.kind(), ErrorKind::AddressLost { .. })
-                && !context.counts_descriptors() =>
-        {
-            Err(NotPassed::Skipped(LOST.to_owned()))
-        }
-        result => Ok(result?),
-    }
-}
-
-/// Runs a case. While the case is skipped with [`LOST`], runs the case again, up to 50 times in all.
-fn retry_if_lost(context: &Context, case: fn(&Context) -> TestResult) -> TestResult {
-    let lost = Err(NotPassed::Skipped(LOST.to_owned()));
-    (0..50).map(|_| case(context)).find(|result| *result != lost).unwrap_or(lost.clone())
-}
-
 fn resumes_with_contents(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 2, 0xd900)?;
     let at = buffer.address();
     context.fill(context.granule_at(at, 1), 1, 0xd901)?;
     for _ in 0..3 {
-        pause(context, &mut buffer, PauseMode::Save)?;
+        buffer.pause(PauseMode::Save)?;
         buffer.resume()?;
         ensure_eq!(buffer.address(), at, "the address");
         context.check_contents(at, 1, 0xd900)?;
@@ -108,7 +84,7 @@ fn resumes_with_contents(context: &Context) -> TestResult {
 fn pausing_releases_memory(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 2, 0xda00)?;
     let at = buffer.address();
-    pause(context, &mut buffer, PauseMode::Save)?;
+    buffer.pause(PauseMode::Save)?;
     ensure!(
         buffer.is_paused() && buffer.holds_addresses(),
         "the buffer is not paused, or has lost its addresses"
@@ -134,7 +110,7 @@ fn pausing_returns_memory(context: &Context) -> TestResult {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;
         let before = available()?;
-        pause(context, &mut buffer, PauseMode::Discard)?;
+        buffer.pause(PauseMode::Discard)?;
         let after = available()?;
         if after >= before.saturating_add(size / 2) {
             return Ok(());
@@ -149,7 +125,7 @@ fn pausing_returns_memory(context: &Context) -> TestResult {
 fn pausing_keeps_addresses(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 4, 0xdb00)?;
     let at = buffer.address();
-    pause(context, &mut buffer, PauseMode::Discard)?;
+    buffer.pause(PauseMode::Discard)?;
     let size = 4 * context.granule();
     for _ in 0..8 {
         let other = context.vmm().address_reserve(size, 0, Some(at))?;
@@ -164,7 +140,7 @@ fn pausing_keeps_addresses(context: &Context) -> TestResult {
 
 fn resumes_without_contents(context: &Context) -> TestResult {
     let mut buffer = create_pausable(context, 1, 0xdc00)?;
-    pause(context, &mut buffer, PauseMode::Discard)?;
+    buffer.pause(PauseMode::Discard)?;
     ensure_eq!(buffer.saved_size(), 0, "saved bytes");
     buffer.resume()?;
     context.fill(buffer.address(), 1, 0xdc01)?;
@@ -174,7 +150,7 @@ fn resumes_without_contents(context: &Context) -> TestResult {
 fn resumes_with_access(context: &Context) -> TestResult {
     let other = context.other_gpu()?;
     let mut buffer = create_pausable(context, 1, 0xdd00)?;
-    pause(context, &mut buffer, PauseMode::Save)?;
+    buffer.pause(PauseMode::Save)?;
     buffer.grant(&[other], Access::Read)?;
     buffer.resume()?;
     for agent in context.default_agents() {
@@ -192,7 +168,7 @@ fn rejects_second_pause_and_resume(context: &Context) -> TestResult {
     let expected = HipError::InvalidValue;
     let error = context.expect_error(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
-    pause(context, &mut buffer, PauseMode::Save)?;
+    buffer.pause(PauseMode::Save)?;
     for mode in [PauseMode::Save, PauseMode::Discard] {
         let error = context.expect_error(expected, || buffer.pause(mode))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
@@ -210,7 +186,7 @@ fn accepts_any_size(context: &Context) -> TestResult {
         ensure_eq!((buffer.size(), buffer.extent()), (size, granules * context.granule()), "sizes");
         buffer.write(size - 1, &[0xdf])?;
         context.expect_error(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
-        pause(context, &mut buffer, PauseMode::Save)?;
+        buffer.pause(PauseMode::Save)?;
         buffer.resume()?;
         let mut last = [0];
         buffer.read(size - 1, &mut last)?;

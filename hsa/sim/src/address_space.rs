@@ -1,8 +1,9 @@
 //! The address space of the process: wrappers of `mmap`.
 
 use core::ptr::{null_mut, without_provenance_mut};
-use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::{fs, io};
 
 /// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
@@ -103,6 +104,30 @@ pub(crate) unsafe fn release(address: usize, size: usize) {
 pub(crate) unsafe fn map_none(address: usize, size: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range.
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
+}
+
+/// Replaces a range by a shared mapping without access, as AMD's runtime does when it maps a buffer object.
+///
+/// # Safety
+/// The caller must own the range.
+pub(crate) unsafe fn map_none_shared(address: usize, size: usize) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller owns the range.
+    unsafe { map(address, size, Protection::None, flags, None) }.map(drop)
+}
+
+/// Returns the ranges of the process that are mapped shared, in ascending order.
+pub(crate) fn shared_ranges() -> io::Result<Vec<Range<usize>>> {
+    // The path of a mapped file need not be UTF-8.
+    let maps = fs::read("/proc/self/maps")?;
+    let range_of = |line: &str| {
+        // For example "7f0000000000-7f0000200000 ---s 00000000 00:01 1 /dev/zero (deleted)".
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        (rest.as_bytes().get(3) == Some(&b's')).then_some(number(start)?..number(end)?)
+    };
+    Ok(String::from_utf8_lossy(&maps).lines().filter_map(range_of).collect())
 }
 
 /// Replaces a range by a shared mapping of a file from an offset.

@@ -254,6 +254,7 @@ fn of_gpu(
         HSA_AMD_AGENT_INFO_ASIC_REVISION => hardware.revision.into(),
         HSA_AMD_AGENT_INFO_SVM_DIRECT_HOST_ACCESS => (gpu.kind == GpuKind::Apu).into(),
         HSA_AMD_AGENT_INFO_MEMORY_AVAIL => {
+            instance.lock().drop_replaced_memory();
             instance.reported_size(instance.video_memory[number].available()).into()
         }
         HSA_AMD_AGENT_INFO_TIMESTAMP_FREQUENCY => GPU_FREQUENCY.into(),

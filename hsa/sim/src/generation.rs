@@ -21,7 +21,8 @@ use hsa_sys::{
 pub enum Generation {
     /// ROCm 6.0 to 7.1: revoking the CPU's access leaves a hole in the reservation.
     A,
-    /// ROCm 7.2: no holes, but memory that was mapped counts as used until the addresses are freed.
+    /// ROCm 7.2: no holes, but memory that was mapped counts as used until the addresses are freed, or until other code
+    /// replaces the mapping that the runtime has left there.
     B,
     /// ROCm 7.14: resolves imports when access is set, has a descriptor for each handle, and
     /// requires that the owner is granted access last.
@@ -186,8 +187,8 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` creates the CPU's mapping without access. The memory counts as used until the
-    /// addresses are freed.
+    /// `map` creates the CPU's mapping without access, which `unmap` leaves in place. The memory counts as used until
+    /// the addresses are freed, or the mapping is replaced.
     pub(crate) fn map_creates_cpu_mapping(self) -> bool {
         self.generation == Generation::B
     }

@@ -120,12 +120,9 @@ pub(crate) fn map(
     if behaviour.map_creates_cpu_mapping()
         && let Some(memory) = memory
     {
-        // AMD's runtime maps the buffer object without access. In the simulation, registered
-        // reservations are already inaccessible. Only the memory must continue to count as used.
-        if !reservation.is_registered() {
-            // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
-            unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
-        }
+        // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
+        let mapped = unsafe { address_space::map_none_shared(address, size) };
+        mapped.map_err(|_| HSA_STATUS_ERROR)?;
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });
         reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);

@@ -131,7 +131,7 @@ pub(crate) unsafe fn allocate(
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     let rounded = (size as u64).next_multiple_of(instance.granule(pool));
-    let claim = instance.account(pool.owner).claim(rounded);
+    let claim = instance.claim(pool.owner, rounded);
     let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let memory = Memory::new(rounded, pool.owner, claim);
     let start = instance.map_memory(&memory)?;

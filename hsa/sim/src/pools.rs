@@ -4,7 +4,7 @@ use crate::abi::PoolCallback;
 use crate::agents::Agent;
 use crate::identity::Kind;
 use crate::instance::Instance;
-use crate::physical::Account;
+use crate::physical::{Account, Claim};
 use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
@@ -96,6 +96,15 @@ impl Instance {
             Agent::Cpu(number) => &self.system_memory[number],
             Agent::Gpu(number) => &self.video_memory[number],
         }
+    }
+
+    /// Counts `bytes` of an agent's memory as used until the claim is dropped. Returns `None` if fewer bytes are free.
+    pub(crate) fn claim(&self, owner: Agent, bytes: u64) -> Option<Claim> {
+        let account = self.account(owner);
+        account.claim(bytes).or_else(|| {
+            self.lock().drop_replaced_memory();
+            account.claim(bytes)
+        })
     }
 
     pub(crate) fn pool_size(&self, pool: Pool) -> u64 {

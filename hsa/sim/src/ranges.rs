@@ -41,6 +41,11 @@ impl<T: Clone> Ranges<T> {
         }
     }
 
+    /// Removes the ranges for which `is_kept` returns `false`.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(Range<usize>) -> bool) {
+        self.ranges.retain(|&start, &mut (end, _)| is_kept(start..end));
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.ranges.values().map(|(_, value)| value)
     }

@@ -30,7 +30,7 @@ pub(crate) struct Reservation {
     /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings
     /// in them.
     pub(crate) holes: Ranges<()>,
-    /// Memory that still counts as used after unmap (generation B).
+    /// The memory that this process's mappings without access keep in use, also after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
 }
 
@@ -60,6 +60,21 @@ impl State {
         let end = base + reservation.size;
         let start_is_valid = behaviour.ranges_may_wrap() || address <= end;
         (start_is_valid && address.wrapping_add(size) <= end).then_some(*base)
+    }
+
+    /// Drops the lingering memory whose mappings other code has replaced: the kernel has freed it. If the kernel's list
+    /// of mappings cannot be read, drops nothing.
+    pub(crate) fn drop_replaced_memory(&mut self) {
+        if self.reservations.values().all(|it| it.lingering.values().next().is_none()) {
+            return;
+        }
+        let Ok(shared) = address_space::shared_ranges() else { return };
+        for reservation in self.reservations.values_mut() {
+            reservation.lingering.retain(|range| {
+                let next = shared.partition_point(|it| it.end <= range.start);
+                shared.get(next).is_some_and(|it| it.start < range.end)
+            });
+        }
     }
 }
 

@@ -21,7 +21,8 @@ pub struct Usage {
     /// Used bytes of each GPU's video memory.
     pub vram_used: Vec<u64>,
     /// The part of `vram_used` that only former mappings keep in use. In generation B, such memory
-    /// stays in use until the addresses are freed.
+    /// stays in use until the addresses are freed, or until other code replaces the mappings that
+    /// the runtime has left there.
     pub vram_lingering: Vec<u64>,
     /// Open file descriptors that the simulation owns, except those of leaked memory.
     pub descriptors: usize,
@@ -29,7 +30,8 @@ pub struct Usage {
 
 impl Usage {
     pub(crate) fn of(instance: &Instance) -> Self {
-        let state = instance.lock();
+        let mut state = instance.lock();
+        state.drop_replaced_memory();
         let mut files = HashSet::new();
         let mut other_descriptors = 0;
         let mut count_file = |memory: &Arc<Memory>| {

@@ -62,12 +62,6 @@ use crate::vmm::Vmm;
 /// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined
 /// ([`Vmm::quarantined_ranges`]). Calls that change any page of the buffer fail, so use another buffer.
-///
-/// ROCm 7.2 releases memory only when its reservation is freed
-/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
-/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped. The buffer
-/// also keeps memory that a failed call has mapped and unmapped again. It keeps memory for at most as many pages as it
-/// has unused pages.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.page_count(), self.page_size(), self.address())]
 pub struct PagedBuffer {

@@ -24,8 +24,7 @@ pub(super) struct Page {
     state: PageState,
     /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, if it maps the zero page, or if it was retired and the buffer does not keep its
-    /// memory.
+    /// `None` if the page is lost, retiring or quarantined, or if it maps the zero page.
     memory: Option<PageMemory>,
 }
 
@@ -119,11 +118,6 @@ impl PagedCore {
             return Err(invalid(pages.start.max(self.page_count), problem));
         }
         Ok(pages)
-    }
-
-    /// Returns whether the buffer keeps the memory of unmapped pages for reuse, because the runtime would not free it.
-    fn keeps_memory(&self) -> bool {
-        self.vmm.quirks().memory_returns_with_addresses
     }
 
     /// Maps pages ahead until `stopped` is set. The thread runs this function, which locks the table for one page at
@@ -351,12 +345,9 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Drops references to memory. Stores in the pool the memory that has no other reference. A buffer that keeps its
-    /// memory keeps at most the memory for its pages that are not in use, because pages in use have their own memory.
+    /// Drops references to memory. Stores in the pool the memory that has no other reference.
     fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
-        let unused_pages = self.core.page_count - self.table.counters.mapped;
-        let limit = if self.core.keeps_memory() { unused_pages } else { 0 };
-        self.core.pool.store(memory.into_iter().filter_map(Arc::into_inner), limit);
+        self.core.pool.store(memory.into_iter().filter_map(Arc::into_inner));
     }
 
     /// Replaces the entry of a changed page, and returns its old memory.

@@ -28,8 +28,6 @@ pub(crate) struct HandleRecord {
     pub imported: bool,
     /// Whether the memory may have been exported, so that other processes may use it.
     pub exported: bool,
-    /// Whether the runtime had a mapping of the memory that does not exist any more.
-    pub was_mapped: bool,
     /// The library's copy of an imported descriptor, if the runtime needs it later or cannot export the
     /// memory again.
     pub descriptor: Option<OwnedFd>,
@@ -58,7 +56,6 @@ impl HandleRecord {
             native,
             imported: false,
             exported: false,
-            was_mapped: false,
             descriptor: None,
             name: None,
             references: 1,
@@ -201,16 +198,6 @@ impl Handles {
         let record = records.get_mut(&handle)?;
         act(record);
         if record.is_dead() { records.remove(&handle) } else { None }
-    }
-
-    /// Counts one mapping less, as [`decrement`](Self::decrement) does. `was_mapped` says whether the runtime had this
-    /// mapping.
-    #[must_use = "the caller must release the memory"]
-    pub fn remove_mapping(&self, handle: Handle, was_mapped: bool) -> Option<HandleRecord> {
-        self.decrement(handle, |record| {
-            record.mappings -= 1;
-            record.was_mapped |= was_mapped;
-        })
     }
 
     /// Drops a reference. If all counters are then 0, removes and returns the record, as

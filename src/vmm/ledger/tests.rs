@@ -54,7 +54,7 @@ fn unmap(ledger: &Ledger, start: usize) -> bool {
         let mut mappings = reservation.mappings_mut();
         let handle = mappings.at(start).unwrap().handle;
         mappings.remove(start);
-        ledger.handles.remove_mapping(handle, true)
+        ledger.handles.decrement(handle, |record| record.mappings -= 1)
     });
     removed.unwrap().is_some()
 }

@@ -136,19 +136,9 @@ impl Allocation {
         &self.inner.vmm
     }
 
-    /// Returns whether clones exist; each [`Mapping`](super::Mapping) of the memory contains one.
-    pub(crate) fn has_clones(&self) -> bool {
-        Arc::strong_count(&self.inner) > 1
-    }
-
     /// Returns the number of mappings of the memory, including those that are being created.
     pub(crate) fn mapping_count(&self) -> usize {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
-    }
-
-    /// Returns whether the runtime had a mapping of the memory that does not exist any more.
-    pub(crate) fn was_mapped(&self) -> bool {
-        self.inner.with_record(|record| record.was_mapped).unwrap_or_default()
     }
 
     /// Returns the value if nothing else uses the memory: the memory was never exported, and no clones, other

@@ -154,8 +154,7 @@ hipError_t hipMemAddressFree(void *ptr, size_t size);
  * hipMemHandleTypeFabric. */
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
-/* Releases one reference. The memory is freed when it has no reference and no mapping. On the default simulation, it is
- * freed only when the addresses at which it was mapped are freed, too (hipMemAddressFree). */
+/* Releases one reference. The memory is freed when it has no reference and no mapping. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
 /* Maps `size` bytes of a handle, from `offset` on. `flags` must be 0. `offset` must be 0, unless the library controls
  * GPUs' page tables (hsavmm_use_page_tables()). */

@@ -165,7 +165,7 @@ silent_stores! { hsa_signal_silent_store_relaxed hsa_signal_silent_store_screlea
 fn shared_signal(instance: &Instance, initial: hsa_signal_value_t) -> HsaResult<Signal> {
     const PAGE: u64 = crate::address_space::PAGE as u64;
     let owner = Agent::Cpu(0);
-    let claim = instance.account(owner).claim(PAGE).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+    let claim = instance.claim(owner, PAGE).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let signal = Signal::mapped(instance, Memory::new(PAGE, owner, claim))?;
     signal.store_silently(initial);
     Ok(signal)

@@ -57,7 +57,7 @@ pub(crate) unsafe fn create(
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
     }
-    let content = match instance.account(pool.owner).claim(size) {
+    let content = match instance.claim(pool.owner, size) {
         Some(claim) => Content::Memory(Memory::new(size, pool.owner, claim)),
         None if behaviour.create_succeeds_without_memory() => Content::Missing,
         None => return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),

@@ -1,12 +1,11 @@
 //! Pages that were submitted to a retire queue.
 
-use super::{LockedTable, PageState, Table};
+use super::{LockedTable, Page, PageState, Table};
 use crate::error::{Error, Problem, Rejected};
 use crate::handle::Handle;
 use crate::vmm::{Mapping, RetireQueue, SignalCondition};
 use hsa_sys::hsa_signal_t;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// A page that was submitted to a retire queue.
 #[derive(Debug)]
@@ -56,23 +55,17 @@ impl LockedTable<'_> {
             all_pages.range_mut(pages).zip(serials_and_handles)
         {
             counters.count(page.state, PageState::Retiring);
-            page.state = PageState::Retiring;
-            // If the buffer does not keep the memory, the queue releases it.
-            page.memory = page.memory.take().filter(|_| self.core.keeps_memory());
+            // The queue unmaps the memory, and releases it if nothing else uses it.
+            *page = Page::without_memory(PageState::Retiring);
             retired.insert(index, RetiredPage { serial, handle });
         }
         Ok(())
     }
 
-    /// Removes the pages that a retire queue has unmapped. If the buffer keeps its memory, returns their memory
-    /// to the pool. Marks the pages that the queue has quarantined.
-    ///
-    /// The queue drops its `Mapping` value only after it has unmapped the page. Until then, the memory has
-    /// another user, so the pool cannot take it.
+    /// Removes the pages that a retire queue has unmapped. Marks the pages that the queue has quarantined.
     pub(in crate::buffer::paged) fn reclaim(&mut self) {
         let core = self.core;
         let Table { pages, retired, counters, .. } = &mut *self.table;
-        let mut freed = Vec::new();
         retired.retain(|&index, &mut RetiredPage { serial, .. }| {
             let address = core.address_of(index);
             let Some(page) = pages.get_mut(&index) else { return false };
@@ -80,16 +73,12 @@ impl LockedTable<'_> {
                 page.state = PageState::Quarantined;
                 return true;
             }
-            let memory = page.memory.as_ref();
-            let queue_holds_memory =
-                memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
-            if queue_holds_memory || core.vmm.has_mapping(address, serial) {
+            if core.vmm.has_mapping(address, serial) {
                 return true;
             }
             counters.count(page.state, PageState::Empty);
-            freed.extend(pages.remove(&index).and_then(|page| page.memory));
+            pages.remove(&index);
             false
         });
-        self.store(freed);
     }
 }
