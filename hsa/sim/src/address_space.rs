@@ -106,7 +106,7 @@ pub(crate) unsafe fn map_none(address: usize, size: usize) -> io::Result<()> {
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }
 
-/// Replaces a range by a shared mapping without access, as AMD's runtime does when it maps a buffer object.
+/// Replaces a range by a shared mapping without access.
 ///
 /// # Safety
 /// The caller must own the range.

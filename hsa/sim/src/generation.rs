@@ -187,7 +187,7 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` creates the CPU's mapping without access, which `unmap` leaves in place. The memory counts as used until
+    /// `map` creates the CPU's mapping without access, and `unmap` leaves it in place. The memory counts as used until
     /// the addresses are freed, or the mapping is replaced.
     pub(crate) fn map_creates_cpu_mapping(self) -> bool {
         self.generation == Generation::B

@@ -120,12 +120,14 @@ pub(crate) fn map(
     if behaviour.map_creates_cpu_mapping()
         && let Some(memory) = memory
     {
-        // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
-        let mapped = unsafe { address_space::map_none_shared(address, size) };
-        mapped.map_err(|_| HSA_STATUS_ERROR)?;
+        // AMD's runtime maps the buffer object without access. In the simulation, registered
+        // reservations are already inaccessible.
+        if !reservation.is_registered() {
+            // SAFETY: the range is in a reservation of this instance, and nothing is mapped there.
+            unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+        }
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });
-        reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
     }
     reservation.mapping_count += 1;
     let mapping = Mapping { size, handle: handle.handle, offset, reservation: base, grants };
@@ -164,8 +166,13 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> H
         }
         vec![address]
     };
-    for start in starts {
-        unmap_one(instance, &mut state, start)?;
+    starts.into_iter().try_for_each(|start| unmap_one(instance, &mut state, start))?;
+    if instance.behaviour.map_creates_cpu_mapping() {
+        // AMD's runtime leaves its mapping of each buffer object in place. The simulation creates one shared mapping
+        // only now, so that more mappings can be live than the kernel allows a process to have. If this fails, the
+        // memory is freed at once.
+        // SAFETY: the range consists of former mappings in a reservation of this instance.
+        let _ = unsafe { address_space::map_none_shared(address, size) };
     }
     Ok(())
 }
@@ -180,7 +187,12 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult 
     }
     instance.revoke_grants(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
+    let memory = state.handles.get(mapping.handle).and_then(|handle| handle.memory()).cloned();
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
+        if let Some(memory) = memory.filter(|_| instance.behaviour.map_creates_cpu_mapping()) {
+            let end = (start + mapping.size).next_multiple_of(PAGE);
+            reservation.lingering.insert(start..end, memory);
+        }
         // If a hole at the start of a reservation was reserved again, the table contains only the new reservation,
         // which does not count the mappings of the previous one.
         reservation.mapping_count = reservation.mapping_count.saturating_sub(1);

@@ -30,7 +30,7 @@ pub(crate) struct Reservation {
     /// Address-space holes: parts that the runtime unmapped. Other code may have created mappings
     /// in them.
     pub(crate) holes: Ranges<()>,
-    /// The memory that this process's mappings without access keep in use, also after unmap (generation B).
+    /// Memory that still counts as used after unmap (generation B), by the mappings that keep it in use.
     pub(crate) lingering: Ranges<Arc<Memory>>,
 }
 

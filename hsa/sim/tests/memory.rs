@@ -197,6 +197,26 @@ fn video_memory_is_limited() {
     assert_eq!(setup.simulation.usage().descriptors, 0);
 }
 
+/// AMD's runtime leaves its mapping in place. Linux frees the memory when other memory is mapped there.
+#[test]
+fn generation_b_frees_memory_that_is_mapped_over() {
+    let setup = start("gpus=1,era=b,vram=4m");
+    let (base, handle) = (setup.reserve(SIZE), setup.create(SIZE));
+    assert_eq!(setup.map(base, SIZE, handle), OK);
+    assert_eq!(setup.set(base, SIZE, &cpu(&setup, RW)), OK);
+    assert_eq!(setup.unmap(base, SIZE), OK);
+    assert_eq!(setup.release(handle), OK);
+    assert!(setup.try_create(setup.vram[0], SIZE, MEMORY_TYPE_PINNED, 0).is_err());
+    assert_eq!(setup.simulation.usage().vram_lingering, [SIZE as u64]);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let over = unsafe { libc::mmap(base as *mut _, SIZE, libc::PROT_NONE, flags, -1, 0) };
+    assert_eq!(over as usize, base);
+    let second = setup.try_create(setup.vram[0], SIZE, MEMORY_TYPE_PINNED, 0).unwrap();
+    assert_eq!(setup.release(second), OK);
+    assert_eq!(setup.simulation.usage().vram_used, [0]);
+    assert_eq!(setup.free(base, SIZE), OK);
+}
+
 #[test]
 fn generation_b_keeps_memory_until_address_free() {
     for (generation, kept) in [("era=a", 0), ("era=b", SIZE as u64), ("era=d", 0)] {
