@@ -2,7 +2,8 @@
 
 use super::feature::Feature;
 use super::message::{
-    ALLOCATING, OR_SIMULATION, advice, advise_start, describe_shortage, list_libraries,
+    ALLOCATING, OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage,
+    list_libraries,
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
@@ -83,7 +84,7 @@ pub enum ErrorKind {
         status: Status,
     },
     /// A system call failed.
-    #[error("{call} failed: {errno}")]
+    #[error("{call} failed: {errno}{}", advise_mapping(call, *errno))]
     System {
         /// The system call.
         call: &'static str,
@@ -103,7 +104,7 @@ pub enum ErrorKind {
     /// foreign mapping was created there, or the kernel allows no more mappings.
     #[error(
         "the runtime left a hole of {size:#x} bytes at {address} in the reservation, and mmap could not \
-         fill it: {errno}"
+         fill it: {errno}{}", advise_mapping("mmap", *errno)
     )]
     HoleNotFilled {
         /// The start of the hole.

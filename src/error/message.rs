@@ -1,6 +1,6 @@
 //! Parts of messages: what a call ran out of, why the runtime did not start, and what to do.
 
-use super::SIMULATION;
+use super::{Errno, SIMULATION};
 use crate::native::{DriverState, Status};
 use hsa_sys::LoadedLibrary;
 use std::path::Path;
@@ -35,6 +35,17 @@ pub(super) fn advice(call: &str) -> &'static str {
             "release memory, or use another agent's (Runtime::available_memory)"
         }
         _ => "release memory, then try again",
+    }
+}
+
+/// Says what to do if a system call failed because the process may have reached the kernel's limit of mappings.
+pub(super) fn advise_mapping(call: &str, errno: Errno) -> &'static str {
+    match (call, errno) {
+        ("mmap" | "mprotect" | "munmap", Errno::NOMEM) => {
+            "; the process may have reached the kernel's limit of mappings: raise it \
+             (`sysctl vm.max_map_count`) or unmap memory"
+        }
+        _ => "",
     }
 }
 

@@ -317,6 +317,8 @@ mod tests {
     fn errno_displays_its_message() {
         let no_space = ErrorKind::of_system("mmap", Errno::NOSPC);
         assert_eq!(no_space.to_string(), "mmap failed: No space left on device (os error 28)");
+        let no_memory = ErrorKind::of_system("mmap", Errno::NOMEM).to_string();
+        assert!(no_memory.contains("vm.max_map_count"), "{no_memory}");
         assert_eq!(io::Error::from(Errno::NOSPC).kind(), io::ErrorKind::StorageFull);
     }
 }
