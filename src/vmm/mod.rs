@@ -455,9 +455,8 @@ impl Drop for Shared {
             // Tries twice: after a failure that was rolled back, the second call can succeed.
             if let Err(error) = unmap().or_else(|_| unmap()) {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
-                // SAFETY: no other thread can use the ledger any more, and the ledger lists the range as a mapping of
-                // this library. If the runtime does not have the mapping after a failed rollback, it rejects the call.
-                let result = unsafe { self.unmap_in_runtime(range) };
+                // SAFETY: the ledger has listed the mapping, and no other thread can use the ledger any more.
+                let result = unsafe { self.unmap_at_drop(mapping) };
                 if let Err(failure) = &result {
                     const REJECTED: Status = Status::INVALID_ALLOCATION;
                     let is_rejected =

@@ -77,6 +77,28 @@ impl Shared {
         Ok(())
     }
 
+    /// Unmaps a mapping whose state is unknown, and removes it from the ledger, so that its reservation can be freed.
+    ///
+    /// # Errors
+    /// The error of the runtime's call; [`ErrorKind::HoleNotFilled`] if the reservation must not be freed. The ledger
+    /// then keeps the mapping.
+    ///
+    /// # Safety
+    /// The ledger lists the mapping, and no other thread can use the ledger any more.
+    pub(super) unsafe fn unmap_at_drop(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+        let range = mapping.range();
+        // SAFETY: no other thread changes the mapping. If the runtime does not have the mapping after a failed
+        // rollback, it rejects the call.
+        unsafe { self.unmap_in_runtime(range) }?;
+        let Some(reservation) = self.ledger.reservations.find(range.start) else { return Ok(()) };
+        // A rollback may have changed whether the runtime has mapped the memory for the CPU.
+        let now = reservation.mappings().exact(range).unwrap_or(*mapping);
+        // SAFETY: no other thread changes the range, which was just unmapped.
+        unsafe { self.keep_reserved(&now) }?;
+        reservation.mappings_mut().remove(range.start);
+        Ok(())
+    }
+
     /// Returns the index of the GPU that owns the memory, if known. For the runtime, the owner of host memory is the
     /// GPU whose driver has allocated the memory; the library does not know which GPU this is.
     pub(super) fn gpu_owner(&self, mapping: &MappedRange) -> Option<u8> {
