@@ -5,20 +5,28 @@ use super::table::Table;
 use super::{of_failure, own_namespace, server_client};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{NativeIpc, Status, out_of_descriptors, with_sigpipe_blocked};
+use crate::native::{
+    LibraryLock, NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_sigpipe_blocked,
+};
 use crate::runtime::{Attachment, Runtime};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, write};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
 use std::sync::{Arc, Weak};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Exports {
     /// The table. It exists while at least one allocation is exported.
     table: Mutex<Weak<Table>>,
-    /// Locked while the runtime may start its server. Without this lock, another thread could find the server's
-    /// socket between `bind` and `listen`, and mistake it for the socket of another process.
-    creating: Mutex<()>,
+    /// Locked while a runtime of this process may start its server. Without this lock, another thread could find the
+    /// server's socket between `bind` and `listen`, and mistake it for the socket of another process.
+    creating: Arc<LibraryLock>,
+}
+
+impl Default for Exports {
+    fn default() -> Self {
+        Self { table: Mutex::default(), creating: ipc_server_lock() }
+    }
 }
 
 impl Attachment for Exports {}
@@ -118,7 +126,7 @@ fn create_native(
     let exports = runtime.attachment::<Exports>();
     // The checks are harmless if the runtime uses the driver, and not a server.
     let may_use_server = server_client::may_use_server(runtime);
-    let creating = may_use_server.then(|| lock(&exports.creating));
+    let creating = may_use_server.then(|| write(&exports.creating));
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
     if may_use_server && server_client::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
@@ -160,6 +168,15 @@ mod tests {
         let table = Table::new(process, own_namespace(process).unwrap()).unwrap();
         let (handle, generation) = table.insert(native, 4096).unwrap();
         Export { table: Arc::new(table.with_file(file.into())), handle, generation }
+    }
+
+    /// The name of the server's socket contains only the process's number.
+    #[test]
+    fn runtimes_share_the_lock_of_the_server() {
+        let runtimes = [(); 2].map(|()| Runtime::simulated(Config::mi300x(1)).unwrap());
+        let [first, second] = runtimes.each_ref().map(Runtime::attachment::<Exports>);
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&first.creating, &second.creating));
     }
 
     /// If the runtime returns another handle, the previous export must end. If ending it fails, the previous export

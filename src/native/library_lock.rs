@@ -9,8 +9,8 @@
 //! `some_calls_take_no_lock`), it calls the other three functions while it holds this lock exclusively. The other
 //! functions on handles and mappings take `memory_lock_`; this library calls them while it holds this lock shared.
 //!
-//! This module also has the list of host memory that areas have locked. Fork handlers keep the registry of library
-//! locks and this list usable in a forked child, and count forks ([`ForkCount`]).
+//! This module also has the lock for the start of the IPC server, and the list of host memory that areas have locked.
+//! Fork handlers keep the registry of locks and this list usable in a forked child, and count forks ([`ForkCount`]).
 
 use crate::sync::RwLock;
 use hsa_sys::Table;
@@ -29,8 +29,20 @@ pub(crate) type LibraryLock = RwLock<()>;
 /// The address of `hsa_init` identifies the library: loading a file twice loads one library, and every simulation has
 /// its own functions. A forked child gets a new lock, because a thread of the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
+    registered_lock(table.core.hsa_init as usize)
+}
+
+/// Returns the lock of this process for the start of a runtime's IPC server. The server's socket is named after the
+/// process, so all runtimes share this lock. A forked child gets a new lock.
+pub(crate) fn ipc_server_lock() -> Arc<LibraryLock> {
+    // No function has the address 0.
+    registered_lock(0)
+}
+
+/// Returns the lock that is registered for an address in this process. Creates the lock if no thread has it.
+fn registered_lock(address: usize) -> Arc<LibraryLock> {
     // `ForkCount::current` also registers the handlers that keep the registry usable after a fork.
-    let key = (table.core.hsa_init as usize, ForkCount::current());
+    let key = (address, ForkCount::current());
     let mut registry = registry();
     registry.retain(|_, lock| lock.strong_count() > 0);
     registry.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -40,7 +52,7 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     })
 }
 
-/// The locks by the address of `hsa_init` and the number of forks.
+/// The locks by the address of `hsa_init`, 0 for the lock of the IPC server, and by the number of forks.
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
 // This is always the standard library's mutex, even in tests that substitute the locks of `crate::sync`, because a

@@ -26,8 +26,10 @@ pub(crate) use interprocess::{
     Received, close_foreign, close_on_exec, discard, listens_at, peer_has_ended, peer_of, receive,
     send, wait,
 };
-pub(crate) use library_lock::{ForkCount, locked_ranges, overlapping_lock};
-use library_lock::{LibraryLock, lock_of};
+use library_lock::lock_of;
+pub(crate) use library_lock::{
+    ForkCount, LibraryLock, ipc_server_lock, locked_ranges, overlapping_lock,
+};
 pub(crate) use memory::{
     block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, parse_mapping,
     protect, try_map_shared,
