@@ -10,7 +10,7 @@ use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
-use crate::native::{ByteLock, NativeIpc, lock_byte};
+use crate::native::{ByteLock, NativeIpc, close_foreign, lock_byte};
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
 use rustix::fs::{
@@ -278,11 +278,14 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     // on a pipe or a terminal. On a file of a FUSE file system, it can block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
-    let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+    // Only memory files have seals. On another file, `fstat` and `close` can block, too.
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
+        close_foreign(vec![file]);
+        return Err(not_exported());
+    }
     let status = fstat(&file).map_err(system("fstat"))?;
     let mut header = Header::zeroed();
-    let is_table = sealed
-        && status.st_size as u64 == FILE_SIZE
+    let is_table = status.st_size as u64 == FILE_SIZE
         && pread(&file, bytemuck::bytes_of_mut(&mut header), 0) == Ok(size_of::<Header>())
         // A child of the exporter also has the exporter's table open.
         && header == Header::of(process);

@@ -191,7 +191,7 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// Closes descriptors that another process has sent, in a new thread, and waits at most [`CLOSE_TIME`]. The other
+/// Closes descriptors of another process's files in a new thread, and waits at most [`CLOSE_TIME`]. The other
 /// process can make closing slow. Closing a socket with `SO_LINGER` waits until the data is sent; closing a file of a
 /// FUSE file system waits until the file system's server answers.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
