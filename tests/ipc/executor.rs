@@ -81,6 +81,10 @@ impl Executor {
                 impostor::send_invalid_descriptor();
                 Ok(String::new())
             }
+            "send_slow_descriptor" => {
+                impostor::send_slow_descriptor();
+                Ok(String::new())
+            }
             "open_concurrently" => {
                 let (ipc, first, second) = (self.ipc(), handle(1), handle(2));
                 let (first_took, longest) = std::thread::scope(|scope| {

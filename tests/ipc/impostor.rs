@@ -1,12 +1,14 @@
 //! Attacks of a hostile process on AMD's protocol for IPC. The protocol uses abstract sockets named `hsa<process>`.
 
 use hsa_vmm::ipc::IpcHandle;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -166,6 +168,29 @@ pub fn send_invalid_descriptor() {
         while let Ok((mut stream, _)) = listener.accept() {
             if stream.read(&mut [0; REQUEST_SIZE]).is_ok_and(|read| read > 0) {
                 send_descriptor(&stream, &null);
+            }
+        }
+    });
+}
+
+/// The time for which the last close of a descriptor from [`send_slow_descriptor`] blocks.
+pub const CLOSE_TIME: Duration = Duration::from_secs(60);
+
+/// Listens at the socket name of this process. Sends each client a socket whose last close blocks, because nobody
+/// reads the data in the socket.
+pub fn send_slow_descriptor() {
+    let listener = bind_name(std::process::id() as i32);
+    std::thread::spawn(move || {
+        let peers = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = peers.local_addr().expect("the listener is bound");
+        while let Ok((mut stream, _)) = listener.accept() {
+            if stream.read(&mut [0; REQUEST_SIZE]).is_ok_and(|read| read > 0) {
+                let mut socket = TcpStream::connect(address).expect("the listener listens");
+                socket.set_nonblocking(true).expect("an open socket");
+                while socket.write(&[0; 4096]).is_ok() {}
+                socket.set_nonblocking(false).expect("an open socket");
+                set_socket_linger(&socket, Some(CLOSE_TIME)).expect("an open socket");
+                send_descriptor(&stream, &socket);
             }
         }
     });

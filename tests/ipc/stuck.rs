@@ -28,6 +28,14 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     table
 }
 
+/// Returns HIP's handle with the process of `server` instead of the exporter, in both fields.
+fn handle_of_server(genuine: &IpcHandle, server: &Peer) -> IpcHandle {
+    let mut bytes = to_hip_handle(genuine).to_bytes();
+    bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
+    bytes[forge::PROCESS].copy_from_slice(&server.process.to_le_bytes());
+    IpcHandle::from_bytes(&bytes)
+}
+
 /// Returns whether to run a long test on this fixture. On AMD's runtime, long tests run only in the mode with a server,
 /// because both modes behave alike.
 fn runs_long_test(name: &str, fixture: &Fixture) -> bool {
@@ -141,6 +149,21 @@ on_all_fixtures! {
         importer.assert_contains(opened, "there");
     }
 
+    /// In the mode with a server, AMD's runtime keeps the sent file open after it has failed to attach, so that the
+    /// library's close is not the last.
+    slow_close_of_sent_file_delays_no_other_open(fixture) {
+        let setup = Setup::on(fixture);
+        let (mut exporter, mut server) = (setup.peer(), setup.peer_without_runtime());
+        let mut importer = setup.peer();
+        let address = exporter.allocate(SIZE);
+        let genuine = exporter.get_handle(address);
+        server.run("send_slow_descriptor");
+        let handle = handle_of_server(&genuine, &server);
+        let (waited, longest) = importer.open_concurrently(&handle, &genuine);
+        assert!(waited < impostor::CLOSE_TIME / 2, "the open waited for the close: {waited:?}");
+        assert!(longest < Duration::from_secs(2), "the other open waited: {longest:?}");
+    }
+
     importers_survive_servers_that_disconnect(fixture) {
         if !fixture.has_server() {
             return;
@@ -152,11 +175,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get_handle(address);
         server.run("send_invalid_descriptor");
-        let mut bytes = to_hip_handle(&genuine).to_bytes();
-        // Makes the handle name the process of `server` instead of the exporter, in both fields.
-        bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
-        bytes[forge::PROCESS].copy_from_slice(&server.process.to_le_bytes());
-        let handle = IpcHandle::from_bytes(&bytes);
+        let handle = handle_of_server(&genuine, &server);
         for _ in 0..20 {
             let result = within(20, || importer.try_open(&handle));
             assert_error(&result, INVALID_DEVICE_POINTER);
