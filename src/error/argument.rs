@@ -36,6 +36,7 @@ arguments! {
     Descriptor: "file descriptor";
     Descriptors: "list of agents";
     Destination: "destination";
+    DestinationPage: "destination page";
     Device: "device";
     FabricHandle: "fabric handle";
     Flags: "flags";

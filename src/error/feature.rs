@@ -53,9 +53,12 @@ pub enum Feature {
     /// A machine with more agents than this library supports.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory for which the agent has no pool. For example, CPUs have no pool for memory with handles.
+    /// A kind of memory for which the agent has no pool.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
+    /// Physical memory with a CPU as its [`Location::Agent`](crate::vmm::Location).
+    #[error("physical memory on the CPU {0}")]
+    CpuMemory(AgentId),
     /// Retiring pages of a buffer that has a zero page.
     #[error("retiring pages of a buffer that has a zero page")]
     RetireFromZeroPageBuffer,
@@ -87,6 +90,9 @@ impl Feature {
         match self {
             Self::RetireFromZeroPageBuffer => {
                 "; unmap the pages when no kernel uses them any more, or build the buffer without a zero page"
+            }
+            Self::CpuMemory(_) => {
+                "; use Location::Host or Location::HostNuma for memory of the host"
             }
             Self::VirtualMemory
             | Self::HandleType

@@ -214,7 +214,8 @@ impl Shared {
         let agent = self.agent(id, Argument::Location)?;
         match (agent.vmem_pool(), agent.kind()) {
             (Some(pool), _) => Ok(pool),
-            (None, AgentKind::Cpu | AgentKind::Gpu) => Err(Feature::Pool(id).into()),
+            (None, AgentKind::Cpu) => Err(Feature::CpuMemory(id).into()),
+            (None, AgentKind::Gpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),
         }
     }

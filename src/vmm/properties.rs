@@ -80,7 +80,8 @@ pub struct AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Returns the properties of pinned memory of an agent. The memory is not shareable.
+    /// Returns the properties of pinned memory of a GPU. The memory is not shareable. For memory of the host, use
+    /// [`at`](Self::at) with [`Location::Host`].
     #[must_use]
     pub fn on(agent: AgentId) -> Self {
         Self::at(Location::Agent(agent))

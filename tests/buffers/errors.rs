@@ -7,6 +7,12 @@ pub fn page_error(page: usize, problem: Problem) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Page, value, problem }
 }
 
+/// Returns the error for a page of the destination.
+pub fn destination_page_error(page: usize, problem: Problem) -> ErrorKind {
+    let (argument, value) = (Argument::DestinationPage, Value::Number(page as u64));
+    ErrorKind::InvalidArgument { argument, value, problem }
+}
+
 /// Returns the error for an offset.
 pub fn out_of_bounds(offset: usize, size: usize, end: usize) -> ErrorKind {
     let (value, problem) = (Value::from(offset), Problem::OutOfBounds { size, end });

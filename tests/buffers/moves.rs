@@ -1,6 +1,6 @@
 //! Paged buffers move and exchange pages.
 
-use crate::errors::{different_pages, page_error};
+use crate::errors::{destination_page_error, different_pages, page_error};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{rerun_in_own_process, within};
 use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -132,17 +132,17 @@ fn failed_moves_change_nothing() {
     );
     assert_eq!(
         source.move_pages(0..2, &target, 1).map_err(Error::into_kind),
-        Err(page_error(2, Problem::PageMapped))
+        Err(destination_page_error(2, Problem::PageMapped))
     );
-    let out_of_range = page_error(8, Problem::OutOfRange(8));
+    let out_of_range = destination_page_error(8, Problem::OutOfRange(8));
     assert_eq!(source.move_pages(0..2, &target, 7).map_err(Error::into_kind), Err(out_of_range));
     assert_eq!(
         source.move_pages(0..2, &target, usize::MAX).map_err(Error::into_kind),
-        Err(page_error(usize::MAX, Problem::OutOfRange(8)))
+        Err(destination_page_error(usize::MAX, Problem::OutOfRange(8)))
     );
     assert_eq!(
         source.exchange_pages(0..1, &target, 0).map_err(Error::into_kind),
-        Err(page_error(0, Problem::PageNotMapped))
+        Err(destination_page_error(0, Problem::PageNotMapped))
     );
     let error = source.move_pages(0..2, &source, 1).unwrap_err();
     assert!(error.to_string().contains("overlaps"), "{error}");

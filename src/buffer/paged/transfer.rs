@@ -32,10 +32,12 @@ pub(super) fn transfer(
     let memory = from_table.memory(&pages).map_err(to_error)?;
     let mut plan = Vec::new();
     if operation == Operation::Exchange {
-        let memory = destination_table.memory(&other_pages).map_err(to_error)?;
+        let memory = destination_table.memory(&other_pages).map_err(of_destination);
+        let memory = memory.map_err(to_error)?;
         plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
     } else {
-        destination_table.check_free(&other_pages).map_err(to_error)?;
+        let free = destination_table.check_free(&other_pages).map_err(of_destination);
+        free.map_err(to_error)?;
         if operation == Operation::MovePages {
             plan = from_table.plan_to_empty(pages);
         } else {
@@ -63,13 +65,24 @@ pub(super) fn transfer(
     Ok(())
 }
 
+/// If an error names a page, names it as a page of the destination.
+fn of_destination(kind: ErrorKind) -> ErrorKind {
+    match kind {
+        ErrorKind::InvalidArgument { argument: Argument::Page, value, problem } => {
+            ErrorKind::InvalidArgument { argument: Argument::DestinationPage, value, problem }
+        }
+        other => other,
+    }
+}
+
 /// Checks that both ranges of pages exist and do not overlap, and that their pages can map each other's memory.
 fn check_both(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
     let pages = from.check_range(pages)?;
-    let other_pages = to.check_range(first..first.saturating_add(pages.len()))?;
+    let other_pages = to.check_range(first..first.saturating_add(pages.len()));
+    let other_pages = other_pages.map_err(of_destination)?;
     if !from.vmm.is_same(&to.vmm) {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
@@ -85,7 +98,7 @@ fn check_both(
     }
     let disjoint = pages.end <= other_pages.start || other_pages.end <= pages.start;
     if std::ptr::eq(from, to) && !disjoint {
-        return Err(invalid(first, Problem::Overlapping));
+        return Err(of_destination(invalid(first, Problem::Overlapping)));
     }
     Ok((pages, other_pages))
 }
