@@ -35,15 +35,15 @@ impl SpareDescriptors {
         Self { probe: open().ok(), reserve: Mutex::new(open().ok()) }
     }
 
-    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or in a rollback, first closes
-    /// the reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a later
-    /// call opens the reserve again. `act` must not call this function: the reserve is locked.
+    /// Calls `act`, which opens a descriptor and closes it. If no descriptor is free, or if `act` must not fail, first
+    /// closes the reserve, and opens it again after `act`. If another thread has used the descriptor in the meantime, a
+    /// later call opens the reserve again. `act` must not call this function: the reserve is locked.
     ///
-    /// A rollback must not fail. It does not rely on a free descriptor, because another thread can take the descriptor
-    /// before `act` does.
-    pub fn with_reserve<T>(&self, is_rollback: bool, act: impl FnOnce() -> T) -> T {
+    /// An `act` that must not fail, such as a rollback, does not rely on a free descriptor, because another thread can
+    /// take the descriptor before `act` does.
+    pub fn with_reserve<T>(&self, must_not_fail: bool, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        if !is_rollback && !self.none_free() {
+        if !must_not_fail && !self.none_free() {
             *reserve = reserve.take().or_else(|| open().ok());
             drop(reserve);
             return act();
@@ -78,11 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rollback_closes_an_unneeded_reserve() {
+    fn unneeded_reserve_stays_open_if_act_may_fail() {
         let spare = SpareDescriptors::open();
-        for is_rollback in [false, true] {
-            let is_locked = spare.with_reserve(is_rollback, || spare.reserve.try_lock().is_err());
-            assert_eq!(is_locked, is_rollback);
+        for must_not_fail in [false, true] {
+            let is_locked = spare.with_reserve(must_not_fail, || spare.reserve.try_lock().is_err());
+            assert_eq!(is_locked, must_not_fail);
             assert!(spare.reserve.lock().unwrap().is_some());
         }
     }

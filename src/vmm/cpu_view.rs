@@ -150,11 +150,15 @@ impl Shared {
         }
     }
 
-    /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an operation.
-    /// If no descriptor is free, or in a rollback, first closes the reserved descriptor. The function must not call
-    /// this method.
-    pub(super) fn with_free_descriptor<T>(&self, is_rollback: bool, act: impl FnOnce() -> T) -> T {
-        self.runtime.spare_descriptors().with_reserve(is_rollback, act)
+    /// Calls a function that needs a descriptor. If no descriptor is free, or if the function must not fail, first
+    /// closes the reserved descriptor. A function must not fail if it rolls back an operation or fills a hole. The
+    /// function must not call this method.
+    pub(super) fn with_free_descriptor<T>(
+        &self,
+        must_not_fail: bool,
+        act: impl FnOnce() -> T,
+    ) -> T {
+        self.runtime.spare_descriptors().with_reserve(must_not_fail, act)
     }
 
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.
