@@ -87,9 +87,15 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     ),
     (
         "*",
-        &["GEM_VA.MAP", "MMAP"],
+        &["GEM_VA.MAP"],
         &["wide"],
         "AMD's runtime requests read and write access, whichever access is granted ([defects.md](defects.md))",
+    ),
+    (
+        "bringup",
+        &["MMAP"],
+        &["wide"],
+        "no level checks that the CPU cannot access memory before it is granted access",
     ),
     (
         "bringup",

@@ -89,6 +89,12 @@ pub const FAULTS: &[Fault] = &[
         Conform("unmap.gpu.page_table_forgets", ""),
     ),
     fault(
+        "the CPU can access memory without a grant",
+        R7_2,
+        "MMAP=wide",
+        Conform("map.memory.no_access_at_first", "None was granted, but the kernel has rw-"),
+    ),
+    fault(
         "the engines see a mapping late",
         R7_2,
         "GEM_VA.MAP=unseen:50ms",

@@ -153,22 +153,33 @@ fn kernel_has_granted_cpu_permissions(context: &Context) -> TestResult {
         for (start, count, granted) in
             [(at, 1, Access::ReadWrite), (changed, 2, access), (last, 1, Access::ReadWrite)]
         {
-            let expected = match granted {
-                Access::None => "---",
-                Access::Read => "r--",
-                Access::ReadWrite => "rw-",
-            };
-            let range = start.get()..start.get() + count * context.granule();
-            let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
-            let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
-            ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
-            for (part, permissions) in lines {
-                ensure!(
-                    permissions.starts_with(expected),
-                    "{granted:?} was granted, but the kernel has {permissions} at {part:x?}"
-                );
-            }
+            expect_cpu_permissions(context, start, count, granted)?;
         }
+    }
+    Ok(())
+}
+
+/// Fails if the kernel's page permissions for the CPU are not those granted. Skips the case if they cannot be read.
+pub(super) fn expect_cpu_permissions(
+    context: &Context,
+    start: Address,
+    count: usize,
+    granted: Access,
+) -> TestResult {
+    let expected = match granted {
+        Access::None => "---",
+        Access::Read => "r--",
+        Access::ReadWrite => "rw-",
+    };
+    let range = start.get()..start.get() + count * context.granule();
+    let lines = process_maps::lines_within(&range).ok_or_else(maps_unreadable)?;
+    let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
+    ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
+    for (part, permissions) in lines {
+        ensure!(
+            permissions.starts_with(expected),
+            "{granted:?} was granted, but the kernel has {permissions} at {part:#x?}"
+        );
     }
     Ok(())
 }

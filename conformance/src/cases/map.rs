@@ -1,5 +1,6 @@
 //! `hipMemMap`: valid calls.
 
+use super::kernel_state::expect_cpu_permissions;
 use crate::Context;
 use crate::case::{Case, TestResult, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
@@ -14,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.memory.no_access_at_first",
         "invariant 9 (src/vmm/ledger/check.rs); reference 6.2 #49",
-        "no agent has access after mapping",
+        "no agent has access after mapping, and the kernel permits the CPU none",
         grants_no_access,
     ),
     Case::new(
@@ -110,7 +111,8 @@ fn grants_no_access(context: &Context) -> TestResult {
     }
     let argument = hsa_vmm::error::Argument::Address;
     context.expect_invalid_argument(argument, || context.vmm().read(at, &mut [0; 4]))?;
-    context.expect_invalid_argument(argument, || context.vmm().fill(at, 1, 64))
+    context.expect_invalid_argument(argument, || context.vmm().fill(at, 1, 64))?;
+    expect_cpu_permissions(context, at, 1, Access::None)
 }
 
 fn maps_part_of_handle(context: &Context) -> TestResult {
