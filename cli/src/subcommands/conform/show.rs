@@ -68,20 +68,26 @@ pub fn print_report(
     Ok(())
 }
 
+/// The beginnings of the names of cases whose subject no level of `bringup` uses: IPC, memory of the host, and exported
+/// pool memory.
+const NOT_IN_BRINGUP: [&str; 3] = ["ipc.", "share.host.", "share.range.pool_memory"];
+
 /// Returns whether `bringup` can repeat the failure of a case: one of its levels makes the failed call, or a request to
-/// the driver that failed during the case. If the failure names no call, as for wrong data, returns `true` except for
-/// cases about IPC. Levels also compare data, but no level uses IPC.
+/// the driver that failed during the case. If the failure names no call, as for wrong data, returns `true`, because
+/// levels also compare data. For cases in [`NOT_IN_BRINGUP`], only a failed request counts: in a level, the same call
+/// uses other memory.
 fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
     let words = texts.iter().flat_map(|text| text.split(|letter| !is_part_of_name(letter)));
     let mut functions =
         words.filter(|word| word.starts_with("hsa_") && *word != "hsa_vmm").peekable();
+    let is_in_bringup = !NOT_IN_BRINGUP.iter().any(|start| case.name.starts_with(start));
     if functions.peek().is_none() {
-        return case.area() != "ipc";
+        return is_in_bringup;
     }
     let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
-    functions.any(|function| bringup::is_called(function, is_simulation))
+    is_in_bringup && functions.any(|function| bringup::is_called(function, is_simulation))
         || lines
             .into_iter()
             .any(|line| failed_driver_line(line).is_some_and(bringup::is_request_of_a_level))
@@ -287,6 +293,10 @@ mod tests {
             ("pool.a", "cannot pin memory: hsa_amd_memory_lock returned 0x1", "", false),
             ("map.a", "1 of 4096 32-bit words differs", "", true),
             ("ipc.a", "1 of 4096 32-bit words differs", "", false),
+            ("share.host.a", "1 of 4096 32-bit words differs", "", false),
+            ("share.host.a", "hsa_amd_vmem_import_shareable_handle returned 0x1000", "", false),
+            ("share.range.pool_memory", "1 of 4096 32-bit words differs", "", false),
+            ("share.range.segments", "1 of 4096 32-bit words differs", "", true),
         ] {
             let case = failed(name, detail, output);
             let repeats = bringup_repeats(&case, &BackgroundOutput::default(), true);
