@@ -134,7 +134,10 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
         Ok(lines) if lines.is_empty() => {
             print_note(out, "The kernel logged nothing during this level.")?
         }
-        Ok(lines) => print_log(out, "The kernel logged", lines)?,
+        // The kernel also logs messages about other processes.
+        Ok(lines) => {
+            print_log(out, "Logged by the kernel during this level, perhaps unrelated", lines)?
+        }
         Err(why) => print_note(out, &format!("The kernel's log cannot be read: {why}."))?,
     }
     if !failure.machine.is_empty() {
@@ -212,4 +215,34 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
         .break_words(false)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::wrap(text, options).into_iter().map(std::borrow::Cow::into_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lines_are_perhaps_unrelated() {
+        let failure = Failure {
+            kind: "crash",
+            what: "SIGSEGV in hsa_init".to_owned(),
+            call: None,
+            other_calls: Vec::new(),
+            failed_requests: Vec::new(),
+            failed_requests_are_later: false,
+            interfaces: Vec::new(),
+            driver: None,
+            runtime: Vec::new(),
+            kernel: Ok(vec!["eth0: link down".to_owned()]),
+            machine: Vec::new(),
+            try_next: Vec::new(),
+            calls: Vec::new(),
+        };
+        let mut text = Vec::new();
+        print_failure(&mut Screen::plain(&mut text), Level::Runtime, &failure).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let expected =
+            "\nLogged by the kernel during this level, perhaps unrelated\n  eth0: link down\n";
+        assert!(text.ends_with(expected), "{text}");
+    }
 }
