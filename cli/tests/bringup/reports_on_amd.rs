@@ -219,6 +219,36 @@ fn request_that_is_the_cause_is_suspected_first() {
     }
 }
 
+/// The advice distinguishes an entry without write permission from a missing entry. The report contains the runtime's
+/// message about a GPU fault.
+#[test]
+fn fault_of_a_page_table_entry_is_explained() {
+    let name = "reports_on_amd::fault_of_a_page_table_entry_is_explained";
+    for fetched in test::fetch_selected_releases(name) {
+        for (fault, level, advice, message) in [
+            (
+                "GEM_VA.MAP=narrow",
+                "gpu",
+                "the entry does not permit writing",
+                "Write access to a read-only page",
+            ),
+            (
+                "GEM_VA.MAP=lost",
+                "gpu",
+                "first suspect that the entry is missing",
+                "Page not present or supervisor privilege",
+            ),
+        ] {
+            let arguments = ["--until", level, "--format", "json"];
+            let report = report(&run_emulated(fetched, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+            let failure = &report["failure"];
+            assert_contains(&failure["try_next"].to_string(), &[advice]);
+            assert_contains(&failure["runtime"].to_string(), &[message]);
+        }
+    }
+}
+
 /// The exit status is 3 if the runtime does not start, and 1 if it does not stop.
 #[test]
 fn failure_after_the_start_has_exit_status_1() {

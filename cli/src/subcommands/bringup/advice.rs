@@ -287,12 +287,13 @@ pub fn advise(
         }
     }
     advice.extend(wrong_result);
-    if run.gpu_fault().is_some() && !matches!(cause, Cause::GpuFault(..)) {
-        advice.push(environment.advise_gpu_fault());
+    let advise_gpu_fault = || run.gpu_fault().map(|fault| environment.advise_gpu_fault(fault));
+    if !matches!(cause, Cause::GpuFault(..)) {
+        advice.extend(advise_gpu_fault());
     }
     match cause {
         Cause::Hang(..) => advice.push(environment.advise_hang(command)),
-        Cause::GpuFault(..) => advice.push(environment.advise_gpu_fault()),
+        Cause::GpuFault(..) => advice.extend(advise_gpu_fault()),
         Cause::Crash(_, end) => {
             advice.extend(advise_bus_error(*end));
             advice.extend(environment.advise_backtrace());

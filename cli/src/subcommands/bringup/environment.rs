@@ -1,5 +1,6 @@
 //! The environment in which the tested runtime runs, and the advice that depends on the environment.
 
+use super::gpu_fault::GpuFault;
 use super::supervisor::LevelRun;
 use crate::planned_faults::is_driver_emulated;
 use crate::program::{in_same_environment, with_tool};
@@ -119,7 +120,16 @@ impl Environment {
 
     /// Says what to suspect after a GPU page fault. A TLB contains no entry of an address that was never mapped, so the
     /// page table is the first suspect.
-    pub fn advise_gpu_fault(self) -> String {
+    pub fn advise_gpu_fault(self, fault: GpuFault) -> String {
+        if fault.is_write_to_read_only_page {
+            return format!(
+                "the GPU found a page-table entry for the address, but the entry does not permit writing: first \
+                 suspect the permissions that AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU received \
+                 (AMDGPU_VM_PAGE_WRITEABLE), and those that the kernel wrote into the entry (AMDGPU_PTE_WRITEABLE); \
+                 check the page table ({})",
+                self.page_tables()
+            );
+        }
         format!(
             "the GPU found no page-table entry for the address, or no permission in it: first suspect that the entry \
              is missing, or was written only after AMDGPU_GEM_VA or MAP_MEMORY_TO_GPU had returned (the fence of the \

@@ -129,7 +129,12 @@ impl Failure {
             UsedInterface { interface: *interface, result }
         });
         let interfaces = interfaces.collect();
-        let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
+        let output = match (cause, call) {
+            (_, None) => run.output.as_str(),
+            // The runtime reports the fault after the call that had granted access has returned.
+            (Cause::GpuFault(..), Some(call)) => run.output_from(call),
+            (_, Some(call)) => run.output_during(call),
+        };
         // The runtime can print its message about a crash or a hang before or after the call.
         let ended_abnormally =
             matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));

@@ -6,6 +6,9 @@ use super::supervisor::{Call, Cause, LevelRun, Outcome};
 /// The starts of the messages that AMD's runtime and its libhsakmt print when a GPU accesses an unmapped address.
 const MESSAGES: [&str; 2] = ["Memory access fault by GPU", "Memory exception on virtual address"];
 
+/// The words of AMD's runtime and of its libhsakmt for a write to a page whose page-table entry does not permit writing.
+const READ_ONLY: [&str; 2] = ["Write access to a read-only page", "Writing to readonly page"];
+
 /// The words with which amdgpu logs a fault. The address follows in this line or in one of the next two:
 /// `amdgpu: [gfxhub0] no-retry page fault (src_id:0 …)`, `amdgpu:   in page starting at address 0x00007f… from …`.
 const KERNEL_MESSAGE: &str = "page fault";
@@ -17,6 +20,8 @@ const KERNEL_LINES: usize = 3;
 pub struct GpuFault {
     /// The address. `None` if no message names it.
     pub address: Option<u64>,
+    /// Whether the runtime reports a write to a page that is mapped read-only.
+    pub is_write_to_read_only_page: bool,
 }
 
 impl GpuFault {
@@ -25,7 +30,8 @@ impl GpuFault {
         let address = address(output).or_else(|| address_in_kernel_log(kernel));
         let is_reported =
             output.lines().any(is_message) || kernel.iter().any(|line| is_kernel_message(line));
-        (address.is_some() || is_reported).then_some(Self { address })
+        let is_write_to_read_only_page = READ_ONLY.iter().any(|words| output.contains(words));
+        (address.is_some() || is_reported).then_some(Self { address, is_write_to_read_only_page })
     }
 
     /// Returns the start of a sentence about the fault: `a GPU page fault at 0x7f2000`. The caller adds the effect.
@@ -136,12 +142,25 @@ mod tests {
                     amdgpu 0000:03:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32769)\n\
                     amdgpu 0000:03:00.0: amdgpu:  for process a pid 7 thread a pid 7)\n\
                     amdgpu 0000:03:00.0: amdgpu:   in page starting at address 0x00007f1000000000 from IH client 0x1b";
-        assert_eq!(found(real), Some(GpuFault { address: Some(0x7f10_0000_0000) }));
+        assert_eq!(found(real).unwrap().address, Some(0x7f10_0000_0000));
         let software =
             "amdgpu 0000:00:01.0: amdgpu: hsa_vmm: page fault: pasid 52, read at 0x7fde649a1010";
         assert_eq!(found(software).unwrap().describe(), "a GPU page fault at 0x7fde649a1010");
         assert_eq!(found("amdgpu: page fault").unwrap().describe(), "a GPU page fault");
         assert_eq!(found("a.out[7]: page fault at 0x7f1000"), None);
+    }
+
+    #[test]
+    fn write_to_read_only_page_is_recognised() {
+        let start =
+            "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f1000. Reason: ";
+        for (reason, expected) in [
+            ("Write access to a read-only page.", true),
+            ("Page not present or supervisor privilege.", false),
+        ] {
+            let fault = GpuFault::find(&format!("{start}{reason}"), &[]).unwrap();
+            assert_eq!(fault.is_write_to_read_only_page, expected, "{reason}");
+        }
     }
 
     #[test]

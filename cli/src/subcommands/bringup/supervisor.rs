@@ -446,12 +446,20 @@ impl LevelRun {
 
     /// Returns the runtime's output during a call.
     pub fn output_during(&self, call: &Call) -> &str {
+        self.output_between(call.begin.logs.runtime, call.end.as_ref().map(|end| end.logs.runtime))
+    }
+
+    /// Returns the runtime's output from the start of a call to the end of the level.
+    pub fn output_from(&self, call: &Call) -> &str {
+        self.output_between(call.begin.logs.runtime, None)
+    }
+
+    fn output_between(&self, start: u64, end: Option<u64>) -> &str {
         let index =
             |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(self.output.len());
-        let start = index(call.begin.logs.runtime);
-        let end = call.end.as_ref().map_or(self.output.len(), |end| index(end.logs.runtime));
+        let end = end.map_or(self.output.len(), index);
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
-        self.output.get(start..end).unwrap_or_default()
+        self.output.get(index(start)..end).unwrap_or_default()
     }
 }
 
