@@ -204,6 +204,11 @@ fn advise_wrong_result(
     })
 }
 
+/// The advice for a GPU fault while the runtime stops.
+const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then frees their memory. \
+     The GPU faulted meanwhile, so a queue may still exist after it was destroyed: \
+     suspect kfd_ioctl_destroy_queue first";
+
 /// Returns advice on what to try, the most promising first. `command` repeats the level.
 pub fn advise(
     run: &LevelRun,
@@ -287,7 +292,11 @@ pub fn advise(
         }
     }
     advice.extend(wrong_result);
-    let advise_gpu_fault = || run.gpu_fault().map(|fault| environment.advise_gpu_fault(fault));
+    let is_stop = call.is_some_and(|call| call.begin.call == "hsa_shut_down");
+    let advise_gpu_fault = || match run.gpu_fault()? {
+        _ if is_stop && !is_simulation => Some(ADVICE_ON_STOP.to_owned()),
+        fault => Some(environment.advise_gpu_fault(fault)),
+    };
     if !matches!(cause, Cause::GpuFault(..)) {
         advice.extend(advise_gpu_fault());
     }
