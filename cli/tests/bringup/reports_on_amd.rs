@@ -219,8 +219,8 @@ fn request_that_is_the_cause_is_suspected_first() {
     }
 }
 
-/// The advice distinguishes an entry without write permission from a missing entry. The report contains the runtime's
-/// message about a GPU fault.
+/// The advice distinguishes an entry without write permission, and an old entry, from a missing entry. The report
+/// contains the runtime's message about a GPU fault.
 #[test]
 fn fault_of_a_page_table_entry_is_explained() {
     let name = "reports_on_amd::fault_of_a_page_table_entry_is_explained";
@@ -237,6 +237,12 @@ fn fault_of_a_page_table_entry_is_explained() {
                 "gpu",
                 "first suspect that the entry is missing",
                 "Page not present or supervisor privilege",
+            ),
+            (
+                "GEM_VA.REPLACE=lost",
+                "offset",
+                "the TLB was not flushed after the entry was replaced",
+                "",
             ),
         ] {
             let arguments = ["--until", level, "--format", "json"];

@@ -3,7 +3,7 @@
 use super::data::{DAMAGED, LATE_COPY, LATE_MAPPING};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
-use super::hsa::{COPY, FILL};
+use super::hsa::{COPY, FILL, REPLACE};
 use super::interface::{function_of, is_logged, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
@@ -163,7 +163,10 @@ fn advise_wrong_result(
     let call = call.map_or("", |call| &call.begin.call);
     // If a call returned an error, no GPU has accessed the memory.
     if run.level == Level::Unmapped && !is_simulation && !run.has_error_status() {
-        return Some(environment.advise_old_entry());
+        return Some(environment.advise_old_entry("the unmap"));
+    }
+    if run.level == Level::Offset && call == REPLACE && !is_simulation {
+        return Some(environment.advise_old_entry("the entry was replaced"));
     }
     if what.contains(LATE_MAPPING) && !is_simulation {
         return Some(

@@ -140,11 +140,11 @@ impl Environment {
         )
     }
 
-    /// Says what to suspect if a GPU still accesses unmapped memory.
-    pub fn advise_old_entry(self) -> String {
+    /// Says what to suspect if a GPU uses an old page-table entry after an operation, such as `the unmap`.
+    pub fn advise_old_entry(self, operation: &str) -> String {
         format!(
-            "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after the \
-             unmap, or the entry was written only after AMDGPU_GEM_VA had returned{}",
+            "the GPU used an old page-table entry. There are two possible causes: the TLB was not flushed after \
+             {operation}, or the entry was written only after AMDGPU_GEM_VA had returned{}",
             self.distinguish_tlb()
         )
     }
