@@ -90,8 +90,14 @@ fn read_record(file: &File) -> Option<String> {
 /// Returns a line for each planned fault that never happened.
 pub fn describe_not_happened(faults: &[PlannedFault]) -> impl Iterator<Item = String> {
     let missing = faults.iter().filter(|fault| fault.happened == Some(false));
-    missing.map(|PlannedFault { rule, .. }| {
-        let counts = if rule.contains('#') { "; each process counts its own calls" } else { "" };
+    missing.map(|PlannedFault { by, rule, .. }| {
+        let counts = match by {
+            FaultTarget::Driver if rule.contains('#') => "; each process counts its own calls",
+            FaultTarget::Runtime if rule.contains('#') => {
+                "; each simulation counts its own calls, and `fuzz` starts a simulation for each sequence"
+            }
+            _ => "",
+        };
         format!(
             "planned fault {rule} never happened: no such call was made, or the fault changes nothing in it{counts}"
         )
@@ -105,7 +111,21 @@ pub fn note_not_happened(faults: &[PlannedFault]) {
 
 #[cfg(test)]
 mod tests {
-    use super::gpu_faults;
+    use super::{describe_not_happened, gpu_faults};
+    use hsa_vmm_conformance::{FaultTarget, PlannedFault};
+
+    #[test]
+    fn missing_fault_says_what_counts_calls() {
+        for (by, expected) in [
+            (FaultTarget::Driver, "each process counts its own calls"),
+            (FaultTarget::Runtime, "`fuzz` starts a simulation for each sequence"),
+            (FaultTarget::Gpu, "the fault changes nothing in it"),
+        ] {
+            let fault = PlannedFault { by, rule: "CALL#9=lost".to_owned(), happened: Some(false) };
+            let line = describe_not_happened(&[fault]).next().unwrap();
+            assert!(line.ends_with(expected), "{line}");
+        }
+    }
 
     #[test]
     fn gpu_plan_lists_rules_and_whether_they_happened() {
