@@ -140,7 +140,9 @@ impl Context {
     }
 
     /// Returns the number of bytes of a GPU's memory that no process uses. Fails if the query fails: each driver that
-    /// supports virtual memory management supports this query (the query needs KFD 1.9, and dma-bufs KFD 1.12).
+    /// supports virtual memory management supports this query. According to the kernel's
+    /// `include/uapi/linux/kfd_ioctl.h`, the query needs KFD 1.9, and dma-bufs KFD 1.12. Mappings by `GEM_VA`, which
+    /// AMD's runtime uses for virtual memory, need KFD 1.15.
     pub(crate) fn available_memory(&self, gpu: AgentId) -> TestResult<usize> {
         let agent = self.runtime.agent(gpu).ok_or_else(|| format!("{gpu} is unknown"));
         agent
