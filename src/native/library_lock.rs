@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock. A thread holds it for one call of the library, or for all calls of a probe. The thread
-/// holds it shared if the runtime takes its own lock during the call, otherwise exclusively. A thread that holds this
+/// A loaded library's lock, or the lock of the [IPC server](ipc_server_lock). A thread holds a library's lock for one
+/// call of the library, or for all calls of a probe. The thread holds it shared if the runtime takes its own lock during the call, otherwise exclusively. A thread that holds this
 /// lock takes no other lock of hsa-vmm, except that a log subscriber may call look-ups.
 pub(crate) type LibraryLock = RwLock<()>;
 
@@ -56,7 +56,7 @@ fn registered_lock(address: usize) -> Arc<LibraryLock> {
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
 // This is always the standard library's mutex, even in tests that substitute the locks of `crate::sync`, because a
-// thread never blocks while it holds this lock.
+// thread that holds this lock waits for nothing but the other lock of this module.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 /// The end of each range of host memory that areas have locked, by the number of forks and the start.

@@ -8,16 +8,14 @@
 //! inline assembly. An `AtomicU64` would be undefined behaviour: callers choose the offsets, so accesses could overlap
 //! partly, and Rust forbids races between atomic accesses of different sizes.
 //!
-//! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
-//! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
+//! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`],
+//! [`block_access`] and [`replace_mapping`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
 //! [`fill_hole`] fills an address-space hole and replaces nothing.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-use core::sync::atomic::AtomicU8;
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::fs::File;
@@ -126,7 +124,29 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
-/// Maps a memory file or dma-buf, from an offset on, over a range.
+/// Replaces the mappings in a range by the mapping that `map` creates with the given flag. At the kernel's limit of
+/// mappings, the kernel even rejects a `mmap` that leaves their number as it is, so this function unmaps the range
+/// first. After a failure, the range can have a hole.
+///
+/// # Safety
+/// Only this library and the runtime use the mappings in the range.
+unsafe fn replace(
+    address: usize,
+    size: usize,
+    map: impl Fn(MapFlags) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    match map(MapFlags::FIXED) {
+        Err(Errno::NOMEM) => {
+            // SAFETY: the caller guarantees that the old mappings may be replaced.
+            unsafe { munmap(address as *mut c_void, size) }?;
+            // Fails if another thread has mapped memory in the hole.
+            map(MapFlags::FIXED_NOREPLACE).map_err(|_| Errno::NOMEM)
+        }
+        result => result,
+    }
+}
+
+/// Maps a memory file or dma-buf, from an offset on, over a range. After a failure, the range can have a hole.
 ///
 /// # Safety
 /// The call replaces the mappings in the range. Only this library and the runtime may use these mappings.
@@ -137,11 +157,13 @@ pub(crate) unsafe fn map_shared(
     size: usize,
     protection: ProtFlags,
 ) -> Result<(), Errno> {
-    map_spare_page();
-    let (flags, offset) = (MapFlags::SHARED | MapFlags::FIXED, offset as u64);
+    let map = |fixed| {
+        let (flags, start) = (MapFlags::SHARED | fixed, address as *mut c_void);
+        // SAFETY: the caller guarantees that the old mappings may be replaced.
+        unsafe { mmap(start, size, protection, flags, descriptor, offset as u64) }.map(drop)
+    };
     // SAFETY: the caller guarantees that the old mappings may be replaced.
-    unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, offset)? };
-    Ok(())
+    unsafe { replace(address, size, map) }
 }
 
 /// Tests whether the first page of a memory file or dma-buf can be mapped, by mapping it at an unused address and
@@ -187,44 +209,9 @@ unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Resu
     Ok(())
 }
 
-/// The size in bytes of the spare page.
-const SPARE_SIZE: usize = 4096;
-/// The address of the spare page; 0 if it is not mapped.
-///
-/// The spare page exists only to be unmapped. At the limit of mappings (`vm.max_map_count`), the kernel even rejects a
-/// `mmap` that replaces a mapping and leaves their number as it is. Unmapping the page lets one such call succeed.
-static SPARE_PAGE: AtomicUsize = AtomicUsize::new(0);
-/// The number of attempts to replace a mapping after the spare page was unmapped. Another thread can map memory first.
-const SPARE_ATTEMPTS: usize = 4;
-
-/// Maps the spare page, unless it is mapped. If this fails, a later call tries again.
-fn map_spare_page() {
-    if SPARE_PAGE.load(Relaxed) != 0 {
-        return;
-    }
-    // The kernel never merges a shared mapping with the mappings beside it.
-    let (flags, access) = (MapFlags::SHARED | MapFlags::NORESERVE, ProtFlags::empty());
-    // SAFETY: without MAP_FIXED, the kernel replaces no mapping.
-    let Ok(page) = (unsafe { mmap_anonymous(null_mut(), SPARE_SIZE, access, flags) }) else {
-        return;
-    };
-    if SPARE_PAGE.compare_exchange(0, page as usize, Relaxed, Relaxed).is_err() {
-        // SAFETY: this function has just mapped the page.
-        let _ = unsafe { munmap(page, SPARE_SIZE) };
-    }
-}
-
-fn unmap_spare_page() {
-    let page = SPARE_PAGE.swap(0, Relaxed);
-    if page != 0 {
-        // SAFETY: `map_spare_page` has mapped the page, and only the thread that has taken the address unmaps it.
-        let _ = unsafe { munmap(page as *mut c_void, SPARE_SIZE) };
-    }
-}
-
-/// Replaces the mappings in a range by one inaccessible mapping. The range has no holes. At the kernel's limit of
-/// mappings, unmaps the spare page first. If the kernel nevertheless rejects the replacement, keeps the mappings,
-/// removes all access to them, and logs a warning: a dma-buf stays allocated while it is mapped.
+/// Replaces the mappings in a range by one inaccessible mapping. The range has no holes. If the process has reached
+/// the kernel's limit of mappings, keeps the mappings and removes all access to them. A dma-buf stays allocated while
+/// it is mapped.
 ///
 /// # Errors
 /// `NOMEM` if a part is not mapped, or if the kernel would have to split a mapping, and the process has reached the
@@ -234,24 +221,25 @@ fn unmap_spare_page() {
 /// As for [`map_shared`].
 pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller guarantees that only this library and the runtime use the range.
-    let replace = || unsafe { map_inaccessible(address, size, MapFlags::FIXED) };
-    let mut replaced = replace();
-    for _ in 0..SPARE_ATTEMPTS {
-        if replaced.is_ok() {
-            break;
-        }
-        unmap_spare_page();
-        replaced = replace();
+    unsafe {
+        map_inaccessible(address, size, MapFlags::FIXED)
+            .or_else(|_| protect(address, size, ProtFlags::empty()))
     }
-    map_spare_page();
-    let Err(errno) = replaced else { return Ok(()) };
+}
+
+/// Replaces the mappings in a range by one inaccessible mapping, as [`block_access`] does, but keeps them only if they
+/// are inaccessible already, and the kernel would have to split one at its limit of mappings.
+///
+/// # Errors
+/// The range can have a hole, in which other code may have mapped memory.
+///
+/// # Safety
+/// As for [`map_shared`].
+pub(crate) unsafe fn replace_mapping(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller guarantees that only this library and the runtime use the range.
-    unsafe { protect(address, size, ProtFlags::empty()) }?;
-    crate::log::event!(
-        WARN, address = %format_args!("{address:#x}"), size, %errno,
-        "memory stays allocated until its addresses are freed or mapped for the CPU again: raise vm.max_map_count"
-    );
-    Ok(())
+    let map = |fixed| unsafe { map_inaccessible(address, size, fixed) };
+    // SAFETY: as above.
+    unsafe { replace(address, size, map) }.or_else(|_| fill_possible_hole(address, size))
 }
 
 /// Creates an inaccessible mapping over an empty range, without replacing anything.
@@ -325,7 +313,7 @@ pub(crate) fn parse_mapping(line: &str) -> Option<(Range<usize>, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicU8;
+    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
     /// Returns bytes whose neighbours differ.
     fn pattern(size: usize) -> Vec<u8> {

@@ -21,10 +21,9 @@ mod vmem;
 
 pub(crate) use descriptor::{SpareDescriptors, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
-pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
-    Received, close_foreign, close_on_exec, discard, listens_at, peer_has_ended, peer_of, receive,
-    send, wait,
+    ByteLock, Received, close_foreign, close_on_exec, discard, listens_at, lock_byte,
+    peer_has_ended, peer_of, receive, send, wait, with_sigpipe_blocked,
 };
 use library_lock::lock_of;
 pub(crate) use library_lock::{
@@ -32,7 +31,7 @@ pub(crate) use library_lock::{
 };
 pub(crate) use memory::{
     block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, parse_mapping,
-    protect, try_map_shared,
+    protect, replace_mapping, try_map_shared,
 };
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,

@@ -11,7 +11,7 @@ use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
-use crate::native::{block_access, fill_hole};
+use crate::native::{fill_hole, replace_mapping};
 use rustix::io::Errno;
 
 /// Returns the error for an address-space hole that could not be filled. The addresses are not reserved any more, and a
@@ -62,7 +62,7 @@ impl Shared {
     /// it by an inaccessible mapping.
     ///
     /// # Safety
-    /// The range is [locked](self), and was just unmapped.
+    /// The range is [locked](self), or no other thread can use the ledger any more. The range was just unmapped.
     pub(super) unsafe fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range @ AddressRange { start, size } = mapping.range();
         let lost = |errno| hole_not_filled(range, errno);
@@ -72,7 +72,7 @@ impl Shared {
         if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
             // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
             // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
-            return unsafe { block_access(start, size) }.map_err(lost);
+            return unsafe { replace_mapping(start, size) }.map_err(lost);
         }
         Ok(())
     }

@@ -1,0 +1,135 @@
+//! Calls of a process that has reached the kernel's limit of mappings (`vm.max_map_count`).
+
+mod machine;
+mod process;
+
+use hsa_vmm::Access;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
+use hsa_vmm::error::ErrorKind;
+use hsa_vmm::simulation::{Config, Generation};
+use machine::{Machine, access, at, without_cpu_mapping};
+use process::End;
+
+/// Holds as many mappings as the kernel allows, until this value is dropped.
+struct ExhaustedMappings(Vec<*mut libc::c_void>);
+
+impl ExhaustedMappings {
+    fn new() -> Self {
+        // Allocates the vector before the limit is reached.
+        let mut pages = Vec::with_capacity(1 << 20);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        while pages.len() < pages.capacity() {
+            // The kernel does not merge adjacent mappings with different protection.
+            let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
+            // SAFETY: the kernel chooses a free address, so it replaces no mapping.
+            let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+            if page == libc::MAP_FAILED {
+                return Self(pages);
+            }
+            pages.push(page);
+        }
+        panic!("the kernel's limit of mappings is not reached");
+    }
+}
+
+impl Drop for ExhaustedMappings {
+    fn drop(&mut self) {
+        for &page in &self.0 {
+            // SAFETY: this value mapped the page, and nothing else uses it.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
+}
+
+#[test]
+fn state_matches_results_at_the_mapping_limit() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    // The library maps memory for the CPU, or else the runtime.
+    let by_runtime =
+        machine::generations().into_iter().map(|(name, it)| (name, without_cpu_mapping(it)));
+    for (name, config) in machine::generations().into_iter().chain(by_runtime) {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config.clone());
+            let granule = machine.granule();
+            let base = machine.reserve(2 * granule);
+            for address in [base, at(base, granule)] {
+                machine.map(address, granule, machine.create(0, granule));
+            }
+            let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &grants).unwrap();
+            machine.vmm.write(base, b"text").unwrap();
+            let exhausted = ExhaustedMappings::new();
+            // Calls that need a new mapping of this process may fail or succeed. The state must match their results.
+            let cpu = [access(machine.cpu(0), Access::ReadWrite)];
+            let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
+            let unmapped = machine.vmm.unmap(base, granule);
+            drop(exhausted);
+            match granted {
+                Ok(()) => machine.vmm.write(at(base, granule), b"text").unwrap(),
+                Err(_) => {
+                    let start = at(base, granule).get();
+                    process::assert_inaccessible(start, granule, "rejected");
+                }
+            }
+            match unmapped {
+                Ok(()) => {
+                    process::assert_inaccessible(base.get(), granule, "unmapped");
+                    // A view, whose name is a file, would keep the memory allocated.
+                    let is_view =
+                        |it: &process::Region| it.start == base.get() && !it.name.is_empty();
+                    assert!(!process::regions().iter().any(is_view), "{name}");
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) => {}
+                Err(_) => {
+                    let mut text = [0; 4];
+                    machine.vmm.read(base, &mut text).unwrap();
+                    assert_eq!(&text, b"text");
+                }
+            }
+            machine.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Success, "{name}");
+    }
+}
+
+/// At the kernel's limit of mappings, calls fail or succeed, but lose no page.
+#[test]
+fn calls_at_the_mapping_limit_lose_no_page() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for generation in [Generation::A, Generation::B, Generation::D] {
+        let end = process::in_child(|| {
+            let machine = Machine::new(Config::mi300x(2).with_generation(generation));
+            let size = machine.granule();
+            let buffer = PagedBuffer::builder(8 * size).with_page_size(size);
+            let buffer = buffer.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
+            buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+            buffer.map(0..4).unwrap();
+            (0..4).for_each(|page| buffer.write(page * size, b"text").unwrap());
+            let exhausted = ExhaustedMappings::new();
+            let results = [
+                buffer.exchange_pages(0..1, &buffer, 2),
+                buffer.move_pages(1..2, &buffer, 5),
+                buffer.revoke(&[machine.gpu(0)]),
+                buffer.unmap(3..4),
+                buffer.map(6..7),
+            ];
+            drop(exhausted);
+            assert!(results[3].is_ok(), "{results:?}");
+            assert_eq!(machine.vmm.quarantined_ranges(), [], "{results:?}");
+            let mapped = (0..8).filter(|&page| buffer.state(page) == Ok(PageState::Mapped));
+            let mapped: Vec<_> = mapped.collect();
+            assert_eq!(mapped.len(), 3 + usize::from(results[4].is_ok()), "{results:?}");
+            for page in mapped.into_iter().filter(|&page| page != 6) {
+                let mut text = [0; 4];
+                buffer.read(page * size, &mut text).unwrap();
+                assert_eq!(&text, b"text", "{page}: {results:?}");
+            }
+            machine.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Success, "{generation:?}");
+    }
+}
