@@ -128,6 +128,8 @@ pub(crate) fn map(
         }
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });
+        // The new mapping replaces the mapping that the last `unmap` left in place.
+        reservation.lingering.remove(address..end.next_multiple_of(PAGE));
     }
     reservation.mapping_count += 1;
     let mapping = Mapping { size, handle: handle.handle, offset, reservation: base, grants };
