@@ -5,28 +5,17 @@ use super::table::Table;
 use super::{of_failure, own_namespace, server_client};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{
-    LibraryLock, NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_sigpipe_blocked,
-};
+use crate::native::{NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_sigpipe_blocked};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock, write};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
 use std::sync::{Arc, Weak};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Exports {
     /// The table. It exists while at least one allocation is exported.
     table: Mutex<Weak<Table>>,
-    /// Locked while a runtime of this process may start its server. Without this lock, another thread could find the
-    /// server's socket between `bind` and `listen`, and mistake it for the socket of another process.
-    creating: Arc<LibraryLock>,
-}
-
-impl Default for Exports {
-    fn default() -> Self {
-        Self { table: Mutex::default(), creating: ipc_server_lock() }
-    }
 }
 
 impl Attachment for Exports {}
@@ -87,10 +76,15 @@ pub(super) fn create_handle(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // AMD's server can make this call wait for another process. Does not lock the record during the call, so that
-    // another thread can free the memory without waiting for that process.
+    // AMD's server can make this call wait for another process. Then does not lock the record during the call, so that
+    // another thread can free the memory without waiting for that process. Without the server, AMD's runtime crashes if
+    // another thread frees the memory during the call.
+    let locked = (!server_client::may_use_server(runtime)).then(|| lock(&record.state));
+    if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {
+        return Err(invalid(Problem::NotAllocated));
+    }
     let created = create_native(runtime, quirks, &record);
-    let mut state = lock(&record.state);
+    let mut state = locked.unwrap_or_else(|| lock(&record.state));
     let State::Allocated(export) = &mut *state else {
         // Another thread has freed the memory during the call. No process has received the new handle.
         return Err(invalid(Problem::NotAllocated));
@@ -123,10 +117,12 @@ fn create_native(
     record: &Record,
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
-    let exports = runtime.attachment::<Exports>();
     // The checks are harmless if the runtime uses the driver, and not a server.
     let may_use_server = server_client::may_use_server(runtime);
-    let creating = may_use_server.then(|| write(&exports.creating));
+    // Without this lock, another thread could find the server's socket between `bind` and `listen`, and mistake it for
+    // the socket of another process.
+    let server_lock = may_use_server.then(ipc_server_lock);
+    let creating = server_lock.as_deref().map(write);
     // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
     if may_use_server && server_client::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
@@ -173,10 +169,8 @@ mod tests {
     /// The name of the server's socket contains only the process's number.
     #[test]
     fn runtimes_share_the_lock_of_the_server() {
-        let runtimes = [(); 2].map(|()| Runtime::simulated(Config::mi300x(1)).unwrap());
-        let [first, second] = runtimes.each_ref().map(Runtime::attachment::<Exports>);
-        assert!(!Arc::ptr_eq(&first, &second));
-        assert!(Arc::ptr_eq(&first.creating, &second.creating));
+        let [first, second] = [(); 2].map(|()| ipc_server_lock());
+        assert!(Arc::ptr_eq(&first, &second));
     }
 
     /// If the runtime returns another handle, the previous export must end. If ending it fails, the previous export

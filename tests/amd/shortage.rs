@@ -5,7 +5,8 @@ use crate::machine::{Library, MIB, access, at};
 use crate::process::assert_inaccessible;
 use crate::process::limit::{limit_free_descriptors, raise_limit};
 use hsa_rocr::Release;
-use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType, Ipc, PoolMemory, Runtime};
+use hsa_vmm::{Access, Address, Error, ErrorKind, Handle, HandleType, Ipc, PoolMemory, Runtime};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
@@ -190,5 +191,31 @@ fn grant_to_gpu_needs_a_descriptor() {
         vmm.revoke(base, size, &[library.gpu(1)]).unwrap();
         vmm.check().unwrap();
         assert_eq!(vmm.quarantined_ranges(), []);
+    });
+}
+
+/// Without its server, AMD's runtime crashes if memory is freed while the runtime exports it.
+#[test]
+fn memory_can_be_freed_while_it_is_exported() {
+    on_each("shortage::memory_can_be_freed_while_it_is_exported", |fixture| {
+        set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "1");
+        let library = Library::load(fixture.runtime());
+        let ipc = Ipc::on(&library.runtime, library.gpu(0)).unwrap();
+        let (address, is_done) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    let _ = ipc.get_mem_handle(Address::new(address.load(Relaxed)));
+                }
+            });
+            for _ in 0..10_000 {
+                // The runtime takes such small memory from a larger block.
+                let memory = PoolMemory::allocate(&library.runtime, library.gpu(0), 100_000);
+                let memory = memory.unwrap();
+                address.store(memory.address().get(), Relaxed);
+                memory.free().unwrap();
+            }
+            is_done.store(true, Relaxed);
+        });
     });
 }
