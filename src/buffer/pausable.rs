@@ -2,7 +2,7 @@
 
 use super::{DeviceBuffer, is_quarantine, whole_granules};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation, Rejected};
+use crate::error::{Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use core::ops::Deref;
@@ -254,9 +254,12 @@ impl PausableBuffer {
     /// Reserves the addresses, creates the memory, copies the saved contents to the memory, maps it, and grants agents
     /// their access. Omits steps that are not needed, because their result still exists.
     fn restore(&mut self) -> Result<(), Error> {
-        // If the program has freed the reservation by its address, nothing is mapped in it.
+        // The program may have unmapped the memory, or freed the reservation, by its address.
+        self.buffer.mappings.retain(|mapping| {
+            let checked = mapping.check_mapped();
+            !checked.is_err_and(|it| matches!(it.problem(), Some(Problem::NotMapped(..))))
+        });
         if !self.holds_addresses() {
-            self.buffer.mappings.clear();
             self.reservation = self.reserve_again()?;
         }
         if self.memory.is_none() {

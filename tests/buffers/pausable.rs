@@ -331,6 +331,23 @@ fn failed_resume_anywhere_changes_nothing() {
     });
 }
 
+/// The pause fails, and the buffer cannot be restored. Then the program unmaps the memory that is still mapped.
+#[test]
+fn paused_buffer_maps_unmapped_memory_again() {
+    let machine = Machine::new(Config::mi300x(2));
+    let mut buffer = filled_buffer(&machine, 5000);
+    let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, ERROR);
+    machine.simulation.set_faults(faults.fail("hsa_amd_vmem_set_access", 1, ERROR));
+    buffer.pause(PauseMode::Discard).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    assert!(buffer.is_paused());
+    machine.vmm.unmap(buffer.address(), buffer.extent()).unwrap();
+    buffer.resume().unwrap();
+    assert!(contents(&buffer) == pattern(5000, 1));
+    drop(buffer);
+    machine.assert_empty();
+}
+
 #[test]
 fn freed_addresses_of_a_paused_buffer_are_lost() {
     run_in_child(|| {
