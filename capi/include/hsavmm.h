@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* ---- Before the first call ----------------------------------------------------------------- */
-/* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
+/* Once a runtime is open, these functions return hipErrorSetOnActiveProcess, unless an argument is invalid. */
 
 /* Sets which runtime the first call opens. `path` is a library's path, "sim" or "auto". "sim" is the simulation,
  * which HSA_SIM configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual

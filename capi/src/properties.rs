@@ -236,6 +236,8 @@ fn attribute_value(process: &Process, agent: &Agent, requested: c_int) -> Result
         // hipHostGetDevicePointer() returns the device's address, which can differ from the host's.
         | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
+        // As in HIP, always 0.
+        attribute::COMPUTE_MODE | attribute::KERNEL_EXEC_TIMEOUT => 0,
         attribute::COMPUTE_CAPABILITY_MAJOR => prop.major,
         attribute::COMPUTE_CAPABILITY_MINOR => prop.minor,
         attribute::WARP_SIZE => prop.warpSize,

@@ -39,6 +39,8 @@ struct AreaRange {
     device_start: Address,
     device: c_int,
     is_on_host: bool,
+    /// The flags of registered memory; otherwise 0.
+    flags: c_uint,
 }
 
 impl Process {
@@ -73,6 +75,7 @@ impl Process {
         // `None` if another thread has unmapped the memory.
         let memory = mapped.memory.get(&start).filter(|_| offset < size)?;
         let owner = self.runtime.agent(memory.owner());
+        let registered = self.registered.at(memory.address());
         Some(AreaRange {
             start: Address::new(at.get() - offset),
             size,
@@ -80,6 +83,7 @@ impl Process {
             device_start: memory.device_address(),
             device: self.devices.number(memory.device()),
             is_on_host: owner.is_some_and(|agent| agent.kind() == AgentKind::Cpu),
+            flags: registered.map_or(0, |found| found.flags),
         })
     }
 }
@@ -117,6 +121,7 @@ impl MemoryAtAddress {
                 hipPointerAttribute_t {
                     device_pointer: pointer_at(found.device_start),
                     host_pointer: pointer_at(found.host_start),
+                    allocation_flags: found.flags,
                     ..on_host(MEMORY_HOST, found.device)
                 }
             }

@@ -115,11 +115,13 @@ pub mod attribute {
     pub const CAN_MAP_HOST_MEMORY: c_int = 3;
     pub const CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: c_int = 4;
     pub const CLOCK_RATE: c_int = 5;
+    pub const COMPUTE_MODE: c_int = 6;
     pub const CONCURRENT_MANAGED_ACCESS: c_int = 9;
     pub const COOPERATIVE_LAUNCH: c_int = 10;
     pub const DIRECT_MANAGED_MEM_ACCESS_FROM_HOST: c_int = 13;
     pub const GLOBAL_L1_CACHE_SUPPORTED: c_int = 14;
     pub const INTEGRATED: c_int = 16;
+    pub const KERNEL_EXEC_TIMEOUT: c_int = 18;
     pub const L2_CACHE_SIZE: c_int = 19;
     pub const LOCAL_L1_CACHE_SUPPORTED: c_int = 20;
     pub const COMPUTE_CAPABILITY_MAJOR: c_int = 23;

@@ -42,6 +42,8 @@ static void test_attributes_with_members(const hipDeviceProp_t *prop) {
       {hipDeviceAttributeUnifiedAddressing, prop->unifiedAddressing},
       {hipDeviceAttributeConcurrentManagedAccess, prop->concurrentManagedAccess},
       {hipDeviceAttributePhysicalMultiProcessorCount, prop->multiProcessorCount},
+      {hipDeviceAttributeComputeMode, prop->computeMode},
+      {hipDeviceAttributeKernelExecTimeout, prop->kernelExecTimeoutEnabled},
   };
   for (size_t index = 0; index < sizeof pairs / sizeof pairs[0]; index++) {
     int value = -1;
@@ -292,6 +294,10 @@ static void test_registered_memory(void) {
   EXPECT(device != NULL);
   EXPECT(hipHostGetFlags(&flags, own) == hipErrorInvalidValue);
   OK(hipPointerGetAttributes(&attributes, own + 5));
+  EXPECT(attributes.allocationFlags == hipHostRegisterPortable);
+  EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
+  EXPECT(attributes.devicePointer == device);
+  OK(hipPointerGetAttributes(&attributes, device));
   EXPECT(attributes.allocationFlags == hipHostRegisterPortable);
   EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
   EXPECT(attributes.devicePointer == device);

@@ -160,9 +160,9 @@ hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
  * GPUs' page tables (hsavmm_use_page_tables()). */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
-/* Unmaps a range, which must consist of whole, adjacent mappings. */
+/* Unmaps a range, which must consist of whole, adjacent mappings in one reservation. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* Sets the access to a range, which must consist of whole, adjacent mappings. If the call fails, nothing
+/* Sets the access to a range, which must consist of whole, adjacent mappings in one reservation. If the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. If `desc` does not name the host, the host gets the
  * highest access that any device has, as in HIP. In two cases, the host keeps its access instead: if it cannot access
  * the memory of all GPUs, and if an earlier call has named the host and set an access other than the highest of the
