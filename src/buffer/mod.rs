@@ -248,7 +248,7 @@ impl DeviceBuffer {
     }
 
     /// Fills a part of the buffer with a 32-bit value, as [`Vmm::fill`] does. `offset` and
-    /// `size` are in bytes, multiples of four.
+    /// `size` are in bytes, multiples of four. If `size` is 0, writes nothing.
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::fill`].

@@ -254,7 +254,8 @@ pub enum ErrorKind {
         cause: Box<Error>,
     },
     /// Pages were lost: the runtime failed, and failed again during the rollback. The buffer's addresses are
-    /// quarantined: its other pages keep their memory, but cannot be changed any more.
+    /// quarantined: its other pages keep their memory, but the buffer cannot use them any more. To read a page, map its
+    /// memory at other addresses ([`Allocation::at`](crate::Allocation::at)).
     #[error(
         "pages {first}..{} of the buffer at {address} are lost, and that buffer is quarantined; use another buffer",
         first + count

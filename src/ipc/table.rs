@@ -35,8 +35,7 @@ const DESCRIPTORS: i32 = 1 << 24;
 const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// The time limit to lock a slot. An importer can hold the lock for 10 seconds, if its runtime waits for a process that
-/// does not respond.
+/// The time limit to lock a slot. An importer can hold the lock while it waits for an exporter that does not respond.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The entry of an export in the file.

@@ -303,8 +303,8 @@ impl Runtime {
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
     /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). AMD's kernel driver counts each allocation of a GPU's memory as a multiple of
-    /// 2 MiB, so allocating 4 KiB can reduce the number by 2 MiB. Returns `None` if the runtime's query fails, for an agent of another runtime,
-    /// and in a [forked child](Self::has_forked).
+    /// 2 MiB, so allocating 4 KiB can reduce the number by 2 MiB. Returns `None` if the runtime's query fails, for an
+    /// agent of another runtime, and in a [forked child](Self::has_forked).
     pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {

@@ -16,7 +16,7 @@
 //!
 //! The library waits only for a limited time until the other process sends or receives, or until a rejected descriptor
 //! is closed. System calls that query a received descriptor have no time limit: the server of a FUSE file system can
-//! delay `fstat`.
+//! delay `fstat` and `fstatfs`.
 //!
 //! A channel works between any two PID namespaces. A ticket is valid within one namespace. In another namespace,
 //! fetching the memory fails with

@@ -264,7 +264,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         {
             return Ok(());
         } else {
-            self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
+            self.undo_map(index)?;
         }
         self.targets[index].state = State::Unmapped;
         self.map_as_before(index)
@@ -284,7 +284,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             return Ok(());
         }
         // To revoke access that a GPU did not have before the operation, the mapping must be unmapped.
-        self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
+        self.undo_map(index)?;
         self.map_as_before(index)
     }
 

@@ -428,7 +428,7 @@ impl Shared {
 
 impl Drop for Shared {
     /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
-    /// of these mappings, and the addresses of quarantined reservations. If mappings stay, the runtime stays started:
+    /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings stay, the runtime stays started:
     /// stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
@@ -458,9 +458,10 @@ impl Drop for Shared {
                 // SAFETY: the ledger has listed the mapping, and no other thread can use the ledger any more.
                 let result = unsafe { self.unmap_at_drop(mapping) };
                 if let Err(failure) = &result {
-                    const REJECTED: Status = Status::INVALID_ALLOCATION;
-                    let is_rejected =
-                        matches!(failure, ErrorKind::Runtime { status: REJECTED, .. });
+                    let is_rejected = matches!(
+                        failure,
+                        ErrorKind::Runtime { status: Status::INVALID_ALLOCATION, .. }
+                    );
                     if !is_rejected || self.is_mapped_in_runtime(mapping).unwrap_or(true) {
                         kept.push(*mapping);
                     }

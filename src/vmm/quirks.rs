@@ -2,11 +2,10 @@
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the affected
 //! implementations and versions. Opening a `Vmm` [probes](crate::vmm::Probing) for the quirks that a harmless call
-//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, three kinds of
-//! quirks are enabled: the quirks that probes find, `memory_returns_with_addresses` if probes find
-//! `unmap_keeps_memory`, and quirks that can crash the process and whose workaround is harmless. Callers can enable
-//! more quirks ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a
-//! fix. Disabling the workaround of a quirk that the runtime has is unsafe.
+//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, two kinds of quirks
+//! are enabled: the quirks that probes find, and quirks that can crash the process and whose workaround is harmless.
+//! Callers can enable more quirks ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's
+//! build that lacks a fix. Disabling the workaround of a quirk that the runtime has is unsafe.
 
 use crate::runtime::{Implementation, RuntimeInfo};
 use core::ops::RangeInclusive;

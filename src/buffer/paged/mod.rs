@@ -57,7 +57,8 @@ use crate::vmm::Vmm;
 /// ```
 ///
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the buffer
-/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use.
+/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use. The call cannot
+/// use memory that a thread of the buffer is just allocating for such a page, so it can succeed when it is tried again.
 ///
 /// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined

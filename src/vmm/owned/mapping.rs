@@ -178,7 +178,7 @@ impl Mapping {
     /// access.
     ///
     /// This method is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
-    /// operation of the library, on any reservation. `act` must also not wait for another thread that calls an
+    /// operation of the library, on any reservation, nor drop a value that unmaps memory or frees addresses. `act` must also not wait for another thread that calls an
     /// operation: both threads could wait forever.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Mapping {
     /// [`Vmm::read`].
     ///
     /// # Panics
-    /// If `act` calls an operation on this reservation or on one at a lower address.
+    /// If `act` calls an operation on this reservation or on one at a lower address, or drops a value of one.
     pub fn with_access<T>(
         &self,
         agent: AgentId,
