@@ -373,6 +373,41 @@ fn missing_driver_is_reported_with_advice() {
     }
 }
 
+/// One copy or fill is wrong. In the levels `data` and `blit`, a second copy separates both.
+#[test]
+fn single_wrong_copy_is_the_suspect() {
+    let (copy, fill) = ("hsa_amd_memory_async_copy", "hsa_amd_memory_fill");
+    let name = "on_amd::single_wrong_copy_is_the_suspect";
+    let right = "a second copy is right";
+    let fetched_releases = test::fetch_releases(name).unwrap_or_default().iter();
+    for fetched in fetched_releases.filter(|fetched| fetched.release() == Release::R7_2_4) {
+        for (plan, level, call, what) in [
+            ("COPY#6=garbled", "data", copy, right),
+            ("COPY#9=garbled", "data", copy, right),
+            ("COPY#6=half", "data", copy, right),
+            ("COPY#6=lost", "data", copy, right),
+            ("COPY#9=late:100ms", "data", copy, "end only some time after their signal"),
+            ("COPY#10=garbled", "blit", copy, right),
+            ("COPY#10=half", "blit", copy, right),
+            ("COPY#10=lost", "blit", copy, right),
+            ("COPY#13=late:100ms", "blit", copy, "end only some time after their signal"),
+            ("FILL#1=garbled", "blit", fill, "memory was not filled"),
+            ("FILL#1=lost", "blit", fill, "memory was not filled"),
+            ("FILL#1=late:100ms", "blit", fill, "memory was filled only some time after"),
+        ] {
+            let arguments = ["--until", "blit", "--format", "json"];
+            let report = report(&run_emulated(fetched, &["--fault", plan], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{plan}: {report:#}");
+            let failure = &report["failure"];
+            assert_eq!(failure["call"]["name"], call, "{plan}: {report:#}");
+            assert_contains(failure["what"].as_str().unwrap(), &[what]);
+            let first = failure["try_next"][0].as_str().unwrap();
+            assert_contains(first, &[if call == copy { "fence" } else { "fill" }]);
+            assert!(call == copy || !first.contains("source"), "{plan}: {first}");
+        }
+    }
+}
+
 #[test]
 fn c_program_repeats_the_failure() {
     let name = "on_amd::c_program_repeats_the_failure";

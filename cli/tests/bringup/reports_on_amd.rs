@@ -196,7 +196,7 @@ fn request_that_is_the_cause_is_suspected_first() {
             ("GEM_MMAP=lost", "cpu", "suspect the kernel's amdgpu_gem_mmap_ioctl first"),
             ("SET_EVENT=lost", "runtime", "suspect the kernel's kfd_ioctl_set_event first"),
             ("WAIT_EVENTS=EIO", "gpu", "find where the kernel's kfd_ioctl_wait_events returns EIO"),
-            ("FILL=lost", "blit", "suspect the GPU's engine (SDMA or"),
+            ("FILL=lost", "blit", "suspect the GPU's engine (the runtime's blit shader)"),
         ] {
             let arguments = ["--until", level, "--time-limit", "5s", "--format", "json"];
             let report = json(&run_emulated(fetched, &["--fault", fault], &arguments));

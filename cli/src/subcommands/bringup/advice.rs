@@ -1,6 +1,6 @@
 //! Advice on what to try after a failure.
 
-use super::data::{DAMAGED, LATE_COPY, LATE_MAPPING};
+use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, REPLACE};
@@ -189,6 +189,22 @@ fn advise_wrong_result(
              copy's last write, and the flush of caches before it"
                 .to_owned(),
         );
+    }
+    if what.contains(LATE_FILL) {
+        return Some(
+            "the memory is filled, but after the call has returned: suspect the fence at the end of the fill, which \
+             must follow the fill's last write, and the flush of caches before it"
+                .to_owned(),
+        );
+    }
+    if !is_simulation && call == FILL {
+        return Some(format!(
+            "the memory does not contain the number of the fill. If it still has its old contents (0, or a value \
+             written before), the GPU has not filled it: suspect the GPU's engine (the runtime's blit shader). If \
+             it has other contents, also suspect the address's page table ({}), missing flushes of caches or HDP, \
+             and other mappings",
+            environment.page_tables()
+        ));
     }
     if !is_simulation && uses_data(call) {
         return Some(format!(

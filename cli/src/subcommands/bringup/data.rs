@@ -14,12 +14,17 @@ const BY_GPU: u32 = 0xda7a_0001;
 const BY_CPU: u32 = 0xda7b_0001;
 /// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
+/// The first of the consecutive numbers in the host memory before a GPU copies to it by parts. These numbers show which
+/// words the copies have not written.
+const NOT_COPIED: u32 = 0xc09e_0001;
 /// The time within which a late mapping or a late copy takes effect.
 const LATE_LIMIT: Duration = Duration::from_millis(500);
 /// How messages describe copies whose data arrives after their signal.
 pub const LATE_COPY: &str = "end only some time after their signal";
 /// How messages describe a mapping that took effect after the call that granted access.
 pub const LATE_MAPPING: &str = "only some time after the call returned";
+/// How messages describe memory that was filled after the call of the fill.
+pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
 /// How messages describe memory whose contents are partly wrong after a grant to another GPU.
 pub const DAMAGED: &str = "finds damaged contents in its memory";
 /// The first of the numbers in the first round of "at-once".
@@ -173,7 +178,7 @@ impl HostBuffer<'_> {
         first: u32,
         step: u32,
     ) -> Result<Option<Difference>> {
-        self.hsa.fill(&self.memory, self.size, 0);
+        self.hsa.fill(&self.memory, self.size, NOT_COPIED);
         let part = Named::new("size / 4", self.size / 4);
         for offset in (0..self.size).step_by(part.value) {
             let (to, from) = (offset_address(&self.memory, offset), offset_address(va, offset));
@@ -181,6 +186,30 @@ impl HostBuffer<'_> {
         }
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
+
+    /// Checks again after [`Self::difference_by_parts`] has found wrong data. Waits for [`LATE_LIMIT`], and compares the
+    /// host memory again. If the data is still wrong, copies again.
+    fn check_again(&self, gpu: &Agent, va: &Address, first: u32, step: u32) -> Result<SecondCheck> {
+        std::thread::sleep(LATE_LIMIT);
+        if self.hsa.difference(&self.memory, self.size, first, step).is_none() {
+            return Ok(SecondCheck::Late);
+        }
+        Ok(match self.difference_by_parts(gpu, va, first, step)? {
+            None => SecondCheck::Right,
+            Some(_) => SecondCheck::Wrong,
+        })
+    }
+}
+
+/// The result of a second check, after a copy's data was wrong.
+#[derive(Clone, Copy, Debug)]
+enum SecondCheck {
+    /// The first copy's data has become right: the copy ended after its signal.
+    Late,
+    /// The data of a second copy is right.
+    Right,
+    /// The data of a second copy is wrong, too.
+    Wrong,
 }
 
 /// Checks that a GPU and the CPU read each other's writes. If the CPU cannot access the memory, checks only that the
@@ -214,10 +243,17 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
             if cpu_has_access {
                 hsa.fill(va, resources.size, BY_CPU);
                 if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let what = format!("{} does not read what the CPU wrote", gpu.c_expression);
+                    let (call, what) = match host.check_again(gpu, va, BY_CPU, 1)? {
+                        SecondCheck::Late => (COPY, late_copy(gpu, va)),
+                        SecondCheck::Right => (COPY, single_wrong_copy(gpu, va)),
+                        SecondCheck::Wrong => {
+                            let gpu = &gpu.c_expression;
+                            (GRANT, format!("{gpu} does not read what the CPU wrote"))
+                        }
+                    };
                     let message =
                         wrong_data(what, "the CPU", hsa.describe_copier(gpu), &difference);
-                    return Err(hsa.recorder.fail_in(GRANT, message));
+                    return Err(hsa.recorder.fail_in(call, message));
                 }
             }
             if with_fill { check_fill(hsa, resources, host) } else { Ok(()) }
@@ -230,12 +266,23 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
 
 /// Has a GPU fill pool memory, and checks the numbers. Before ROCm 7, a GPU cannot fill memory of handles.
 fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<()> {
+    let gpu = &resources.gpus[0];
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
-    if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        let copier = hsa.describe_copier(&resources.gpus[0]);
-        let message = wrong_data("memory was not filled", &copier, &copier, &difference);
-        return Err(hsa.recorder.fail_in(FILL, message));
+    if let Some(difference) = host.difference_by_parts(gpu, &filled, FILLED, 0)? {
+        // If the fill is late, the first copy has copied the old contents of at least half a page. If the copy is
+        // wrong, it has not written some words, or has changed a few words.
+        let has_old_contents =
+            difference.affects_half_a_page() && !difference.begins_with_old(NOT_COPIED);
+        let (call, what) = match host.check_again(gpu, &filled, FILLED, 0)? {
+            SecondCheck::Late => (COPY, late_copy(gpu, &filled)),
+            SecondCheck::Right if has_old_contents => (FILL, LATE_FILL.to_owned()),
+            SecondCheck::Right => (COPY, single_wrong_copy(gpu, &filled)),
+            SecondCheck::Wrong => (FILL, "memory was not filled".to_owned()),
+        };
+        let copier = hsa.describe_copier(gpu);
+        let message = wrong_data(what, &copier, &copier, &difference);
+        return Err(hsa.recorder.fail_in(call, message));
     }
     hsa.pool_free(&filled)
 }
@@ -296,6 +343,12 @@ fn late_mapping(gpu: &Agent, va: &Address) -> String {
 /// Describes copies whose data arrives after their signal.
 fn late_copy(gpu: &Agent, va: &Address) -> String {
     format!("{}'s copies to and from {} {LATE_COPY}", gpu.c_expression, va.c_expression)
+}
+
+/// Describes a copy with wrong data, after which a second copy of the same memory was right.
+fn single_wrong_copy(gpu: &Agent, va: &Address) -> String {
+    let (gpu, va) = (&gpu.c_expression, &va.c_expression);
+    format!("{gpu} copied wrong data from {va}; a second copy is right")
 }
 
 /// Has a GPU use memory immediately after each grant. The runtime creates a queue in the first round only, so later

@@ -49,6 +49,13 @@ impl Difference {
         self.differing * 4 >= 2048
     }
 
+    /// Returns whether the first word that differs still contains its old number. The old numbers were consecutive,
+    /// and began with `first`.
+    pub fn begins_with_old(&self, first: u32) -> bool {
+        let (offset, _, found) = self.first;
+        found == first.wrapping_add((offset / 4) as u32)
+    }
+
     /// Returns whether some words are right.
     pub fn is_partial(&self) -> bool {
         self.differing < self.compared
@@ -186,6 +193,8 @@ mod tests {
         let one = Difference::of([7, 9, 9].into_iter(), 7, 1).unwrap().to_string();
         assert!(one.starts_with("1 of 3 32-bit words differs, from offset 0x4 to 0x7"), "{one}");
         assert!(!difference.affects_half_a_page());
+        let half_copied = Difference::of([7, 8, 0x102, 0x103].into_iter(), 7, 1).unwrap();
+        assert!(half_copied.begins_with_old(0x100) && !difference.begins_with_old(0x100));
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
         assert!(zeros.affects_half_a_page());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
