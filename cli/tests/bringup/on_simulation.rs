@@ -79,6 +79,39 @@ fn failing_call_is_reported_at_its_level() {
 }
 
 #[test]
+fn failed_query_is_listed_and_in_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("again.c");
+    for (query, level, statement) in [
+        (
+            "hsa_amd_agent_memory_pool_get_info",
+            "cpu",
+            "  CHECK(hsa_amd_agent_memory_pool_get_info(cpu, pool, \
+             HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS, &access));\n  puts(",
+        ),
+        // The callbacks make these queries.
+        ("hsa_amd_memory_pool_get_info#3", "pools", "HSA_AMD_MEMORY_POOL_INFO_SIZE, "),
+        ("hsa_agent_get_info", "agents", "HSA_AGENT_INFO_DEVICE, "),
+    ] {
+        let faults = format!("gpus=2,faults={query}=ERROR");
+        let arguments = ["--format", "json", "--program", source.to_str().unwrap()];
+        let report = report(&run_simulated(&faults, &arguments), 1);
+        assert_eq!(failed_level(&report), Some(level), "{query}: {report:#}");
+        let calls = report["failure"]["calls"].as_array().unwrap();
+        let function = query.split('#').next().unwrap();
+        let last = calls.last().unwrap().as_str().unwrap();
+        assert_contains(last, &[function, "-> ERROR"]);
+        assert_contains(&std::fs::read_to_string(&source).unwrap(), &[statement]);
+        let compiler = std::process::Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only"])
+            .arg(&source)
+            .output()
+            .expect("a C compiler");
+        assert!(compiler.status.success(), "{query}: {}", stderr(&compiler));
+    }
+}
+
+#[test]
 fn missing_features_are_reported() {
     let output = run_simulated("gpus=0", &["--format", "json"]);
     let found = report(&output, 1);

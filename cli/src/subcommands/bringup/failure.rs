@@ -391,9 +391,11 @@ impl LevelRun {
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
         // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are no
-        // queries.
+        // queries. A query that failed is listed.
+        let failed = self.failed_call().map(|index| self.calls[index].begin.id);
         let is_query = |call: &Call| {
             call.begin.c_statement.is_none()
+                && Some(call.begin.id) != failed
                 && call.end.is_some()
                 && call.begin.call.starts_with("hsa_")
         };

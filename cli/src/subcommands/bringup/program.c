@@ -64,10 +64,12 @@ static UNUSED hsa_status_t add_agent(hsa_agent_t agent, void *data) {
 static UNUSED hsa_status_t select_pool(hsa_amd_memory_pool_t found, void *into) {
   hsa_amd_segment_t segment;
   bool allowed = false;
+  size_t bytes;
   CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment));
   if (segment != HSA_AMD_SEGMENT_GLOBAL) return HSA_STATUS_SUCCESS;
   CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED,
                                      &allowed));
+  CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_SIZE, &bytes));
   if (!allowed) return HSA_STATUS_SUCCESS;
   *(hsa_amd_memory_pool_t *)into = found;
   if (into == (void *)&pool) {

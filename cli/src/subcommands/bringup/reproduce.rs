@@ -132,6 +132,7 @@ fn write_variables(text: &mut String, calls: &[&Call]) {
         ("value", "uint64_t value = 0;"),
         ("name", "char name[64];"),
         ("available", "uint64_t available = 0;"),
+        ("access", "hsa_amd_memory_pool_access_t access;"),
         ("va", "void *va = NULL;"),
         ("va2", "void *va2 = NULL;"),
         ("memory", "hsa_amd_vmem_alloc_handle_t memory = {0};"),

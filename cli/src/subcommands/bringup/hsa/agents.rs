@@ -219,7 +219,7 @@ impl Hsa<'_> {
             self.table.core.hsa_amd_agent_memory_pool_get_info,
             "hsa_amd_agent_memory_pool_get_info",
             &arguments,
-            false,
+            true,
             |get| {
                 // SAFETY: `access` is writable, and larger than the attribute's four bytes.
                 let status = unsafe {
