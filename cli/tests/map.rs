@@ -134,6 +134,26 @@ fn map_rejects_recording_of_calls() {
 }
 
 #[test]
+fn map_ignores_planned_faults_of_sequence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sequence.jsonl");
+    let reserve = r#"{"operation":"reserve","size":{"granules":3},"alignment":"none","hint":"none","flags":0}"#;
+    for fault in ["hsa_amd_vmem_address_reserve_align=hang", "hsa_amd_vmem_address_reserve=crash"] {
+        let head = format!(r#"{{"seed":7,"number":0,"machine":"gpus=1,faults={fault}""#);
+        std::fs::write(&path, format!("{head},\"operations\":[{reserve}]}}\n")).unwrap();
+        // `timeout` ends a command that hangs.
+        let output = std::process::Command::new("timeout")
+            .args(["60", HSA_VMM, "map", path.to_str().unwrap()])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let note = format!("`map` ignores the planned faults of the sequence ({fault})");
+        assert!(stderr(&output).contains(&note), "{output:?}");
+        assert!(stdout(&output).contains("12 KiB  reservation without mappings"), "{output:?}");
+    }
+}
+
+#[test]
 fn map_stops_at_divergent_result() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.jsonl");

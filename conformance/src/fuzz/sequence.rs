@@ -68,7 +68,11 @@ impl Sequence {
         Ok(self.config()?.map(Runtime::simulated).transpose()?)
     }
 
-    fn config(&self) -> Result<Option<Config>, SequenceError> {
+    /// Returns the configuration of the sequence's simulation. Returns `None` if the sequence is for the loaded runtime.
+    ///
+    /// # Errors
+    /// [`SequenceError::Machine`] if the configuration is invalid.
+    pub fn config(&self) -> Result<Option<Config>, SequenceError> {
         let parse = |machine: &String| {
             machine.parse().map_err(|error: ConfigError| SequenceError::Machine {
                 machine: machine.clone(),

@@ -7,6 +7,8 @@ use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit};
 use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
+use hsa_vmm::Runtime;
+use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm_conformance::fuzz::run_prefix;
 use hsa_vmm_conformance::picture;
 use hsa_vmm_conformance::replay::replay_prefix;
@@ -47,7 +49,7 @@ pub struct Map {
     pub common: CommonOptions,
     /// Traces, or sequences of `fuzz`, one JSON object a line, plain or gzip; without a file, shows an example
     ///
-    /// `map` does not read the recordings of `record`.
+    /// `map` does not read the recordings of `record`. It ignores the planned faults in a sequence's simulation.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The number of the trace in the file, from 0
@@ -91,8 +93,8 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
         }
         Recorded::Sequence(mut sequence) => {
             args.common.runtime.override_machine(&mut sequence);
-            let runtime = match sequence.simulation()? {
-                Some(simulation) => simulation,
+            let runtime = match sequence.config()? {
+                Some(config) => start_without_faults(config)?,
                 None => args.common.runtime.open()?,
             };
             let performed =
@@ -113,6 +115,18 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
             Ok(Exit::Failure)
         }
     }
+}
+
+/// Starts the simulation of a sequence without its planned faults: a planned hang or crash would hang or end this
+/// process.
+fn start_without_faults(mut config: Config) -> anyhow::Result<Runtime> {
+    let faults = std::mem::replace(&mut config.faults, FaultPlan::none());
+    if faults != FaultPlan::none() {
+        note!(
+            "`map` ignores the planned faults of the sequence ({faults}); `hsa-vmm replay` uses them"
+        );
+    }
+    Ok(Runtime::simulated(config)?)
 }
 
 /// Reads the chosen trace or sequence.
