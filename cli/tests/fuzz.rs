@@ -233,6 +233,7 @@ fn fuzz_rejects_invalid_arguments() {
     for (arguments, status, message) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
         (&["fuzz", "--processes", "0"], 2, "--processes"),
+        (&["fuzz", "--sequences", "0"], 2, "--sequences"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
         (&faults_twice, 1, "has faults, too"),
     ] {

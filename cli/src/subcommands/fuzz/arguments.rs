@@ -31,7 +31,7 @@ pub struct Fuzz {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
     pub time: Duration,
     /// Stop after this number of sequences
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub sequences: Option<u64>,
     /// The number of worker processes; by default the number of processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
