@@ -1,5 +1,6 @@
 //! Programs in the virtual machine: their output, exit status, time limits and files, and kept machines.
 
+use crate::fetch::write_program;
 use crate::run_command::{HSA_VMM, command, stderr, stdout};
 use crate::{RELEASE, lock_machine, run_in_machine};
 use hsa_rocr::test;
@@ -10,6 +11,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// A program with the name of QEMU ends at once.
+#[test]
+fn error_says_how_qemu_ended() {
+    let Some(_lock) = lock_machine("error_says_how_qemu_ended") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", folder.path().display());
+    for (command_line, end) in [("kill -KILL $$", "signal: 9"), ("exit 7", "exit status: 7")] {
+        let text = format!("#!/bin/sh\n{command_line}\n");
+        write_program(&folder.path().join("qemu-system-x86_64"), &text);
+        let mut command = command(&["vm", "--rocr", RELEASE.version(), "--", "true"]);
+        let output = command.env("PATH", &path).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        let message = stderr(&output);
+        assert!(message.contains("ended before the program ("), "{message}");
+        assert!(message.contains(&format!("; QEMU: {end}")), "{message}");
+    }
+}
 
 #[test]
 fn program_runs_with_its_output_and_status() {

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -64,10 +64,15 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The virtual machine did not boot, or ended before the program.
-    #[error("the virtual machine ended before the program ({accelerator}){}", log_suffix(log))]
+    #[error(
+        "the virtual machine ended before the program ({accelerator}{}){}",
+        status_suffix(*qemu), log_suffix(log)
+    )]
     QemuEnded {
         /// QEMU's accelerator.
         accelerator: String,
+        /// How QEMU ended. `None` if this is not known, or if QEMU ran until the time limit for booting.
+        qemu: Option<ExitStatus>,
         /// The last lines of QEMU's output and of the kernel's log.
         log: String,
     },
@@ -100,6 +105,10 @@ pub enum RunError {
         /// The last lines of QEMU's output and of the kernel's log, such as reports of tasks that hang.
         log: String,
     },
+}
+
+fn status_suffix(qemu: Option<ExitStatus>) -> String {
+    qemu.map_or_else(String::new, |status| format!("; QEMU: {status}"))
 }
 
 fn log_suffix(log: &str) -> String {
@@ -267,7 +276,7 @@ impl Machine {
             None => None,
             Some(Ok(detached)) => Some(detached),
             Some(Err(WaitEnd::TimeOut)) => return Err(RunError::InUse { limit: self.time_limit }),
-            Some(Err(end)) => return self.outcome(end, "kept", String::new),
+            Some(Err(end)) => return self.outcome(end, "kept", None, String::new),
         };
         let job = match &detached {
             Some(detached) => Job::open(detached.folder().to_owned()),
@@ -278,7 +287,7 @@ impl Machine {
         let mut idle_machine =
             detached.as_ref().and_then(|detached| detached.connect(&job, &limits));
         if let Some(end) = limits.reached() {
-            return self.outcome(end, "kept", String::new);
+            return self.outcome(end, "kept", None, String::new);
         }
         let mut accelerators = Accelerator::candidates().into_iter();
         loop {
@@ -291,9 +300,10 @@ impl Machine {
                     RunningMachine::boot(self, &job, detached.as_ref(), accelerator, streams);
                 (started?, name)
             } else {
-                return self.outcome(WaitEnd::QemuEnded, "no accelerator", String::new);
+                return self.outcome(WaitEnd::QemuEnded, "no accelerator", None, String::new);
             };
             let end = running.wait(&job, &limits);
+            let qemu = running.exit_status();
             streams = running.finish(&end);
             if matches!(end, WaitEnd::NotBooted) && accelerators.len() > 0 {
                 continue;
@@ -304,7 +314,7 @@ impl Machine {
             if matches!(end, WaitEnd::TimeOut) && !job.has_started() {
                 return Err(RunError::NotStarted { limit: self.time_limit });
             }
-            return self.outcome(end, &name, || console_log(&job));
+            return self.outcome(end, &name, qemu, || console_log(&job));
         }
     }
 
@@ -333,11 +343,13 @@ impl Machine {
         job.start()
     }
 
-    /// Converts the end of a wait to the result of a run. `log` returns the log for an error.
+    /// Converts the end of a wait to the result of a run. `qemu` is how QEMU ended, if it has ended. `log` returns the
+    /// log for an error.
     fn outcome(
         &self,
         end: WaitEnd,
         accelerator: &str,
+        qemu: Option<ExitStatus>,
         log: impl FnOnce() -> String,
     ) -> Result<Outcome, RunError> {
         match end {
@@ -345,7 +357,7 @@ impl Machine {
             WaitEnd::Signal(number) => Ok(Outcome { status: SIGNAL_BASE + number }),
             WaitEnd::TimeOut => Err(RunError::TimeOut { limit: self.time_limit, log: log() }),
             WaitEnd::NotBooted | WaitEnd::QemuEnded => {
-                Err(RunError::QemuEnded { accelerator: accelerator.to_owned(), log: log() })
+                Err(RunError::QemuEnded { accelerator: accelerator.to_owned(), qemu, log: log() })
             }
         }
     }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -194,6 +194,14 @@ impl RunningMachine {
                 return WaitEnd::NotBooted;
             }
             thread::sleep(POLLING_INTERVAL);
+        }
+    }
+
+    /// Returns how QEMU has ended. Returns `None` if QEMU runs, or is not a child of this process.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        match &mut self.qemu {
+            Qemu::Child(child) => child.try_wait().ok().flatten(),
+            Qemu::Detached(_) => None,
         }
     }
 
