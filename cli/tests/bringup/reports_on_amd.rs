@@ -114,7 +114,7 @@ fn late_and_lost_copies_are_distinguished() {
     for fetched in test::fetch_selected_releases(name) {
         for (fault, what, advice) in [
             (
-                "COPY=late:5ms",
+                "COPY=late:100ms",
                 "'s copies to and from va end only some time after their signal (written by gpu[0] (SDMA), ",
                 "the data arrives, but after the signal: suspect the fence",
             ),
