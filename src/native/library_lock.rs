@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 /// A loaded library's lock, or the lock of the [IPC server](ipc_server_lock). A thread holds a library's lock for one
-/// call of the library, or for all calls of a probe. The thread holds it shared if the runtime takes its own lock during the call, otherwise exclusively. A thread that holds this
-/// lock takes no other lock of hsa-vmm, except that a log subscriber may call look-ups.
+/// call of the library, or for all calls of a probe. The thread holds it shared if the runtime takes its own lock during
+/// the call, otherwise exclusively. A thread that holds it takes no other lock of hsa-vmm, except that a log subscriber
+/// may call look-ups.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of one library share one lock.

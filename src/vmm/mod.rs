@@ -428,8 +428,8 @@ impl Shared {
 
 impl Drop for Shared {
     /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
-    /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings stay, the runtime stays started:
-    /// stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings
+    /// stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
