@@ -1,6 +1,5 @@
-//! The runtime calls of operations on pausable buffers fail. If only one call fails, the buffers do not change, except
-//! that a pause can lose the buffer's addresses in generation B. If one call and all later calls fail, no contents are
-//! lost, but addresses can be quarantined.
+//! The runtime calls of operations on pausable buffers fail. If only one call fails, the buffers do not change. If one
+//! call and all later calls fail, no contents are lost, but addresses can be quarantined.
 
 use crate::fault_injection::{
     ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
