@@ -168,7 +168,7 @@ mod tests {
 
     /// The name of the server's socket contains only the process's number.
     #[test]
-    fn runtimes_share_the_lock_of_the_server() {
+    fn process_has_one_lock_of_the_server() {
         let [first, second] = [(); 2].map(|()| ipc_server_lock());
         assert!(Arc::ptr_eq(&first, &second));
     }

@@ -112,8 +112,8 @@ impl ReservationRecord {
     }
 
     /// Locks the mappings for writing. Other threads observe all changes under this lock as a single step. The caller
-    /// also holds the reservation's mutex ([`lock`](Self::lock)), unless it only sets a name, or no other thread can use the
-    /// ledger any more.
+    /// also holds the reservation's mutex ([`lock`](Self::lock)), unless it only sets a name, or no other thread can
+    /// use the ledger any more.
     pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
     }

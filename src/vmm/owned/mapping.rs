@@ -178,8 +178,8 @@ impl Mapping {
     /// access.
     ///
     /// This method is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
-    /// operation of the library, on any reservation, nor drop a value that unmaps memory or frees addresses. `act` must also not wait for another thread that calls an
-    /// operation: both threads could wait forever.
+    /// operation of the library, on any reservation, nor drop a value that unmaps memory or frees addresses. `act` must
+    /// also not wait for another thread that calls an operation: both threads could wait forever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent has less access; otherwise as for
