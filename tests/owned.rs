@@ -407,14 +407,14 @@ fn part_of_an_allocation_is_mapped() {
     let allocation =
         Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
     let reservation = new_reservation(&machine, 1);
-    let mapping = reservation.map_part(0, 0..granule, &allocation).unwrap();
+    let mapping = reservation.map_part(0, &allocation, 0..granule).unwrap();
     assert_eq!(mapping.size(), granule);
     mapping.unmap().unwrap();
     // Without control of page tables, the runtime would map the start of the memory.
-    let error = reservation.map_part(0, granule..2 * granule, &allocation).unwrap_err();
+    let error = reservation.map_part(0, &allocation, granule..2 * granule).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::MapAtOffset(granule)), "{error}");
     let (start, end) = (granule, 0);
-    let error = reservation.map_part(0, start..end, &allocation).unwrap_err();
+    let error = reservation.map_part(0, &allocation, start..end).unwrap_err();
     assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
     assert_eq!(error.problem(), Some(Problem::StartAfterEnd(end)), "{error}");
 }
@@ -431,7 +431,7 @@ fn any_part_is_mapped_with_page_tables() {
             Allocation::create(&machine.vmm, 2 * granule, &machine.shareable_on(0)).unwrap();
         let reservation = new_reservation(&machine, 3);
         let all = [access(gpu, Access::ReadWrite), access(machine.cpu(0), Access::ReadWrite)];
-        let second = reservation.map_part(0, granule..2 * granule, &allocation).unwrap();
+        let second = reservation.map_part(0, &allocation, granule..2 * granule).unwrap();
         let whole = reservation.map(granule, &allocation).unwrap();
         for mapping in [&second, &whole] {
             mapping.set_access(&all).unwrap();

@@ -6,7 +6,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm};
 use std::sync::{Arc, PoisonError};
 
-/// A pool of handles of one size, which a thread refills. A pool with capacity 0 has no thread.
+/// A pool of handles of one size, which a thread refills. A pool that was created with capacity 0 has no thread.
 #[derive(Debug)]
 pub(super) struct HandlePool {
     shared: Arc<Shared>,
@@ -59,7 +59,8 @@ impl HandlePool {
         Self { shared, refill_thread }
     }
 
-    /// Changes the capacity. A pool that was created with capacity 0 has no thread, and stays empty.
+    /// Changes the capacity. A pool that was created with capacity 0 has no thread: it keeps the handles that are
+    /// stored, and creates none in advance.
     pub fn set_capacity(&self, capacity: usize) {
         lock(&self.shared.state).capacity = capacity;
         self.shared.changed.notify_all();

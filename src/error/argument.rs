@@ -49,6 +49,8 @@ arguments! {
     Mappings: "list of mappings";
     Name: "name";
     Offset: "offset";
+    OtherBuffer: "other buffer";
+    OtherPage: "other page";
     Page: "page";
     PageSize: "page size";
     Reservation: "reservation";
@@ -193,7 +195,8 @@ pub enum Problem {
     NotMultipleOfFour,
     /// The range is not, or not entirely, inside one reservation.
     #[error(
-        "is not inside one reservation of this Vmm; reserve addresses first (Vmm::address_reserve)"
+        "is not inside one reservation of this Vmm; reserve addresses first (Vmm::address_reserve), or make one call for \
+         each reservation"
     )]
     NotReserved,
     /// The address is not the start of a reservation.
@@ -238,7 +241,7 @@ pub enum Problem {
     #[error("belongs to another Vmm; export it there and import it here")]
     ForeignHandle,
     /// A handle that never existed.
-    #[error("does not exist")]
+    #[error("does not exist; pass the handle of memory that was created, imported or retained")]
     UnknownHandle,
     /// An agent that does not exist, or an agent of another runtime.
     #[error("is not an agent of this runtime; use the identifiers of agents()")]
@@ -400,6 +403,9 @@ impl Problem {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
                 self.to_string().replacen(&format!(" at {at}"), "", 1)
+            }
+            (&Self::StartAfterEnd(end), Value::Bytes(_)) => {
+                format!("is after the end of its range, {end:#x}")
             }
             (Self::ForeignHandle, _) if argument == Argument::Mappings => {
                 "contains a mapping of another Vmm; submit it to a queue of that Vmm".to_owned()

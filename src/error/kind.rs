@@ -115,12 +115,15 @@ pub enum ErrorKind {
         errno: Errno,
     },
     /// The runtime reserved addresses that it had already reserved. Contains the first of these addresses.
-    #[error("hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already")]
+    #[error(
+        "hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already; this is a defect of the \
+         runtime"
+    )]
     ReservedTwice(Address),
     /// The runtime returned a dma-buf that does not contain the exported range.
     #[error(
         "the runtime returned a dma-buf of {size:#x} bytes and the offset {offset:#x}, which leaves no \
-         room for {length:#x} bytes"
+         room for {length:#x} bytes; this is a defect of the runtime"
     )]
     OutsideDmaBuf {
         /// The offset that the runtime returned, in bytes.
@@ -211,7 +214,9 @@ pub enum ErrorKind {
     #[error("the message has {0} file descriptors; it must have one")]
     UnexpectedDescriptors(usize),
     /// The size of the memory is not the size in the message.
-    #[error("the message says {described} bytes, and the memory has {found}")]
+    #[error(
+        "the message says {described} bytes, and the memory has {found}; the sender is faulty, or the message was modified"
+    )]
     SizeMismatch {
         /// The size in the message.
         described: u64,

@@ -34,6 +34,9 @@ pub(super) fn advice(call: &str) -> &'static str {
         call if ALLOCATING.contains(&call) => {
             "release memory, or use another agent's (Runtime::available_memory)"
         }
+        "hsa_amd_vmem_map" | "hsa_amd_vmem_set_access" => {
+            "release memory, or raise the kernel's limit of mappings (`sysctl vm.max_map_count`), then try again"
+        }
         _ => "release memory, then try again",
     }
 }

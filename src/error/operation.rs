@@ -55,6 +55,7 @@ operations! {
     GetAccess: "get_access", "get access";
     Revoke: "revoke", "revoke access";
     WithAccess: "with_access", "access a mapping";
+    CheckMapped: "check_mapped", "check a mapping";
     AllocationGranularity: "allocation_granularity", "get the granularity";
     AllocationProperties: "allocation_properties", "get properties";
     ExportToShareableHandle: "export_to_shareable_handle", "export a shareable handle";
@@ -86,7 +87,7 @@ operations! {
     UnmapPages: "unmap_pages", "unmap pages";
     MovePages: "move_pages", "move pages";
     SharePages: "share_pages", "share pages";
-    GetPage: "state", "look up a page";
+    GetPage: "get_page", "look up a page";
     Pause: "pause", "pause a buffer";
     Resume: "resume", "resume a buffer";
     Connect: "connect", "connect";

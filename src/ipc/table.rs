@@ -157,20 +157,27 @@ impl Table {
     /// If `free` fails, restores the export.
     ///
     /// # Errors
-    /// `AGAIN` if another process did not finish mapping the memory within the time limit. In this case, `free` was not
-    /// called.
-    pub fn remove<T, E>(
+    /// [`ErrorKind::BeingOpened`] if another process did not finish mapping the memory within the time limit. In this
+    /// case, `free` was not called. Otherwise the error of `free` or of a system call. If the export could not be
+    /// restored, other processes cannot open the memory any more.
+    pub fn remove(
         &self,
         handle: &IpcHandle,
         generation: u64,
-        free: impl FnOnce() -> Result<T, E>,
-    ) -> Result<Result<T, E>, Errno> {
+        free: impl FnOnce() -> Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind> {
         let (file, offset) = (self.file.as_fd(), offset_of(handle));
-        let locked = SlotLock::take(file, offset, ByteLock::Exclusive)?;
-        write(file, offset, &Entry::zeroed())?;
+        let locked = SlotLock::take(file, offset, ByteLock::Exclusive);
+        let locked = locked.map_err(|errno| match errno {
+            Errno::AGAIN | Errno::ACCESS => ErrorKind::BeingOpened,
+            errno => ErrorKind::of_system("fcntl", errno),
+        })?;
+        write(file, offset, &Entry::zeroed()).map_err(system("pwrite"))?;
         let freed = free();
-        if freed.is_err() {
-            write(file, offset, &Entry::of(handle, generation))?;
+        if freed.is_err()
+            && let Err(errno) = write(file, offset, &Entry::of(handle, generation))
+        {
+            crate::log::event!(ERROR, %errno, "an export was not restored");
         }
         // The lock belongs to the file and not to this thread. If another thread could use the slot before this thread
         // unlocks it, unlocking could end the other thread's lock.
@@ -178,7 +185,7 @@ impl Table {
         if freed.is_ok() {
             lock(&self.free_slots).push(u16::from_le_bytes(handle.registration.slot));
         }
-        Ok(freed)
+        freed
     }
 }
 
@@ -325,13 +332,16 @@ mod tests {
         for other in others {
             assert_eq!(look_up(other), freed(this_process()));
         }
-        assert_eq!(table.remove(&first, generation, || Err::<(), u8>(3)), Ok(Err(3)));
+        assert_eq!(
+            table.remove(&first, generation, || Err(ErrorKind::NoCpu)),
+            Err(ErrorKind::NoCpu)
+        );
         assert_eq!(look_up((first, generation)), Ok(7), "memory that was not freed stays exported");
         let while_removing = || {
             assert_eq!(lock_by_another(&first), Err(Errno::AGAIN));
-            Ok::<(), u8>(())
+            Ok(())
         };
-        assert_eq!(table.remove(&first, generation, while_removing), Ok(Ok(())));
+        assert_eq!(table.remove(&first, generation, while_removing), Ok(()));
         assert_eq!(look_up((first, generation)), freed(this_process()));
         let second = table.insert(native, 100).unwrap();
         let slots = [first.registration.slot, second.0.registration.slot];
@@ -354,8 +364,11 @@ mod tests {
         std::thread::scope(|scope| {
             let free_slots = lock(&table.free_slots);
             scope.spawn(|| {
-                let free = || freed_sender.send(()).map_err(drop);
-                assert_eq!(table.remove(&handle, generation, free), Ok(Ok(())));
+                let free = || {
+                    freed_sender.send(()).unwrap();
+                    Ok(())
+                };
+                assert_eq!(table.remove(&handle, generation, free), Ok(()));
             });
             freed.recv().unwrap();
             // The other thread cannot free the slot before this thread unlocks `free_slots`.
@@ -376,14 +389,16 @@ mod tests {
         std::thread::scope(|scope| {
             let removal = while_exported(&handle, |_| {
                 let removal = scope.spawn(|| {
-                    let free = || Ok::<_, ()>(has_mapped.load(Ordering::SeqCst));
-                    table.remove(&handle, generation, free)
+                    table.remove(&handle, generation, || {
+                        assert!(has_mapped.load(Ordering::SeqCst), "freed too early");
+                        Ok(())
+                    })
                 });
                 std::thread::sleep(Duration::from_millis(30));
                 has_mapped.store(true, Ordering::SeqCst);
                 Ok(removal)
             });
-            assert_eq!(removal.unwrap().join().unwrap(), Ok(Ok(true)), "freed too early");
+            assert_eq!(removal.unwrap().join().unwrap(), Ok(()));
         });
     }
 

@@ -217,7 +217,7 @@ impl PoolMemory {
     /// stays valid. Waits at most 15 seconds for a process that is opening the memory.
     ///
     /// # Errors
-    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`]; the error contains the memory.
+    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`], [`ErrorKind::System`]; the error contains the memory.
     pub fn free(self) -> Result<(), Rejected<Self>> {
         let freed = Operation::Free.run(|| self.release());
         freed.map_err(|error| Rejected { value: self, error })

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::getpid;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -193,21 +194,22 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
 
 /// Closes descriptors of another process's files in a new thread, and waits at most [`CLOSE_TIME`]. The other
 /// process can make closing slow. Closing a socket with `SO_LINGER` waits until the data is sent; closing a file of a
-/// FUSE file system waits until the file system's server answers.
+/// FUSE file system waits until the file system's server answers. If no thread can be created, the descriptors stay
+/// open.
 pub(crate) fn close_foreign(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
     let (closed_sender, closed) = std::sync::mpsc::channel();
+    let descriptors = ManuallyDrop::new(descriptors);
     let thread = std::thread::Builder::new().name("hsa-vmm close".to_owned());
     let spawned = thread.spawn(move || {
-        drop(descriptors);
+        drop(ManuallyDrop::into_inner(descriptors));
         let _ = closed_sender.send(());
     });
     match spawned {
         Ok(_) => drop(closed.recv_timeout(CLOSE_TIME)),
-        // No thread was created, and dropping the closure has closed the descriptors in this thread.
-        Err(error) => crate::log::event!(WARN, %error, "no thread closed received descriptors"),
+        Err(error) => crate::log::event!(WARN, %error, "received descriptors stay open"),
     }
 }
 

@@ -253,8 +253,11 @@ pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
 
 /// Fills the address-space hole that a failed call may have left in a range.
 ///
+/// An inaccessible mapping in the range cannot be told from the mapping that the failed call has left. Therefore this
+/// function also accepts inaccessible mappings that other code has created in the hole.
+///
 /// # Errors
-/// `EXIST` if a foreign mapping may be in the range; otherwise the error of `mmap`.
+/// `EXIST` if an accessible mapping may be in the range; otherwise the error of `mmap`.
 pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errno> {
     match fill_hole(address, size) {
         // The failed call has left no hole. Accepts all errors, because at the kernel's limit of mappings the error is

@@ -23,8 +23,14 @@ pub fn size_error(size: usize, problem: Problem) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Size, value: Value::from(size), problem }
 }
 
-/// Returns the error for a destination whose pages differ in size or memory.
-pub fn different_pages(problem: Problem) -> ErrorKind {
-    let (argument, value) = (Argument::Destination, Value::None);
+/// Returns the error for a page of the other buffer of an exchange.
+pub fn other_page_error(page: usize, problem: Problem) -> ErrorKind {
+    let (argument, value) = (Argument::OtherPage, Value::Number(page as u64));
+    ErrorKind::InvalidArgument { argument, value, problem }
+}
+
+/// Returns the error for a buffer whose pages differ in size or memory.
+pub fn different_pages(argument: Argument, problem: Problem) -> ErrorKind {
+    let value = Value::None;
     ErrorKind::InvalidArgument { argument, value, problem }
 }

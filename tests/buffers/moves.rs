@@ -1,10 +1,10 @@
 //! Paged buffers move and exchange pages.
 
-use crate::errors::{destination_page_error, different_pages, page_error};
+use crate::errors::{destination_page_error, different_pages, other_page_error, page_error};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{rerun_in_own_process, within};
 use hsa_vmm::buffer::{PageState, PagedBuffer};
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error};
 use std::sync::Barrier;
@@ -119,11 +119,11 @@ fn failed_moves_change_nothing() {
     ] {
         assert_eq!(
             source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages(problem))
+            Err(different_pages(Argument::Destination, problem))
         );
         assert_eq!(
             source.exchange_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages(problem))
+            Err(different_pages(Argument::OtherBuffer, problem))
         );
     }
     assert_eq!(
@@ -142,7 +142,7 @@ fn failed_moves_change_nothing() {
     );
     assert_eq!(
         source.exchange_pages(0..1, &target, 0).map_err(Error::into_kind),
-        Err(destination_page_error(0, Problem::PageNotMapped))
+        Err(other_page_error(0, Problem::PageNotMapped))
     );
     let error = source.move_pages(0..2, &source, 1).unwrap_err();
     assert!(error.to_string().contains("overlaps"), "{error}");

@@ -295,3 +295,19 @@ fn mapping_ahead_does_not_affect_callers() {
         tear_down(machine);
     });
 }
+
+/// The buffer's own thread may hold the memory of a page ahead, which the caller needs.
+#[test]
+fn map_waits_for_memory_of_a_page_ahead() {
+    in_many_schedules(SCHEDULES, || {
+        let granule = machine().granule();
+        let config = Config::mi300x(1).with_generation(Generation::A);
+        let machine = Machine::new(config.with_vram(3 * granule as u64));
+        let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(1);
+        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).expect("addresses");
+        buffer.map(0..1).expect("the memory is free");
+        buffer.map(2..4).expect("no other page is in use");
+        drop(buffer);
+        tear_down(machine);
+    });
+}

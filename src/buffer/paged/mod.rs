@@ -57,8 +57,7 @@ use crate::vmm::Vmm;
 /// ```
 ///
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the buffer
-/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use. The call cannot
-/// use memory that a thread of the buffer is just allocating for such a page, so it can succeed when it is tried again.
+/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use.
 ///
 /// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined
@@ -126,9 +125,14 @@ impl PagedBuffer {
         let to_error = |kind| Error::new(operation, kind);
         let mut locked = core.lock_for(operation)?;
         let pages = core.check_range(pages).map_err(to_error)?;
-        locked.check_free(&pages).map_err(to_error)?;
-        let missing_count = pages.len() - locked.mapped_ahead(pages.clone()).count();
-        let memory = locked.take(missing_count, &pages)?;
+        let memory = loop {
+            locked.check_free(&pages).map_err(to_error)?;
+            let missing_count = pages.len() - locked.mapped_ahead(pages.clone()).count();
+            match locked.take(missing_count, &pages) {
+                Ok(memory) => break memory,
+                Err(error) => locked = locked.wait_for_memory(error)?,
+            }
+        };
         let missing = pages.clone().filter(|&page| locked.state(page) != PageState::Ahead);
         let plan = missing.zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, plan)?;

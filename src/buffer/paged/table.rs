@@ -12,10 +12,7 @@ use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservat
 use retired::RetiredPage;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
-
-/// The memory of a page. Each page that maps the memory, of this or another buffer, holds one reference.
-pub(super) type PageMemory = Arc<Allocation>;
+use std::sync::PoisonError;
 
 /// A page. In a table, this is the page's current state. In a [`Plan`], it is the page's new state, without a
 /// mapping.
@@ -24,13 +21,14 @@ pub(super) struct Page {
     state: PageState,
     /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, retiring or quarantined, or if it maps the zero page.
-    memory: Option<PageMemory>,
+    /// `None` if the page is lost, retiring or quarantined, or if it maps the zero page. Each page that maps the memory,
+    /// of this or another buffer, has a clone.
+    memory: Option<Allocation>,
 }
 
 impl Page {
     /// Creates a page in use.
-    pub fn mapped(memory: PageMemory) -> Self {
+    pub fn mapped(memory: Allocation) -> Self {
         Self { state: PageState::Mapped, mapping: None, memory: Some(memory) }
     }
 
@@ -73,6 +71,8 @@ pub(super) struct Table {
     /// of these numbers.
     pub ahead_from: BTreeSet<usize>,
     pub stopped: bool,
+    /// Whether the thread is allocating memory for a page, with the table unlocked.
+    allocating_ahead: bool,
     counters: PagedStatistics,
 }
 
@@ -126,24 +126,24 @@ impl PagedCore {
         let mut locked = self.lock();
         while !locked.table.stopped {
             let Some(page) = locked.next_ahead() else {
-                let woken = self.changed.wait(locked.table);
-                locked.table = woken.unwrap_or_else(PoisonError::into_inner);
+                locked = locked.wait();
                 continue;
             };
+            locked.table.allocating_ahead = true;
             drop(locked);
             let taken = self.pool.take(1);
             locked = self.lock();
+            locked.table.allocating_ahead = false;
+            self.changed.notify_all();
             let result = taken.and_then(|memory| {
                 // While the table was unlocked, another thread may have mapped this page, or unmapped the previous
                 // page.
                 if locked.table.stopped || locked.next_ahead() != Some(page) {
-                    locked.store(memory.into_iter().map(Arc::new));
+                    locked.store(memory);
                     return Ok(());
                 }
-                let memory = memory.into_iter().map(Arc::new);
-                let ahead =
-                    memory.map(|it| (page, Page { state: PageState::Ahead, ..Page::mapped(it) }));
-                locked.change(Operation::MapPages, ahead.collect())
+                let ahead = |it| (page, Page { state: PageState::Ahead, ..Page::mapped(it) });
+                locked.change(Operation::MapPages, memory.into_iter().map(ahead).collect())
             });
             if let Err(error) = result {
                 crate::log::event!(DEBUG, %error, "a page was not mapped ahead");
@@ -157,6 +157,25 @@ impl PagedCore {
 }
 
 impl LockedTable<'_> {
+    /// Unlocks the table, waits until `changed` is notified, and locks the table.
+    fn wait(self) -> Self {
+        let table = self.core.changed.wait(self.table).unwrap_or_else(PoisonError::into_inner);
+        Self { table, ..self }
+    }
+
+    /// If memory has run out while the thread is allocating a page, stops mapping ahead, and waits until the thread has
+    /// released this page. Other threads may change pages meanwhile. Otherwise returns the error.
+    pub fn wait_for_memory(mut self, error: Error) -> Result<Self, Error> {
+        if !self.table.allocating_ahead || !matches!(error.kind(), ErrorKind::OutOfMemory { .. }) {
+            return Err(error);
+        }
+        self.table.ahead_from.clear();
+        while self.table.allocating_ahead {
+            self = self.wait();
+        }
+        Ok(self)
+    }
+
     pub fn state(&self, page: usize) -> PageState {
         self.table.pages.get(&page).map_or(PageState::Empty, |found| found.state)
     }
@@ -180,7 +199,7 @@ impl LockedTable<'_> {
     }
 
     /// Returns the mapping and the memory of a page. Fails if the page is not in use.
-    pub fn mapping_and_memory(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
+    pub fn mapping_and_memory(&self, page: usize) -> Result<(&Mapping, &Allocation), ErrorKind> {
         match self.table.pages.get(&page) {
             Some(Page {
                 state: PageState::Mapped,
@@ -195,7 +214,7 @@ impl LockedTable<'_> {
     }
 
     /// Returns the memory of pages. Fails if a page is not in use.
-    pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<PageMemory>, ErrorKind> {
+    pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<Allocation>, ErrorKind> {
         pages.clone().map(|page| Ok(self.mapping_and_memory(page)?.1.clone())).collect()
     }
 
@@ -298,7 +317,7 @@ impl LockedTable<'_> {
 
     /// Takes memory for `count` pages from the pool. If memory runs out, unmaps pages outside `pages` that were
     /// mapped ahead, and tries again.
-    pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
+    pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<Allocation>, Error> {
         let mut taken = self.core.pool.take(count);
         let ahead = self.mapped_ahead(0..self.core.page_count);
         let others: Vec<_> = ahead.filter(|page| !pages.contains(page)).collect();
@@ -309,8 +328,7 @@ impl LockedTable<'_> {
         {
             taken = self.core.pool.take(count);
         }
-        let taken = taken.map_err(|error| error.for_pages(&[self.core.with_address(pages)]))?;
-        Ok(taken.into_iter().map(Arc::new).collect())
+        taken.map_err(|error| error.for_pages(&[self.core.with_address(pages)]))
     }
 
     /// Returns the plan that unmaps these pages. If there is a zero page, the plan maps it at these pages.
@@ -345,13 +363,13 @@ impl LockedTable<'_> {
         }
     }
 
-    /// Drops references to memory. Stores in the pool the memory that has no other reference.
-    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
-        self.core.pool.store(memory.into_iter().filter_map(Arc::into_inner));
+    /// Stores memory in the pool, unless something else uses the memory.
+    fn store(&self, memory: impl IntoIterator<Item = Allocation>) {
+        self.core.pool.store(memory);
     }
 
     /// Replaces the entry of a changed page, and returns its old memory.
-    fn replace_page(&mut self, index: usize, page: Page) -> Option<PageMemory> {
+    fn replace_page(&mut self, index: usize, page: Page) -> Option<Allocation> {
         let Table { pages, counters, .. } = &mut *self.table;
         let (state, is_empty) = (page.state, page.state == PageState::Empty);
         let old = if is_empty { pages.remove(&index) } else { pages.insert(index, page) };
@@ -394,7 +412,7 @@ pub(super) fn commit(
         let (core, access) = (locked.core, &locked.table.grants.0);
         for (index, page) in plan {
             let (allocation, access) = match (&page.memory, &core.zero_page) {
-                (Some(memory), _) => (&**memory, access),
+                (Some(memory), _) => (memory, access),
                 (None, Some(zero_page)) => (zero_page, zero_access),
                 (None, None) => continue,
             };

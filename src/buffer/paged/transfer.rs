@@ -12,9 +12,10 @@ pub(super) fn transfer(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(), Error> {
-    let to_error = |kind| Error::new(operation, kind);
+    let to_error = |kind| Error::new(operation, of_other(operation, kind));
     from.vmm.runtime().check_not_forked().map_err(to_error)?;
-    let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(to_error)?;
+    let both = check_both((from, pages), (to, first));
+    let (pages, other_pages) = both.map_err(to_error)?;
     let end = pages.end;
     let both = [from.with_address(&pages), to.with_address(&other_pages)];
     // Locks the tables in the order of their own addresses, so that two threads cannot deadlock. The order of the
@@ -63,6 +64,23 @@ pub(super) fn transfer(
         from_table.unmap_ahead(end);
     }
     Ok(())
+}
+
+/// An exchange has no destination: names the other buffer instead.
+fn of_other(operation: Operation, kind: ErrorKind) -> ErrorKind {
+    match kind {
+        ErrorKind::InvalidArgument { argument, value, problem }
+            if operation == Operation::Exchange =>
+        {
+            let argument = match argument {
+                Argument::Destination => Argument::OtherBuffer,
+                Argument::DestinationPage => Argument::OtherPage,
+                argument => argument,
+            };
+            ErrorKind::InvalidArgument { argument, value, problem }
+        }
+        kind => kind,
+    }
 }
 
 /// If an error names a page, names it as a page of the destination.

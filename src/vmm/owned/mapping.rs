@@ -262,7 +262,7 @@ impl Mapping {
     /// # Errors
     /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
-        self.run(Operation::GetAccess, |shared, expected| {
+        self.run(Operation::CheckMapped, |shared, expected| {
             shared.check_mapped(self.range(), expected)
         })
     }

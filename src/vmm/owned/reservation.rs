@@ -135,7 +135,7 @@ impl Reservation {
     /// # Errors
     /// As for [`Vmm::map`].
     pub fn map(&self, offset: usize, allocation: &Allocation) -> Result<Mapping, Error> {
-        self.map_part(offset, 0..allocation.size(), allocation)
+        self.map_part(offset, allocation, 0..allocation.size())
     }
 
     /// Maps the bytes `part` of `allocation`, `offset` bytes from the start of the reservation (`hipMemMap`).
@@ -148,8 +148,8 @@ impl Reservation {
     pub fn map_part(
         &self,
         offset: usize,
-        part: Range<usize>,
         allocation: &Allocation,
+        part: Range<usize>,
     ) -> Result<Mapping, Error> {
         let allocation = allocation.clone();
         let (range, serial) = self.vmm().run(Operation::Map, |shared| {
