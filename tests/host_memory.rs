@@ -259,6 +259,7 @@ fn invalid_properties_are_rejected() {
             (host_properties().of_kind(AllocationKind::Uncached), Feature::Uncached),
             (host_properties().with_gpu_direct_rdma(), Feature::GpuDirectRdma),
             (host_properties().shareable_as(HandleType::FABRIC), Feature::HandleType),
+            (AllocationProperties::on(machine.cpu(0)), Feature::CpuMemory(machine.cpu(0))),
         ] {
             let found = kind(vmm.create(granule, &properties));
             assert_eq!(found, ErrorKind::NotSupported(feature), "{release}");

@@ -151,9 +151,11 @@ fn create_native(
 mod tests {
     use super::*;
     use crate::memory::PoolMemory;
-    use crate::simulation::Config;
+    use crate::simulation::{Config, Generation};
     use rustix::io::Errno;
     use std::fs::File;
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
 
     /// Returns an export whose table cannot be written.
     fn broken_export(native: NativeIpc) -> Export {
@@ -164,11 +166,27 @@ mod tests {
         Export { table: Arc::new(table.with_file(file.into())), handle, generation }
     }
 
-    /// The name of the server's socket contains only the process's number.
+    /// The name of the server's socket contains only the process's number, so all runtimes have one lock.
     #[test]
-    fn process_has_one_lock_of_the_server() {
-        let [first, second] = [(); 2].map(|()| ipc_server_lock());
-        assert!(Arc::ptr_eq(&first, &second));
+    fn exports_wait_for_the_lock_of_the_server() {
+        let runtime = Runtime::simulated(Config::mi300x(1).with_generation(Generation::B)).unwrap();
+        assert!(server_client::may_use_server(&runtime));
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
+        let (sender, created) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let server_lock = ipc_server_lock();
+            let locked = write(&server_lock);
+            scope.spawn(|| {
+                let handle = create_handle(&runtime, Quirks::default(), memory.address());
+                sender.send(handle).unwrap();
+            });
+            let waiting = created.recv_timeout(Duration::from_millis(200));
+            assert_eq!(waiting, Err(RecvTimeoutError::Timeout));
+            drop(locked);
+            assert!(created.recv().unwrap().is_ok());
+        });
+        memory.free().unwrap();
     }
 
     /// If the runtime returns another handle, the previous export must end. If ending it fails, the previous export
