@@ -100,6 +100,14 @@ impl MemoryAtAddress {
         }
     }
 
+    /// Returns the start of the memory: the host's address, if the host and the device have different addresses.
+    fn start_for_host(&self) -> Address {
+        match self {
+            Self::Area(found) if found.is_on_host => found.host_start,
+            _ => self.range().0,
+        }
+    }
+
     fn attributes(&self, ptr: *const c_void) -> hipPointerAttribute_t {
         let pointer = ptr.cast_mut();
         let on_device = |device| hipPointerAttribute_t {
@@ -194,7 +202,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
         // As in HIP, the call writes a value even if the memory is unknown.
         let found = process.find(address(ptr));
         let result = found.as_ref().map_or(UNREGISTERED, |found| found.attributes(ptr));
-        let (start, size) = found.as_ref().map_or((Address::NULL, 0), MemoryAtAddress::range);
+        let size = found.as_ref().map_or(0, |found| found.range().1);
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
@@ -223,6 +231,8 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 }
                 pointer_attribute::DEVICE_ORDINAL => write_out("data", data.cast(), result.device),
                 pointer_attribute::RANGE_START_ADDR => {
+                    let start =
+                        found.as_ref().map_or(Address::NULL, MemoryAtAddress::start_for_host);
                     write_out::<*mut c_void>("data", data.cast(), start.as_ptr())
                 }
                 // HIP writes the low 32 bits, and programs provide no more space.

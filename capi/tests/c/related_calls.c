@@ -322,6 +322,10 @@ static void test_registered_memory(void) {
   OK(hipMalloc(&memory, SIZE));
   OK(hipMemset(memory, 3, SIZE));
   OK(hipMemcpy(own, memory, SIZE, hipMemcpyDeviceToHost));
+  /* The start is the host's address, even if the memory is named by the device's address. */
+  OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, device));
+  EXPECT(start == own);
+  start = NULL;
   EXPECT(own[0] == 3 && own[SIZE - 1] == 3);
   OK(hipMemcpy(back, own + 5, sizeof back, hipMemcpyHostToHost));
   EXPECT(back[15] == 3);
