@@ -4,10 +4,11 @@ use crate::devices::current_device;
 use crate::errors;
 use crate::objects::Object;
 use crate::pointers::{not_null, read, write_out, write_unless_null};
-use crate::process::process;
+use crate::process::{process, profile};
 use crate::status::{Failure, run};
 use crate::types::{hipDevice_t, hipError_t, hipEvent_t, hipStream_t};
 use core::ffi::{c_int, c_uint};
+use hsa_vmm::hip::HipProfile;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -24,6 +25,9 @@ const HIGHEST_PRIORITY: c_int = -1;
 const LOWEST_PRIORITY: c_int = 1;
 
 const NON_BLOCKING: c_uint = 1;
+
+/// The flag of `hipStreamWaitEvent` by which a captured graph waits for an event outside the graph.
+const WAIT_EXTERNAL: c_uint = 1;
 
 /// Returns whether a stream is one of HIP's default streams: null, `hipStreamLegacy`, `hipStreamPerThread`.
 fn is_default_stream(stream: hipStream_t) -> bool {
@@ -155,14 +159,20 @@ unsafe extern "C" fn hipStreamGetDevice(raw: hipStream_t, device: *mut hipDevice
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_uint) -> hipError_t {
     run("hipStreamWaitEvent", || {
-        find(raw)?;
-        process()?.objects.event(event)?;
-        // hipEventWaitExternal (1) is valid only in a capture.
-        if flags != 0 {
+        // Only the last release of HIP 6, 6.4.2, has the flag.
+        let is_external = flags == WAIT_EXTERNAL && profile() != HipProfile::Hip6;
+        if flags != 0 && !is_external {
             return Err(Failure::invalid_argument(
                 "flags",
                 format_args!("({flags:#x}) are invalid"),
             ));
+        }
+        find(raw)?;
+        process()?.objects.event(event)?;
+        // No stream captures. Current HIP returns this error. The first releases of HIP 7 crash.
+        if is_external {
+            let message = "hipEventWaitExternal is valid only for a stream that captures";
+            return Err(Failure::new(errors::INVALID_HANDLE, message));
         }
         Ok(())
     })

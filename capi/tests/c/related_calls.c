@@ -171,7 +171,10 @@ static void test_streams_and_events(int devices) {
   OK(hipFreeAsync(memory, stream));
   OK(hipEventRecord(stop, stream));
   OK(hipEventRecord(untimed, NULL));
-  OK(hipStreamWaitEvent(other, stop, 0));
+  OK(hipStreamWaitEvent(other, stop, hipEventWaitDefault));
+  EXPECT(hipStreamWaitEvent(other, stop, hipEventWaitExternal) == hipErrorInvalidHandle);
+  EXPECT(hipStreamWaitEvent(other, NULL, 0) == hipErrorInvalidHandle);
+  EXPECT(hipStreamWaitEvent(other, NULL, 2) == hipErrorInvalidValue);
   OK(hipEventQuery(stop));
   OK(hipEventSynchronize(stop));
   OK(hipStreamQuery(stream));

@@ -38,6 +38,8 @@ hipError_t hipStreamQuery(hipStream_t stream);
 hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int *flags);
 hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
 hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
+/* Returns hipErrorInvalidHandle for hipEventWaitExternal, because no stream captures. In profile 6, returns
+ * hipErrorInvalidValue. */
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
                               unsigned int flags HSAVMM_DEFAULT(0));
 /* Sets `*least` to 1 and `*greatest` to -1, as in HIP. Either pointer may be null. */
