@@ -224,20 +224,37 @@ fn attribute_value(process: &Process, agent: &Agent, requested: c_int) -> Result
         attribute::MANAGED_MEMORY => prop.managedMemory,
         attribute::HOST_REGISTER_SUPPORTED => prop.hostRegisterSupported,
         attribute::UNIFIED_ADDRESSING => prop.unifiedAddressing,
-        // Not supported by this library. In HIP, `CONCURRENT_MANAGED_ACCESS` depends on HMM, which the library does not
-        // use.
-        attribute::CONCURRENT_MANAGED_ACCESS
+        // Not supported by this library, which runs no kernels, and copies synchronously. HIP returns 1 for
+        // `CONCURRENT_KERNELS` and `DEVICE_OVERLAP`, and 8 for `ASYNC_ENGINE_COUNT`. In HIP, `CONCURRENT_MANAGED_ACCESS`
+        // depends on HMM, which the library does not use.
+        attribute::CONCURRENT_KERNELS
+        | attribute::ASYNC_ENGINE_COUNT
+        | attribute::DEVICE_OVERLAP
+        | attribute::CAN_USE_STREAM_WAIT_VALUE
+        | attribute::CONCURRENT_MANAGED_ACCESS
         | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
         | attribute::PAGEABLE_MEMORY_ACCESS
         | attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
         | attribute::IMAGE_SUPPORT
         | attribute::MEMORY_POOLS_SUPPORTED
         | attribute::COOPERATIVE_LAUNCH
+        | attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH
+        | attribute::COOPERATIVE_MULTI_DEVICE_UNMATCHED_FUNC
+        | attribute::COOPERATIVE_MULTI_DEVICE_UNMATCHED_GRID_DIM
+        | attribute::COOPERATIVE_MULTI_DEVICE_UNMATCHED_BLOCK_DIM
+        | attribute::COOPERATIVE_MULTI_DEVICE_UNMATCHED_SHARED_MEM
         // hipHostGetDevicePointer() returns the device's address, which can differ from the host's.
         | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
         // As in HIP, always 0.
-        attribute::COMPUTE_MODE | attribute::KERNEL_EXEC_TIMEOUT => 0,
+        attribute::COMPUTE_MODE
+        | attribute::KERNEL_EXEC_TIMEOUT
+        | attribute::ECC_ENABLED
+        | attribute::COMPUTE_PREEMPTION_SUPPORTED
+        | attribute::ACCESS_POLICY_MAX_WINDOW_SIZE
+        | attribute::RESERVED_SHARED_MEM_PER_BLOCK
+        | attribute::IS_MULTI_GPU_BOARD
+        | attribute::LUID_DEVICE_NODE_MASK => 0,
         attribute::COMPUTE_CAPABILITY_MAJOR => prop.major,
         attribute::COMPUTE_CAPABILITY_MINOR => prop.minor,
         attribute::WARP_SIZE => prop.warpSize,
@@ -258,6 +275,7 @@ fn attribute_value(process: &Process, agent: &Agent, requested: c_int) -> Result
         attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
             c_int::from(process.has_vmm() && agent.vmem_pool().is_some())
         }
+        attribute::DMA_BUF_SUPPORTED => c_int::from(process.runtime.info().dmabuf),
         attribute::HANDLE_TYPE_FABRIC_SUPPORTED => {
             c_int::from(process.has_vmm() && process.runtime.info().fabric)
         }

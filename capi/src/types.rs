@@ -112,18 +112,27 @@ pub mod pointer_attribute {
 pub mod attribute {
     use super::c_int;
 
+    pub const ECC_ENABLED: c_int = 0;
+    pub const ACCESS_POLICY_MAX_WINDOW_SIZE: c_int = 1;
+    pub const ASYNC_ENGINE_COUNT: c_int = 2;
     pub const CAN_MAP_HOST_MEMORY: c_int = 3;
     pub const CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: c_int = 4;
     pub const CLOCK_RATE: c_int = 5;
     pub const COMPUTE_MODE: c_int = 6;
+    pub const COMPUTE_PREEMPTION_SUPPORTED: c_int = 7;
+    pub const CONCURRENT_KERNELS: c_int = 8;
     pub const CONCURRENT_MANAGED_ACCESS: c_int = 9;
     pub const COOPERATIVE_LAUNCH: c_int = 10;
+    pub const COOPERATIVE_MULTI_DEVICE_LAUNCH: c_int = 11;
+    pub const DEVICE_OVERLAP: c_int = 12;
     pub const DIRECT_MANAGED_MEM_ACCESS_FROM_HOST: c_int = 13;
     pub const GLOBAL_L1_CACHE_SUPPORTED: c_int = 14;
     pub const INTEGRATED: c_int = 16;
+    pub const IS_MULTI_GPU_BOARD: c_int = 17;
     pub const KERNEL_EXEC_TIMEOUT: c_int = 18;
     pub const L2_CACHE_SIZE: c_int = 19;
     pub const LOCAL_L1_CACHE_SUPPORTED: c_int = 20;
+    pub const LUID_DEVICE_NODE_MASK: c_int = 22;
     pub const COMPUTE_CAPABILITY_MAJOR: c_int = 23;
     pub const MANAGED_MEMORY: c_int = 24;
     pub const MAX_BLOCKS_PER_MULTI_PROCESSOR: c_int = 25;
@@ -146,6 +155,7 @@ pub mod attribute {
     pub const PCI_DEVICE_ID: c_int = 68;
     pub const PCI_DOMAIN_ID: c_int = 69;
     pub const PERSISTING_L2_CACHE_MAX_SIZE: c_int = 70;
+    pub const RESERVED_SHARED_MEM_PER_BLOCK: c_int = 73;
     pub const MAX_SHARED_MEMORY_PER_BLOCK: c_int = 74;
     pub const SHARED_MEM_PER_BLOCK_OPTIN: c_int = 75;
     pub const SHARED_MEM_PER_MULTIPROCESSOR: c_int = 76;
@@ -158,12 +168,18 @@ pub mod attribute {
     pub const HOST_REGISTER_SUPPORTED: c_int = 90;
     pub const MEMORY_POOL_SUPPORTED_HANDLE_TYPES: c_int = 91;
     pub const HOST_NUMA_ID: c_int = 92;
+    pub const DMA_BUF_SUPPORTED: c_int = 93;
     pub const HANDLE_TYPE_FABRIC_SUPPORTED: c_int = 95;
     pub const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: c_int = 10_002;
     pub const HDP_MEM_FLUSH_CNTL: c_int = 10_005;
     pub const HDP_REG_FLUSH_CNTL: c_int = 10_006;
+    pub const COOPERATIVE_MULTI_DEVICE_UNMATCHED_FUNC: c_int = 10_007;
+    pub const COOPERATIVE_MULTI_DEVICE_UNMATCHED_GRID_DIM: c_int = 10_008;
+    pub const COOPERATIVE_MULTI_DEVICE_UNMATCHED_BLOCK_DIM: c_int = 10_009;
+    pub const COOPERATIVE_MULTI_DEVICE_UNMATCHED_SHARED_MEM: c_int = 10_010;
     pub const IS_LARGE_BAR: c_int = 10_011;
     pub const ASIC_REVISION: c_int = 10_012;
+    pub const CAN_USE_STREAM_WAIT_VALUE: c_int = 10_013;
     pub const IMAGE_SUPPORT: c_int = 10_014;
     pub const PHYSICAL_MULTI_PROCESSOR_COUNT: c_int = 10_015;
     pub const FINE_GRAIN_SUPPORT: c_int = 10_016;

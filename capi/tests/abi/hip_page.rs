@@ -95,3 +95,61 @@ fn unsupported_functions_return_not_supported() {
     let program = Program::compile(file.to_str().unwrap(), Language::C99, &flags);
     assert_eq!(expect_success(&program.on_simulation("").output().unwrap(), "unsupported"), "");
 }
+
+/// Returns the attributes of devices in the page, each with its result.
+fn listed_attributes(page: &str) -> BTreeMap<String, &str> {
+    let (_, table) = page.split_once("| attributes | result |").expect("the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let mut listed = BTreeMap::new();
+    for row in rows {
+        let (names, result) = row.trim_matches('|').split_once('|').unwrap();
+        for name in names.split('`').skip(1).step_by(2) {
+            let before = listed.insert(format!("hipDeviceAttribute{name}"), result.trim());
+            assert_eq!(before, None, "{name} is listed twice");
+        }
+    }
+    listed
+}
+
+/// Queries every attribute that the header defines, and compares the results with the page.
+#[test]
+fn page_lists_supported_device_attributes() {
+    let header = code("hip/hsavmm/devices.h".as_ref());
+    let names = header.lines().filter_map(|line| line.trim().split_once(" = "));
+    let names = names.map(|(name, _)| name);
+    let names: BTreeSet<&str> = names
+        .filter(|name| name.starts_with("hipDeviceAttribute"))
+        .filter(|name| !name.ends_with("Begin") && !name.ends_with("End"))
+        .collect();
+    assert!(names.len() > 100, "{names:?}");
+    let mut source = String::from(
+        "#include <hip/hip_runtime_api.h>\n#include <stdio.h>\n\
+         static void query(const char *name, hipDeviceAttribute_t attribute) {\n  int value = 0;\n\
+         \x20 int result = hipDeviceGetAttribute(&value, attribute, 0);\n\
+         \x20 printf(\"%s %d %d\\n\", name, result, value);\n}\nint main(void) {\n",
+    );
+    for name in &names {
+        source.push_str(&format!("  query(\"{name}\", {name});\n"));
+    }
+    source.push_str("  return 0;\n}\n");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("attributes.c");
+    std::fs::write(&file, source).unwrap();
+    let program = Program::compile(file.to_str().unwrap(), Language::C99, &[]);
+    let printed = expect_success(&program.on_simulation("").output().unwrap(), "attributes");
+
+    let page = page();
+    let mut listed = listed_attributes(&page);
+    for line in printed.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let expected = match listed.remove(words[0]) {
+            None => ("1", "0"),
+            Some("`hipErrorNotSupported`") => ("801", "0"),
+            Some(result) if result.starts_with("0,") => ("0", "0"),
+            Some("1") => ("0", "1"),
+            Some(_) => ("0", words[2]),
+        };
+        assert_eq!((words[1], words[2]), expected, "{line}");
+    }
+    assert!(listed.is_empty(), "not in the header: {listed:?}");
+}

@@ -44,6 +44,16 @@ static void test_attributes_with_members(const hipDeviceProp_t *prop) {
       {hipDeviceAttributePhysicalMultiProcessorCount, prop->multiProcessorCount},
       {hipDeviceAttributeComputeMode, prop->computeMode},
       {hipDeviceAttributeKernelExecTimeout, prop->kernelExecTimeoutEnabled},
+      {hipDeviceAttributeEccEnabled, prop->ECCEnabled},
+      {hipDeviceAttributeComputePreemptionSupported, prop->computePreemptionSupported},
+      {hipDeviceAttributeAccessPolicyMaxWindowSize, prop->accessPolicyMaxWindowSize},
+      {hipDeviceAttributeReservedSharedMemPerBlock, (long long)prop->reservedSharedMemPerBlock},
+      {hipDeviceAttributeIsMultiGpuBoard, prop->isMultiGpuBoard},
+      {hipDeviceAttributeLuidDeviceNodeMask, prop->luidDeviceNodeMask},
+      {hipDeviceAttributeConcurrentKernels, prop->concurrentKernels},
+      {hipDeviceAttributeAsyncEngineCount, prop->asyncEngineCount},
+      {hipDeviceAttributeDeviceOverlap, prop->deviceOverlap},
+      {hipDeviceAttributeCooperativeMultiDeviceLaunch, prop->cooperativeMultiDeviceLaunch},
   };
   for (size_t index = 0; index < sizeof pairs / sizeof pairs[0]; index++) {
     int value = -1;
@@ -104,6 +114,8 @@ static void test_properties(void) {
   EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
   EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeHdpMemFlushCntl, 0) ==
          hipErrorNotSupported);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeDmaBufSupported, 0));
+  EXPECT(value == 1);
   char address[16];
   OK(hipDeviceGetPCIBusId(address, 13, 0));
   EXPECT(strlen(address) == 12);
@@ -310,6 +322,10 @@ static void test_registered_memory(void) {
   OK(hipPointerGetAttributes(&attributes, &size));
   EXPECT(attributes.type == hipMemoryTypeUnregistered && attributes.device == -2);
   EXPECT(attributes.devicePointer == NULL && attributes.hostPointer == NULL);
+  /* The start is the host's address, even if the memory is named by the device's address. */
+  OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, device));
+  EXPECT(start == own);
+  start = NULL;
   OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, own + 5));
   OK(hipPointerGetAttributes(&attributes, NULL));
   EXPECT(attributes.type == hipMemoryTypeUnregistered);
@@ -325,10 +341,6 @@ static void test_registered_memory(void) {
   OK(hipMalloc(&memory, SIZE));
   OK(hipMemset(memory, 3, SIZE));
   OK(hipMemcpy(own, memory, SIZE, hipMemcpyDeviceToHost));
-  /* The start is the host's address, even if the memory is named by the device's address. */
-  OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, device));
-  EXPECT(start == own);
-  start = NULL;
   EXPECT(own[0] == 3 && own[SIZE - 1] == 3);
   OK(hipMemcpy(back, own + 5, sizeof back, hipMemcpyHostToHost));
   EXPECT(back[15] == 3);
