@@ -33,6 +33,7 @@ hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags);
 hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority);
 hipError_t hipStreamDestroy(hipStream_t stream);
 hipError_t hipStreamSynchronize(hipStream_t stream);
+/* Never returns hipErrorNotReady, as every call is complete when it returns. The same holds for hipEventQuery. */
 hipError_t hipStreamQuery(hipStream_t stream);
 /* Returns hipErrorInvalidValue for the null stream, as in HIP. */
 hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int *flags);
