@@ -3,7 +3,7 @@
 use crate::process::process;
 use crate::status::run;
 use crate::streams::stream;
-use crate::transfer::{copy, copy_rows, fill};
+use crate::transfer::{copy, copy_rows, direction, fill};
 use crate::types::{hipError_t, hipStream_t, memcpy_kind};
 use core::ffi::{c_int, c_void};
 
@@ -40,6 +40,8 @@ unsafe extern "C" fn hipMemcpyAsync(
     raw: hipStream_t,
 ) -> hipError_t {
     run("hipMemcpyAsync", || {
+        // As in HIP, an invalid kind is an error even if there are no bytes to copy. `hipMemcpy` ignores it then.
+        direction(kind)?;
         stream(raw)?;
         // SAFETY: the C caller passes pointers that are valid for `size` bytes (lib.rs).
         unsafe { copy(destination, source, size, kind) }
@@ -91,6 +93,7 @@ unsafe extern "C" fn hipMemcpy2DAsync(
     raw: hipStream_t,
 ) -> hipError_t {
     run("hipMemcpy2DAsync", || {
+        direction(kind)?;
         stream(raw)?;
         let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
         // SAFETY: the C caller passes pointers that are valid for all rows (lib.rs).

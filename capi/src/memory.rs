@@ -68,7 +68,8 @@ unsafe extern "C" fn hipExtMallocWithFlags(
         let pool_flags = match flags {
             0 => PoolFlags::COARSE_GRAINED,
             1 => PoolFlags::FINE_GRAINED,
-            2 => return Err(Failure::not_supported("signal memory")),
+            2 if size == 8 => return Err(Failure::not_supported("signal memory")),
+            2 => return Err(Failure::invalid_argument("size", "of signal memory must be 8")),
             3 => return Err(Failure::not_supported("uncached memory")),
             4 => return Err(Failure::not_supported("contiguous memory")),
             _ => {

@@ -1,7 +1,7 @@
 //! `hipDeviceProp_t`, in the layout of HIP 6 and 7, and the attributes of devices.
 
 use crate::devices::{device_uuid, memory_size, with_agent};
-use crate::pointers::{to_char_array, write_out};
+use crate::pointers::{not_null, to_char_array, write_out};
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
 use crate::types::{attribute, hipError_t, hipUUID};
@@ -323,6 +323,9 @@ unsafe extern "C" fn hipDeviceGetAttribute(
 ) -> hipError_t {
     run("hipDeviceGetAttribute", || {
         let process = process()?;
+        process.devices.require()?;
+        // As in HIP, checked before the device.
+        not_null("value", value)?;
         with_agent(device, |agent| {
             let found = attribute_value(&process, agent, requested)?;
             // SAFETY: the C caller passes null or a writable pointer (lib.rs).

@@ -15,7 +15,7 @@ const BUFFER_SIZE: usize = 4 << 20;
 
 /// Returns for a kind of copy ([`memcpy_kind`]) whether the destination is device memory, and whether the source is.
 /// Returns `None` for `hipMemcpyDefault`.
-fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
+pub fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
         memcpy_kind::HOST_TO_HOST => Ok(Some((false, false))),
         memcpy_kind::HOST_TO_DEVICE => Ok(Some((true, false))),
@@ -187,6 +187,8 @@ pub unsafe fn copy_rows(
     kind: c_int,
 ) -> Result<(), Failure> {
     process()?.devices.require()?;
+    // As in HIP, an invalid kind is an error even if there are no bytes to copy.
+    direction(kind)?;
     if width == 0 || height == 0 {
         return Ok(());
     }

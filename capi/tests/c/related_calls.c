@@ -114,6 +114,8 @@ static void test_properties(void) {
   EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
   EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeHdpMemFlushCntl, 0) ==
          hipErrorNotSupported);
+  EXPECT(hipDeviceGetAttribute(NULL, hipDeviceAttributeWarpSize, 99) == hipErrorInvalidValue);
+  EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeWarpSize, 99) == hipErrorInvalidDevice);
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributeDmaBufSupported, 0));
   EXPECT(value == 1);
   char address[16];
@@ -175,8 +177,12 @@ static void test_streams_and_events(int devices) {
   EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
   /* If there are no bytes to copy, nothing else is checked. The addresses are checked before the kind. */
   OK(hipMemcpy2D(to, 4, memory, 16, 8, 0, hipMemcpyDeviceToHost));
-  OK(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77));
   OK(hipMemcpy(to, memory, 0, (hipMemcpyKind)77));
+  /* Copies in a stream and copies of rectangles check the kind first. */
+  EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 0, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
+  EXPECT(hipMemcpy2D(to, 4, NULL, 8, 8, 1, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
+  EXPECT(hipMemcpyAsync(NULL, NULL, 0, (hipMemcpyKind)77, stream) ==
+         hipErrorInvalidMemcpyDirection);
   EXPECT(hipMemcpy(NULL, memory, 4, (hipMemcpyKind)77) == hipErrorInvalidValue);
   EXPECT(hipMemcpy(to, memory, 4, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
   EXPECT(hipMemcpy2D(to, 8, memory, 8, 4, 1, (hipMemcpyKind)77) == hipErrorInvalidMemcpyDirection);
@@ -419,6 +425,8 @@ static void test_registered_memory(void) {
   test_attributes_of_unknown_memory();
   OK(hipFree(memory));
   EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocUncached) == hipErrorNotSupported);
+  EXPECT(hipExtMallocWithFlags(&memory, 8, hipMallocSignalMemory) == hipErrorNotSupported);
+  EXPECT(hipExtMallocWithFlags(&memory, 9, hipMallocSignalMemory) == hipErrorInvalidValue);
   OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
   OK(hipMemset(memory, 1, SIZE));
   OK(hipFree(memory));
