@@ -6,10 +6,18 @@ use crate::status::Failure;
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
-use hsa_vmm::{Address, AgentId, Error, PoolMemory};
+use hsa_vmm::{Address, AgentId, Error, Handle, PoolMemory};
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The number of the next buffer. A shut-down does not reset the counter.
+static NEXT_BUFFER_ID: AtomicU32 = AtomicU32::new(1);
+
+/// Returns a number that identifies memory in this process (`HIP_POINTER_ATTRIBUTE_BUFFER_ID`).
+pub fn next_buffer_id() -> u32 {
+    NEXT_BUFFER_ID.fetch_add(1, Ordering::Relaxed)
+}
 
 /// An allocation of the program.
 #[derive(Debug)]
@@ -18,6 +26,7 @@ pub struct Allocation {
     pub kind: Kind,
     pub flags: c_uint,
     pub device: c_int,
+    pub buffer_id: u32,
     /// The value of `HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS`. Has no effect, because every copy is synchronous.
     pub sync_memops: AtomicBool,
 }
@@ -35,6 +44,7 @@ pub enum Kind {
 pub struct OpenedEntry {
     /// The device that opened the memory first.
     pub device: c_int,
+    pub buffer_id: u32,
     /// One value for each call that opened the memory. The list is never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
@@ -51,6 +61,9 @@ impl OpenedEntry {
 pub struct Allocations {
     allocated: Mutex<BTreeMap<usize, Arc<Allocation>>>,
     opened: Mutex<BTreeMap<usize, OpenedEntry>>,
+    /// The buffer IDs of handles whose ID the program has queried. Entries are never removed: the number of a handle
+    /// is never reused.
+    ids_of_handles: Mutex<BTreeMap<u64, u32>>,
     /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
@@ -82,10 +95,16 @@ impl Allocations {
             .map(|(_, allocation)| allocation)
     }
 
-    /// Finds the opened memory that contains an address. Also returns the device that opened the memory first.
-    pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
+    /// Finds the opened memory that contains an address. Also returns its entry.
+    pub fn opened_at(&self, at: Address) -> Option<(OpenedEntry, Arc<OpenedMemory>)> {
         let (_, opened) = entry_at(&lock(&self.opened), at.get(), OpenedEntry::size)?;
-        Some((opened.device, opened.memory.first()?.clone()))
+        let memory = opened.memory.first()?.clone();
+        Some((opened, memory))
+    }
+
+    /// Returns the buffer ID of a handle's memory.
+    pub fn buffer_id_of(&self, handle: Handle) -> u32 {
+        *lock(&self.ids_of_handles).entry(handle.to_bits()).or_insert_with(next_buffer_id)
     }
 
     /// Locks the opened memory.
@@ -177,7 +196,7 @@ impl Allocations {
     /// Frees an allocation that was removed from the map. Inserts it again if the runtime fails. If another thread is
     /// transferring to or from this memory, the memory is freed when the transfer ends.
     fn free_removed(&self, allocation: Arc<Allocation>) -> Result<(), Failure> {
-        let Ok(Allocation { memory, kind, flags, device, sync_memops }) =
+        let Ok(Allocation { memory, kind, flags, device, buffer_id, sync_memops }) =
             Arc::try_unwrap(allocation)
         else {
             return Ok(());
@@ -190,7 +209,7 @@ impl Allocations {
             if kind == Kind::Device {
                 let _ = memory.allow(&users(&peers, memory.agent()));
             }
-            let allocation = Allocation { memory, kind, flags, device, sync_memops };
+            let allocation = Allocation { memory, kind, flags, device, buffer_id, sync_memops };
             lock(&self.allocated).insert(start, Arc::new(allocation));
             Failure::from(error)
         })
@@ -212,7 +231,8 @@ impl Allocations {
 
 impl Allocation {
     pub fn new(memory: PoolMemory, kind: Kind, flags: c_uint, device: c_int) -> Self {
-        Self { memory, kind, flags, device, sync_memops: AtomicBool::new(false) }
+        let (buffer_id, sync_memops) = (next_buffer_id(), AtomicBool::new(false));
+        Self { memory, kind, flags, device, buffer_id, sync_memops }
     }
 
     fn belongs_to(&self, owner: AgentId) -> bool {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// Returns a device's context, which is the device's number, counted from 1.
-fn context(device: c_int) -> hipCtx_t {
+pub fn context(device: c_int) -> hipCtx_t {
     (device as usize + 1) as hipCtx_t
 }
 

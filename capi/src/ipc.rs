@@ -1,6 +1,6 @@
 //! HIP's functions for IPC.
 
-use crate::allocations::OpenedEntry;
+use crate::allocations::{OpenedEntry, next_buffer_id};
 use crate::devices::current_device;
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
@@ -49,7 +49,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         // The lock is taken only now, because opening can wait for the exporter, and other threads need the lock to
         // look up addresses.
         let mut opened = process.allocations.opened();
-        let empty = || OpenedEntry { device, memory: Vec::new() };
+        let empty = || OpenedEntry { device, buffer_id: next_buffer_id(), memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
@@ -84,14 +84,15 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
             // `close_mem_handle` fails for this address, and its error describes the address.
             return Ok(process.ipc(current_device())?.close_mem_handle(address(ptr))?);
         };
-        let (device, last) = (entry.device, entry.memory.pop());
+        let (device, buffer_id) = (entry.device, entry.buffer_id);
+        let last = entry.memory.pop();
         if entry.memory.is_empty() {
             opened.remove(&at);
         }
         // A running copy in another thread keeps the memory open until the copy ends.
         match last.map(Arc::try_unwrap) {
             Some(Ok(memory)) => memory.close().map_err(|Rejected { value: memory, error }| {
-                let empty = || OpenedEntry { device, memory: Vec::new() };
+                let empty = || OpenedEntry { device, buffer_id, memory: Vec::new() };
                 opened.entry(at).or_insert_with(empty).memory.push(Arc::new(memory));
                 Failure::from(error)
             }),

@@ -1,6 +1,7 @@
 //! Queries of pointers.
 
-use crate::allocations::{Allocation, Kind};
+use crate::allocations::{Allocation, Kind, OpenedEntry};
+use crate::contexts::context;
 use crate::errors;
 use crate::objects::AreaPosition;
 use crate::pointers::{address, not_null, read, write_out, write_unless_null};
@@ -23,7 +24,7 @@ use std::sync::atomic::Ordering;
 /// The memory at an address.
 enum MemoryAtAddress {
     Allocation(Arc<Allocation>),
-    Opened(c_int, Arc<OpenedMemory>),
+    Opened(OpenedEntry, Arc<OpenedMemory>),
     Registered(RegisteredMemory),
     /// A mapping: start, size, device.
     Mapped(Address, usize, c_int),
@@ -41,6 +42,8 @@ struct AreaRange {
     is_on_host: bool,
     /// The flags of registered memory; otherwise 0.
     flags: c_uint,
+    /// The number of registered memory; otherwise `None`.
+    buffer_id: Option<u32>,
 }
 
 impl Process {
@@ -48,8 +51,8 @@ impl Process {
         if let Some(allocation) = self.allocations.at(at) {
             return Some(MemoryAtAddress::Allocation(allocation));
         }
-        if let Some((device, opened)) = self.allocations.opened_at(at) {
-            return Some(MemoryAtAddress::Opened(device, opened));
+        if let Some((entry, opened)) = self.allocations.opened_at(at) {
+            return Some(MemoryAtAddress::Opened(entry, opened));
         }
         if let Some(found) = self.registered.at(at) {
             return Some(MemoryAtAddress::Registered(found));
@@ -84,7 +87,26 @@ impl Process {
             device: self.devices.number(memory.device()),
             is_on_host: owner.is_some_and(|agent| agent.kind() == AgentKind::Cpu),
             flags: registered.map_or(0, |found| found.flags),
+            buffer_id: registered.map(|found| found.buffer_id),
         })
+    }
+
+    /// Returns the number that identifies the memory at an address. Mappings of the same handle have the same number.
+    fn buffer_id(&self, found: &MemoryAtAddress, at: Address) -> Result<u32, Failure> {
+        match found {
+            MemoryAtAddress::Allocation(allocation) => Ok(allocation.buffer_id),
+            MemoryAtAddress::Opened(entry, _) => Ok(entry.buffer_id),
+            MemoryAtAddress::Registered(found) => Ok(found.buffer_id),
+            MemoryAtAddress::Mapped(..) => {
+                let vmm = self.vmm()?;
+                let handle = vmm.retain_allocation_handle(at)?;
+                vmm.release(handle)?;
+                Ok(self.allocations.buffer_id_of(handle))
+            }
+            MemoryAtAddress::Area(found) => {
+                found.buffer_id.ok_or_else(|| Failure::not_supported("the buffer ID of an area"))
+            }
+        }
     }
 }
 
@@ -122,7 +144,8 @@ impl MemoryAtAddress {
             ..on_device(device)
         };
         match self {
-            Self::Mapped(_, _, device) | Self::Opened(device, _) => on_device(*device),
+            Self::Mapped(_, _, device) => on_device(*device),
+            Self::Opened(entry, _) => on_device(entry.device),
             Self::Area(found) if found.is_on_host => {
                 let offset = pointer as usize - found.start.get();
                 let pointer_at = |start: Address| start.as_ptr().wrapping_byte_add(offset);
@@ -206,6 +229,23 @@ unsafe extern "C" fn hipPointerGetAttribute(
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
+                // As in HIP, host memory is an error. Nothing is written then.
+                pointer_attribute::CONTEXT
+                    if result.kind == MEMORY_DEVICE && result.device >= 0 =>
+                {
+                    write_out("data", data.cast(), context(result.device))
+                }
+                pointer_attribute::CONTEXT => {
+                    Err(Failure::invalid_argument("ptr", "is not memory of a device"))
+                }
+                pointer_attribute::BUFFER_ID => {
+                    let id = found.as_ref().map(|found| process.buffer_id(found, address(ptr)));
+                    write_out("data", data.cast(), id.transpose()?.unwrap_or(0))
+                }
+                // As in HIP, the flags of the allocation. Unknown memory is not an error.
+                pointer_attribute::ACCESS_FLAGS => {
+                    return write_out("data", data.cast(), result.allocation_flags);
+                }
                 // As in HIP, only `hipPointerGetAttributes` distinguishes managed memory.
                 pointer_attribute::MEMORY_TYPE if result.kind == MEMORY_MANAGED => {
                     write_out("data", data.cast(), MEMORY_HOST)
@@ -239,7 +279,9 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size as u32),
                 pointer_attribute::MAPPED => write_out("data", data.cast(), found.is_some()),
                 // HIP's other attributes.
-                1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
+                5 | 10 | 14 | 15 | 17 => {
+                    Err(Failure::not_supported(format_args!("attribute {attribute}")))
+                }
                 other => Err(Failure::invalid_argument(
                     "attribute",
                     format_args!("({other}) is invalid"),

@@ -1,6 +1,6 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
-use crate::allocations::Kind;
+use crate::allocations::{Kind, next_buffer_id};
 use crate::devices::current_device;
 use crate::endpoint::is_library_memory;
 use crate::errors;
@@ -28,6 +28,7 @@ struct Entry {
     device_address: Address,
     device: c_int,
     flags: c_uint,
+    buffer_id: u32,
 }
 
 /// The registered memory that contains an address.
@@ -39,6 +40,7 @@ pub struct RegisteredMemory {
     pub device_pointer: *mut c_void,
     pub device: c_int,
     pub flags: c_uint,
+    pub buffer_id: u32,
 }
 
 /// All registered memory, by address.
@@ -57,6 +59,7 @@ impl Registered {
             device_pointer: entry.device_address.as_ptr().wrapping_byte_add(offset),
             device: entry.device,
             flags: entry.flags,
+            buffer_id: entry.buffer_id,
         })
     }
 }
@@ -116,7 +119,8 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         let area = Arc::new(OpenArea::new(area));
         area.mapped_mut().memory.insert(memory.address().get(), memory);
         let number = process.objects.insert(Object::Registered(area.clone())) as usize;
-        map.insert(start, Entry { area, number, size, device_address, device, flags });
+        let buffer_id = next_buffer_id();
+        map.insert(start, Entry { area, number, size, device_address, device, flags, buffer_id });
         Ok(())
     })
 }

@@ -97,15 +97,18 @@ pub mod memcpy_kind {
 pub mod pointer_attribute {
     use super::c_uint;
 
+    pub const CONTEXT: c_uint = 1;
     pub const MEMORY_TYPE: c_uint = 2;
     pub const DEVICE_POINTER: c_uint = 3;
     pub const HOST_POINTER: c_uint = 4;
     pub const SYNC_MEMOPS: c_uint = 6;
+    pub const BUFFER_ID: c_uint = 7;
     pub const IS_MANAGED: c_uint = 8;
     pub const DEVICE_ORDINAL: c_uint = 9;
     pub const RANGE_START_ADDR: c_uint = 11;
     pub const RANGE_SIZE: c_uint = 12;
     pub const MAPPED: c_uint = 13;
+    pub const ACCESS_FLAGS: c_uint = 16;
 }
 
 /// Attributes of a device (`hipDeviceAttribute…`).

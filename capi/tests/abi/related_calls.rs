@@ -30,6 +30,18 @@ fn related_calls_work_on_amds_runtime() {
     }
 }
 
+#[test]
+fn memory_has_buffer_ids() {
+    let program = Program::compile("tests/c/buffer_ids.c", Language::C99, &["-std=c11"]);
+    let output = program.on_simulation("gpus=1").output().unwrap();
+    assert_eq!(expect_success(&output, "simulation"), "all checks passed\n");
+    for fetched in test::fetch_selected_releases("related_calls::memory_has_buffer_ids") {
+        let output = program.on_release(fetched, &Emulation::with_gpus(1)).output().unwrap();
+        let release = fetched.release().to_string();
+        assert_eq!(expect_success(&output, &release), "all checks passed\n");
+    }
+}
+
 /// Without pointers, `hipMemGetInfo` succeeds even if the runtime does not report the amount of free memory.
 #[test]
 fn memory_info_without_pointers_succeeds() {
