@@ -42,7 +42,7 @@ pub enum Kind {
 /// Memory of another process, which this process has opened.
 #[derive(Clone, Debug)]
 pub struct OpenedEntry {
-    /// The device that opened the memory first.
+    /// The device that opened the memory last, as HIP reports it.
     pub device: c_int,
     pub buffer_id: u32,
     /// One value for each call that opened the memory. The list is never empty.

@@ -50,7 +50,9 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         // look up addresses.
         let mut opened = process.allocations.opened();
         let empty = || OpenedEntry { device, buffer_id: next_buffer_id(), memory: Vec::new() };
-        opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
+        let entry = opened.entry(at.get()).or_insert_with(empty);
+        entry.device = device;
+        entry.memory.push(Arc::new(memory));
         // SAFETY: the C caller passes null or a writable pointer (lib.rs).
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })

@@ -51,6 +51,27 @@ static void close_at_interior_addresses(const struct shared_handles *handles) {
   EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));
 }
 
+/* The memory belongs to the device that was current when it was last opened. Its ID stays the same. */
+static void open_on_two_devices(const struct shared_handles *handles) {
+  hipPointerAttribute_t attributes;
+  unsigned int first_id = 0, id = 0;
+  void *first, *second;
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handles->start, lazy_peer_access));
+  EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, first));
+  CHECK(attributes.type == hipMemoryTypeDevice && attributes.device == 0);
+  EXPECT_SUCCESS(hipPointerGetAttribute(&first_id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, first));
+  EXPECT_SUCCESS(hipSetDevice(1));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, handles->start, lazy_peer_access));
+  EXPECT_SUCCESS(hipSetDevice(0));
+  EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, first));
+  CHECK(first == second && attributes.device == 1);
+  EXPECT_SUCCESS(hipPointerGetAttribute(&id, HIP_POINTER_ATTRIBUTE_BUFFER_ID, second));
+  CHECK(id != 0 && id == first_id);
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(first));
+  EXPECT_SUCCESS(hipIpcCloseMemHandle(second));
+  expect_closed(first);
+}
+
 static void close_accepts_interior_address(void) {
   struct channel channel = channel_open();
   struct shared_handles handles;
@@ -62,6 +83,7 @@ static void close_accepts_interior_address(void) {
   if (child == 0) {
     receive_bytes(end, &handles, sizeof handles);
     close_at_interior_addresses(&handles);
+    open_on_two_devices(&handles);
     end_child(end);
   }
   EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
