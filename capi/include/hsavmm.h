@@ -44,6 +44,8 @@ hipError_t hsavmm_use_simulation(const char *configuration);
  *   hipMemAllocationTypePinned, and hipMemGetAccess accepts only hipMemLocationTypeDevice. Other locations and types
  *   return hipErrorInvalidValue.
  * - hipPointerGetAttributes and hipFreeAsync return hipErrorInvalidValue for null.
+ * - hipStreamWaitEvent returns hipErrorInvalidValue for hipEventWaitExternal, and hipPointerGetAttribute returns
+ *   hipErrorNotSupported for HIP_POINTER_ATTRIBUTE_CONTEXT.
  * - The recommended granularity is the minimum granularity, 4 KiB on AMD's runtime, instead of 2 MiB.
  *
  * HIP 7.2 itself behaves like profile 6 in three of these points: the error of hipMemAddressFree, the locations that

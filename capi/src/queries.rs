@@ -229,6 +229,10 @@ unsafe extern "C" fn hipPointerGetAttribute(
         // SAFETY: the C caller passes null or a writable pointer to the type that HIP writes (lib.rs).
         unsafe {
             match attribute {
+                // Only the last release of HIP 6, 6.4.2, has the attribute.
+                pointer_attribute::CONTEXT if profile() == HipProfile::Hip6 => {
+                    Err(Failure::not_supported("the context of memory in the profile hip6"))
+                }
                 // As in HIP, host memory is an error. Nothing is written then.
                 pointer_attribute::CONTEXT
                     if result.kind == MEMORY_DEVICE && result.device >= 0 =>

@@ -82,6 +82,16 @@ fn import_accepts_descriptor_or_pointer() {
 }
 
 #[test]
+fn profile_selects_results() {
+    let program = Program::compile("tests/c/profiles.c", Language::C99, &[]);
+    for profile in ["hip6", "hip7"] {
+        let output =
+            program.on_simulation("gpus=1").env("HSA_VMM_PROFILE", profile).output().unwrap();
+        assert_eq!(expect_success(&output, profile), "all checks passed\n");
+    }
+}
+
+#[test]
 fn fabric_handles_are_exported_and_imported() {
     let program = Program::compile("tests/c/fabric.c", Language::C99, &[]);
     for (configuration, has_fabric) in

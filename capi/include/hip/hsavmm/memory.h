@@ -117,7 +117,7 @@ hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void
 /* Writes one attribute, in the type that HIP writes: an `int` for MEMORY_TYPE and DEVICE_ORDINAL; an `unsigned` for
  * BUFFER_ID, ACCESS_FLAGS and, with the low 32 bits of the size, RANGE_SIZE; a `hipCtx_t` for CONTEXT; a pointer for
  * DEVICE_POINTER, HOST_POINTER and RANGE_START_ADDR; a `bool` for SYNC_MEMOPS, IS_MANAGED and MAPPED. Returns
- * hipErrorNotSupported for the other attributes, and for BUFFER_ID of an area.
+ * hipErrorNotSupported for the other attributes, for BUFFER_ID of an area and, in profile 6, for CONTEXT.
  *
  * For memory that does not belong to this library, returns hipErrorInvalidValue, and writes the values of
  * hipMemoryTypeUnregistered, as in HIP: device hipInvalidDeviceId, and 0, null or false for the other attributes.
