@@ -39,7 +39,8 @@ impl Vmm {
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
     /// Every import returns a new handle of the same memory, with the size of the whole allocation. The caller keeps
-    /// the descriptor, and may close it immediately.
+    /// the descriptor, and may close it immediately. The import's [`Location`] is what the runtime reports: for memory
+    /// of the host, AMD's runtime reports the GPU whose driver has allocated the memory.
     ///
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.
