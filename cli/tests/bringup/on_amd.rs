@@ -373,7 +373,7 @@ fn missing_driver_is_reported_with_advice() {
     }
 }
 
-/// One copy or fill is wrong. In the levels `data` and `blit`, a second copy separates both.
+/// One copy or fill is wrong. In the levels `data`, `blit` and `reused`, a second copy shows which.
 #[test]
 fn single_wrong_copy_is_the_suspect() {
     let (copy, fill) = ("hsa_amd_memory_async_copy", "hsa_amd_memory_fill");
@@ -391,11 +391,14 @@ fn single_wrong_copy_is_the_suspect() {
             ("COPY#10=half", "blit", copy, right),
             ("COPY#10=lost", "blit", copy, right),
             ("COPY#13=late:100ms", "blit", copy, "end only some time after their signal"),
+            ("COPY#17=lost", "reused", copy, right),
+            ("COPY#23=half", "reused", copy, right),
+            ("COPY#24=late:100ms", "reused", copy, "end only some time after their signal"),
             ("FILL#1=garbled", "blit", fill, "memory was not filled"),
             ("FILL#1=lost", "blit", fill, "memory was not filled"),
             ("FILL#1=late:100ms", "blit", fill, "memory was filled only some time after"),
         ] {
-            let arguments = ["--until", "blit", "--format", "json"];
+            let arguments = ["--until", "reused", "--format", "json"];
             let report = report(&run_emulated(fetched, &["--fault", plan], &arguments), 1);
             assert_eq!(failed_level(&report), Some(level), "{plan}: {report:#}");
             let failure = &report["failure"];

@@ -135,6 +135,23 @@ fn advice_is_for_the_simulation() {
     }
 }
 
+/// The level `at-once` makes 16 copies, more than the earlier levels. The copies 17 and 24 of the level `reused` read
+/// memory that was written and read before.
+#[test]
+fn single_wrong_copy_is_not_blamed_on_create() {
+    for (copy, what) in [
+        ("#17", "gpu[0] copied wrong data from va; a second copy is right"),
+        ("#24", "gpu[0] copied wrong data from va2; a second copy is right"),
+    ] {
+        let config = format!("gpus=2,vram=1g,faults=hsa_amd_memory_async_copy{copy}=garbled");
+        let report = report(&run_simulated(&config, &["--format", "json"]), 1);
+        assert_eq!(failed_level(&report), Some("reused"), "{copy}: {report:#}");
+        let failure = &report["failure"];
+        assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{copy}: {failure:#}");
+        assert_contains(failure["what"].as_str().unwrap(), &[what]);
+    }
+}
+
 #[test]
 fn call_without_result_is_suspected() {
     let faults = "gpus=2,faults=hsa_amd_memory_pool_allocate=lost";

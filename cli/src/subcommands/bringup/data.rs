@@ -14,8 +14,8 @@ const BY_GPU: u32 = 0xda7a_0001;
 const BY_CPU: u32 = 0xda7b_0001;
 /// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
-/// The first of the consecutive numbers in the host memory before a GPU copies to it by parts. These numbers show which
-/// words the copies have not written.
+/// The first of the consecutive numbers in the host memory before a GPU copies to it. These numbers show which words the
+/// copies have not written.
 const NOT_COPIED: u32 = 0xc09e_0001;
 /// The time within which a late mapping or a late copy takes effect.
 const LATE_LIMIT: Duration = Duration::from_millis(500);
@@ -25,6 +25,8 @@ pub const LATE_COPY: &str = "end only some time after their signal";
 pub const LATE_MAPPING: &str = "only some time after the call returned";
 /// How messages describe memory that was filled after the call of the fill.
 pub const LATE_FILL: &str = "memory was filled only some time after the fill had returned";
+/// How messages describe a copy with wrong data, if the same copy is right when it is repeated.
+const LATER_RIGHT: &str = "a second copy is right";
 /// How messages describe memory whose contents are partly wrong after a grant to another GPU.
 pub const DAMAGED: &str = "finds damaged contents in its memory";
 /// The first of the numbers in the first round of "at-once".
@@ -38,7 +40,7 @@ pub const GRANT: &str = "hsa_amd_vmem_set_access";
 #[derive(Debug)]
 pub struct HostBuffer<'a> {
     hsa: &'a Hsa<'a>,
-    size: usize,
+    size: Named<usize>,
     memory: Address,
     signal: Named<sys::hsa_signal_t>,
 }
@@ -54,7 +56,8 @@ pub fn with_host(
     };
     let memory = hsa.allocate(pool, resources.size, "host")?;
     hsa.allow_access(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;
-    let host = HostBuffer { hsa, size: resources.size, memory, signal: hsa.create_signal()? };
+    let size = Named::new("size", resources.size);
+    let host = HostBuffer { hsa, size, memory, signal: hsa.create_signal()? };
     then(&host)?;
     hsa.destroy_signal(&host.signal)?;
     hsa.pool_free(&host.memory)
@@ -74,25 +77,23 @@ fn offset_address(start: &Address, offset: usize) -> Address {
 impl HostBuffer<'_> {
     /// Fills the host memory with consecutive numbers from `first`, and has a GPU copy them to `va`.
     pub fn write_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
-        self.hsa.fill(&self.memory, self.size, first);
+        self.hsa.fill(&self.memory, self.size.value, first);
         self.copy(va, &self.memory, gpu)
     }
 
     fn copy(&self, to: &Address, from: &Address, gpu: &Agent) -> Result<()> {
-        self.hsa.copy(to, from, &Named::new("size", self.size), gpu, &self.signal)
+        self.hsa.copy(to, from, &self.size, gpu, &self.signal)
     }
 
     /// Has a GPU copy `va` to the host memory, and checks for the consecutive numbers from `first` that `writer` wrote.
     pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32, writer: &str) -> Result<()> {
-        match self.difference(gpu, va, first, 1)? {
-            None => Ok(()),
-            Some(difference) => {
-                let what =
-                    format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression);
-                let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
-                Err(self.hsa.recorder.fail_in(COPY, message))
-            }
-        }
+        let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
+        let what = match self.wrong_copy(gpu, va, &self.size, first, &difference)? {
+            Some(what) => what,
+            None => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
+        };
+        let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
+        Err(self.hsa.recorder.fail_in(COPY, message))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`, and read them back.
@@ -101,23 +102,56 @@ impl HostBuffer<'_> {
         self.verify(gpu, va, first)
     }
 
+    /// Checks that `va` still contains the consecutive numbers from `first` that a GPU has written and read before. If
+    /// numbers are wrong, reads them again. If only one copy is wrong, the copy is the cause. Otherwise `cause` returns
+    /// the function that is the cause, and describes the failure.
+    pub fn check_kept(
+        &self,
+        gpu: &Agent,
+        va: &Address,
+        first: u32,
+        cause: impl FnOnce(&Difference) -> (&'static str, String),
+    ) -> Result<()> {
+        self.check_part_kept(gpu, va, &self.size, first, cause)
+    }
+
+    /// Does the same as [`Self::check_kept`], but for the first `size` bytes of `va`.
+    pub fn check_part_kept(
+        &self,
+        gpu: &Agent,
+        va: &Address,
+        size: &Named<usize>,
+        first: u32,
+        cause: impl FnOnce(&Difference) -> (&'static str, String),
+    ) -> Result<()> {
+        let Some(difference) = self.difference_in(gpu, va, size, first)? else { return Ok(()) };
+        let (call, what) = match self.wrong_copy(gpu, va, size, first, &difference)? {
+            Some(what) => (COPY, what),
+            None => cause(&difference),
+        };
+        let copier = self.hsa.describe_copier(gpu);
+        Err(self.hsa.recorder.fail_in(call, wrong_data(what, &copier, &copier, &difference)))
+    }
+
     /// Checks the numbers that a GPU wrote to `va`. If numbers are wrong, writes and checks again after
     /// [`LATE_LIMIT`]. If at least half a page was wrong and is then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
-        let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
+        let Some(difference) = self.difference(gpu, va, first)? else { return Ok(()) };
         std::thread::sleep(LATE_LIMIT);
+        let is_late = self.hsa.difference(&self.memory, &self.size, first, 1).is_none();
         self.write_by(gpu, va, first)?;
-        if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_half_a_page() {
-            let copier = self.hsa.describe_copier(gpu);
-            let message = wrong_data(late_mapping(gpu, va), &copier, &copier, &difference);
-            return Err(self.hsa.recorder.fail_in(GRANT, message));
-        }
-        let what = match self.copies_late(gpu, va, first)? {
-            true => late_copy(gpu, va),
-            false => format!("{} copied wrong data from {}", gpu.c_expression, va.c_expression),
+        let (gpu_in_c, va_in_c) = (&gpu.c_expression, &va.c_expression);
+        let (call, what) = match self.difference(gpu, va, first)? {
+            _ if is_late => (COPY, late_copy(gpu, va)),
+            None if difference.can_be_old_contents(NOT_COPIED) => (GRANT, late_mapping(gpu, va)),
+            None => {
+                (COPY, format!("{gpu_in_c} copied wrong data to or from {va_in_c}; {LATER_RIGHT}"))
+            }
+            Some(_) if self.copies_late(gpu, va, first)? => (COPY, late_copy(gpu, va)),
+            Some(_) => (COPY, format!("{gpu_in_c} copied wrong data from {va_in_c}")),
         };
         let copier = self.hsa.describe_copier(gpu);
-        Err(self.hsa.recorder.fail_in(COPY, wrong_data(what, &copier, &copier, &difference)))
+        Err(self.hsa.recorder.fail_in(call, wrong_data(what, &copier, &copier, &difference)))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares
@@ -128,49 +162,41 @@ impl HostBuffer<'_> {
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         std::thread::sleep(LATE_LIMIT);
-        if self.difference(gpu, va, first, 1)?.is_none() {
+        if self.difference(gpu, va, first)?.is_none() {
             return Ok(false);
         }
         std::thread::sleep(LATE_LIMIT);
-        Ok(self.hsa.difference(&self.memory, self.size, first, 1).is_none())
+        Ok(self.hsa.difference(&self.memory, &self.size, first, 1).is_none())
     }
 
-    /// Has a GPU copy `va` to the host memory. Returns the difference from numbers that begin with `first` and
-    /// increase by `step`, if there is one.
-    pub fn difference(
-        &self,
-        gpu: &Agent,
-        va: &Address,
-        first: u32,
-        step: u32,
-    ) -> Result<Option<Difference>> {
-        self.hsa.fill(&self.memory, self.size, 0);
-        self.copy(&self.memory, va, gpu)?;
-        Ok(self.hsa.difference(&self.memory, self.size, first, step))
+    /// Has a GPU copy `va` to the host memory. Returns the difference from consecutive numbers that begin with `first`,
+    /// if there is one.
+    pub fn difference(&self, gpu: &Agent, va: &Address, first: u32) -> Result<Option<Difference>> {
+        self.difference_in(gpu, va, &self.size, first)
     }
 
-    /// Has a GPU copy the first `size` bytes of `va` to the host memory. Returns the difference from consecutive
-    /// numbers that begin with `first`, if there is one.
-    pub fn difference_in(
+    /// Does the same as [`Self::difference`], but for the first `size` bytes of `va`.
+    fn difference_in(
         &self,
         gpu: &Agent,
         va: &Address,
         size: &Named<usize>,
         first: u32,
     ) -> Result<Option<Difference>> {
+        self.hsa.fill(&self.memory, self.size.value, NOT_COPIED);
         self.hsa.copy(&self.memory, va, size, gpu, &self.signal)?;
-        Ok(self.hsa.difference(&self.memory, size.value, first, 1))
+        Ok(self.hsa.difference(&self.memory, size, first, 1))
     }
 
     /// Has a GPU write to `va` consecutive numbers that begin with `first`. Returns whether the GPU faults.
     pub fn write_faults(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
-        self.hsa.fill(&self.memory, self.size, first);
-        self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
+        self.hsa.fill(&self.memory, self.size.value, first);
+        self.hsa.copy_faults(va, &self.memory, &self.size, gpu, &self.signal)
     }
 
     /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If a GPU garbles the start
     /// of each copy, for example flips a bit there, a single copy from the same start would flip the bit back. Copies
-    /// that start elsewhere show the error.
+    /// that start elsewhere show the error. The numbers increase by `step`.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -178,25 +204,51 @@ impl HostBuffer<'_> {
         first: u32,
         step: u32,
     ) -> Result<Option<Difference>> {
-        self.hsa.fill(&self.memory, self.size, NOT_COPIED);
-        let part = Named::new("size / 4", self.size / 4);
-        for offset in (0..self.size).step_by(part.value) {
+        self.hsa.fill(&self.memory, self.size.value, NOT_COPIED);
+        let part = Named::new("size / 4", self.size.value / 4);
+        for offset in (0..self.size.value).step_by(part.value) {
             let (to, from) = (offset_address(&self.memory, offset), offset_address(va, offset));
             self.hsa.copy(&to, &from, &part, gpu, &self.signal)?;
         }
-        Ok(self.hsa.difference(&self.memory, self.size, first, step))
+        Ok(self.hsa.difference(&self.memory, &self.size, first, step))
     }
 
-    /// Checks again after [`Self::difference_by_parts`] has found wrong data. Waits for [`LATE_LIMIT`], and compares the
-    /// host memory again. If the data is still wrong, copies again.
-    fn check_again(&self, gpu: &Agent, va: &Address, first: u32, step: u32) -> Result<SecondCheck> {
+    /// Checks again after [`Self::difference_in`] has returned a difference. If the copy is the cause, describes the
+    /// failure. Otherwise returns `None`.
+    pub fn wrong_copy(
+        &self,
+        gpu: &Agent,
+        va: &Address,
+        size: &Named<usize>,
+        first: u32,
+        difference: &Difference,
+    ) -> Result<Option<String>> {
+        let copy_again = || self.difference_in(gpu, va, size, first);
+        Ok(match self.check_again(size, (first, 1), difference, copy_again)? {
+            SecondCheck::Late => Some(late_copy(gpu, va)),
+            SecondCheck::Right => Some(single_wrong_copy(gpu, va)),
+            SecondCheck::OldContents | SecondCheck::Wrong => None,
+        })
+    }
+
+    /// Checks again after a copy to the host memory has returned a difference from numbers that begin with `first` and
+    /// increase by `step`. Waits for [`LATE_LIMIT`], and compares the host memory again. If the data is still wrong,
+    /// calls `copy_again`.
+    fn check_again(
+        &self,
+        size: &Named<usize>,
+        (first, step): (u32, u32),
+        difference: &Difference,
+        copy_again: impl FnOnce() -> Result<Option<Difference>>,
+    ) -> Result<SecondCheck> {
         std::thread::sleep(LATE_LIMIT);
-        if self.hsa.difference(&self.memory, self.size, first, step).is_none() {
+        if self.hsa.difference(&self.memory, size, first, step).is_none() {
             return Ok(SecondCheck::Late);
         }
-        Ok(match self.difference_by_parts(gpu, va, first, step)? {
-            None => SecondCheck::Right,
+        Ok(match copy_again()? {
             Some(_) => SecondCheck::Wrong,
+            None if difference.can_be_old_contents(NOT_COPIED) => SecondCheck::OldContents,
+            None => SecondCheck::Right,
         })
     }
 }
@@ -206,8 +258,11 @@ impl HostBuffer<'_> {
 enum SecondCheck {
     /// The first copy's data has become right: the copy ended after its signal.
     Late,
-    /// The data of a second copy is right.
+    /// The data of a second copy is right. The first copy has an error.
     Right,
+    /// The data of a second copy is right. The first copy has copied other contents: the memory, or its mapping, has
+    /// changed since.
+    OldContents,
     /// The data of a second copy is wrong, too.
     Wrong,
 }
@@ -227,7 +282,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 std::thread::sleep(LATE_LIMIT);
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
-                let is_late = found.affects_half_a_page && second.is_none();
+                let is_late = found.can_be_late_mapping && second.is_none();
                 let (call, what) = match found.call {
                     _ if is_late => (GRANT, late_mapping(gpu, va)),
                     COPY if host.copies_late(gpu, va, BY_GPU)? => (COPY, late_copy(gpu, va)),
@@ -243,10 +298,12 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
             if cpu_has_access {
                 hsa.fill(va, resources.size, BY_CPU);
                 if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let (call, what) = match host.check_again(gpu, va, BY_CPU, 1)? {
+                    let again = || host.difference_by_parts(gpu, va, BY_CPU, 1);
+                    let check = host.check_again(&host.size, (BY_CPU, 1), &difference, again)?;
+                    let (call, what) = match check {
                         SecondCheck::Late => (COPY, late_copy(gpu, va)),
                         SecondCheck::Right => (COPY, single_wrong_copy(gpu, va)),
-                        SecondCheck::Wrong => {
+                        SecondCheck::OldContents | SecondCheck::Wrong => {
                             let gpu = &gpu.c_expression;
                             (GRANT, format!("{gpu} does not read what the CPU wrote"))
                         }
@@ -270,13 +327,10 @@ fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Re
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(gpu, &filled, FILLED, 0)? {
-        // If the fill is late, the first copy has copied the old contents of at least half a page. If the copy is
-        // wrong, it has not written some words, or has changed a few words.
-        let has_old_contents =
-            difference.affects_half_a_page() && !difference.begins_with_old(NOT_COPIED);
-        let (call, what) = match host.check_again(gpu, &filled, FILLED, 0)? {
+        let again = || host.difference_by_parts(gpu, &filled, FILLED, 0);
+        let (call, what) = match host.check_again(&host.size, (FILLED, 0), &difference, again)? {
             SecondCheck::Late => (COPY, late_copy(gpu, &filled)),
-            SecondCheck::Right if has_old_contents => (FILL, LATE_FILL.to_owned()),
+            SecondCheck::OldContents => (FILL, LATE_FILL.to_owned()),
             SecondCheck::Right => (COPY, single_wrong_copy(gpu, &filled)),
             SecondCheck::Wrong => (FILL, "memory was not filled".to_owned()),
         };
@@ -296,8 +350,8 @@ struct WrongView {
     what: String,
     reader: String,
     difference: Difference,
-    /// Whether at least half a page is wrong, as read by the CPU or by the GPU.
-    affects_half_a_page: bool,
+    /// Whether the CPU or the GPU has read other contents of at least half a page.
+    can_be_late_mapping: bool,
 }
 
 /// Compares data that a GPU wrote, as read by the CPU (with `cpu_has_access`) and by the GPU. Returns the difference,
@@ -308,12 +362,12 @@ fn compare_views(
     (gpu, va): (&Agent, &Address),
     cpu_has_access: bool,
 ) -> Result<Option<WrongView>> {
-    let by_cpu = cpu_has_access.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
+    let by_cpu = cpu_has_access.then(|| hsa.difference(va, &host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
     // If both the CPU and the GPU read wrong data, the GPU has written wrong data.
     let is_write = by_cpu.is_some() && by_gpu.is_some();
-    let affects_half_a_page =
-        [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_half_a_page);
+    let can_be_late_mapping = by_cpu.is_some_and(|it| it.affects_half_a_page())
+        || by_gpu.is_some_and(|it| it.can_be_old_contents(NOT_COPIED));
     let the_cpu = || "the CPU".to_owned();
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
         (None, None) => return Ok(None),
@@ -332,7 +386,7 @@ fn compare_views(
             (COPY, what, hsa.describe_copier(gpu), difference)
         }
     };
-    Ok(Some(WrongView { call, is_write, what, reader, difference, affects_half_a_page }))
+    Ok(Some(WrongView { call, is_write, what, reader, difference, can_be_late_mapping }))
 }
 
 /// Describes a mapping that took effect after the call that granted access.
@@ -348,7 +402,7 @@ fn late_copy(gpu: &Agent, va: &Address) -> String {
 /// Describes a copy with wrong data, after which a second copy of the same memory was right.
 fn single_wrong_copy(gpu: &Agent, va: &Address) -> String {
     let (gpu, va) = (&gpu.c_expression, &va.c_expression);
-    format!("{gpu} copied wrong data from {va}; a second copy is right")
+    format!("{gpu} copied wrong data from {va}; {LATER_RIGHT}")
 }
 
 /// Has a GPU use memory immediately after each grant. The runtime creates a queue in the first round only, so later

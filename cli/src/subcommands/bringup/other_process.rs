@@ -2,7 +2,7 @@
 //! processes of "pressure" and "killed".
 
 use super::data::{HostBuffer, with_host};
-use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};
+use super::hsa::{Address, Agent, COPY, Difference, Handle, Hsa, Named, wrong_data};
 use super::level::Level;
 use super::processes;
 use super::record::{Argument, Record};
@@ -40,7 +40,7 @@ pub fn export(
 ) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
-    host.write_by(gpu, va, EXPORTED)?;
+    host.write_and_read(gpu, va, EXPORTED)?;
     let dmabuf = hsa.export(memory)?;
     let mut other = start_process(1)
         .map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
@@ -139,14 +139,27 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
-        if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
-            return Err(attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
+        if let Some(difference) = host.difference(gpu, &va, EXPORTED)? {
+            let size = Named::new("size", size);
+            let Some(what) = host.wrong_copy(gpu, &va, &size, EXPORTED, &difference)? else {
+                let attributed =
+                    attribute_to_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?;
+                return Err(attributed);
+            };
+            let (writer, reader) = (exporter(gpu), hsa.describe_copier(gpu));
+            let message = wrong_data(what, writer, reader, &difference);
+            return Err(hsa.recorder.fail_in(COPY, message));
         }
         host.write_by(gpu, &va, REPLY)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;
     hsa.free(&va, size)
+}
+
+/// Describes the GPU of the exporting process.
+fn exporter(gpu: &Agent) -> String {
+    format!("{} of process 1", gpu.c_expression)
 }
 
 /// Records whether the export or the import returned the wrong memory. The CPU reads the dma-buf without an import to
@@ -164,7 +177,7 @@ fn attribute_to_export_or_import(
         true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
         false => Err(io::Error::other("no large BAR")),
     };
-    let (writer, reader) = (format!("{} of process 1", gpu.c_expression), hsa.describe_copier(gpu));
+    let (writer, reader) = (exporter(gpu), hsa.describe_copier(gpu));
     let (call, message) = match in_dmabuf {
         Ok(Some(in_dmabuf)) => {
             let what = "the export, not the import, returned other memory: without an import, \

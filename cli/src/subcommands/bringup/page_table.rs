@@ -4,7 +4,7 @@
 //! entries through the copy of libdrm that the runtime has loaded.
 
 use super::data::with_host;
-use super::hsa::{AddressSpace, Hsa, Named, REPLACE, wrong_data};
+use super::hsa::{AddressSpace, Hsa, Named, REPLACE};
 use super::recorder::AlreadyReported;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys::driver as abi;
@@ -25,18 +25,15 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let space = AddressSpace::open(hsa, gpu)?;
         with_mapping(hsa, resources, |va, memory| {
             hsa.grant(va, size, &[gpu])?;
-            host.write_by(gpu, va, FIRST)?;
+            host.write_and_read(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
             let (permissions, start) = (space.all_permissions(), Named::new("0", 0));
             space.replace(&dmabuf, va, &half, &half, permissions)?;
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
-            if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
-                let copier = hsa.describe_copier(gpu);
-                let what = format!("{} does not read the second half", gpu.c_expression);
-                let message = wrong_data(what, &copier, &copier, &difference);
-                return Err(hsa.recorder.fail_in(REPLACE, message));
-            }
+            host.check_part_kept(gpu, va, &half, second, |_| {
+                (REPLACE, format!("{} does not read the second half", gpu.c_expression))
+            })?;
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;
             hsa.wait_for_page_tables()?;

@@ -2,7 +2,7 @@
 
 use super::accounting::large_size;
 use super::data::with_host;
-use super::hsa::{Handle, Hsa, Named, Pool, wrong_data};
+use super::hsa::{Handle, Hsa, Named, Pool};
 use super::other_process::start_process;
 use super::record::Record;
 use super::recorder::AlreadyReported;
@@ -87,7 +87,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.map(&va, size, &memory)?;
             hsa.grant(&va, size, &[gpu])?;
             let first = FIRST | number << 12;
-            host.write_by(gpu, &va, first)?;
+            host.write_and_read(gpu, &va, first)?;
             kept.push((va, memory, first));
         }
         for _ in 0..ROUNDS {
@@ -99,12 +99,10 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 }
             }
             for (va, _, first) in &kept {
-                if let Some(difference) = host.difference(gpu, va, *first, 1)? {
-                    let copier = hsa.describe_copier(gpu);
+                host.check_kept(gpu, va, *first, |_| {
                     let what = "data is lost while the memory is full";
-                    let message = wrong_data(what, &copier, &copier, &difference);
-                    return Err(hsa.recorder.fail_in("hsa_amd_vmem_handle_create", message));
-                }
+                    ("hsa_amd_vmem_handle_create", what.to_owned())
+                })?;
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;
         }

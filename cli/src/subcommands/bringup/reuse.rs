@@ -1,7 +1,7 @@
 //! Reuse of addresses and memory: the levels "unmapped" and "reused".
 
 use super::data::with_host;
-use super::hsa::{Hsa, wrong_data};
+use super::hsa::Hsa;
 use super::recorder::AlreadyReported;
 use super::run_level::Resources;
 
@@ -33,11 +33,9 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&va, size, &[gpu])?;
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
-        if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let copier = hsa.describe_copier(gpu);
-            let what = "the second address of the memory refers to other memory";
-            return Err(hsa.recorder.fail_in(MAP, wrong_data(what, &copier, &copier, &difference)));
-        }
+        host.check_kept(gpu, &alias, KEPT, |_| {
+            (MAP, "the second address of the memory refers to other memory".to_owned())
+        })?;
         hsa.unmap(&va, size)?;
         let failure_of_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
@@ -46,13 +44,9 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.map(&va, size, &other).map_err(failure_of_unmap)?;
         hsa.grant(&va, size, &[gpu]).map_err(failure_of_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
-        if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let what = "a GPU still accesses memory at an address that was unmapped";
-            let copier = hsa.describe_copier(gpu);
-            return Err(hsa
-                .recorder
-                .fail_in(UNMAP, wrong_data(what, &copier, &copier, &difference)));
-        }
+        host.check_kept(gpu, &alias, KEPT, |_| {
+            (UNMAP, "a GPU still accesses memory at an address that was unmapped".to_owned())
+        })?;
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
             hsa.unmap(va, size)?;
@@ -79,16 +73,12 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             // Each round writes other numbers, so that old data is not mistaken for new data.
             let first_numbers = [0x4e05_0001 | round << 8, 0x4e06_0001 | round << 8];
             for (va, first) in vas.iter().zip(first_numbers) {
-                host.write_by(gpu, va, first)?;
+                host.write_and_read(gpu, va, first)?;
             }
             for (va, first) in vas.iter().zip(first_numbers) {
-                if let Some(difference) = host.difference(gpu, va, first, 1)? {
-                    let copier = hsa.describe_copier(gpu);
-                    let what = "another handle has the same memory";
-                    return Err(hsa
-                        .recorder
-                        .fail_in(CREATE, wrong_data(what, &copier, &copier, &difference)));
-                }
+                host.check_kept(gpu, va, first, |_| {
+                    (CREATE, "another handle has the same memory".to_owned())
+                })?;
             }
             for (va, memory) in vas.iter().zip(&memories) {
                 hsa.unmap(va, size)?;

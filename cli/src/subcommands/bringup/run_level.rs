@@ -2,7 +2,7 @@
 
 use super::arguments::Bringup;
 use super::data::{self, DAMAGED, GRANT, HostBuffer, with_host};
-use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo, wrong_data};
+use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
 use super::recorder::{AlreadyReported, Recorder};
@@ -353,22 +353,17 @@ fn check_after_second_mapping(
     host: &HostBuffer<'_>,
 ) -> Result<()> {
     let (first, size) = (MAPPED_TWICE, resources.size);
-    host.write_by(owner, va, first)?;
+    host.write_and_read(owner, va, first)?;
     let alias = hsa.reserve(size, "va2")?;
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
-    if let Some(difference) = host.difference(owner, va, first, 1)? {
+    host.check_kept(owner, va, first, |difference| {
         // If some words are right, the GPU still accesses its memory.
         let problem =
             if difference.is_partial() { DAMAGED } else { "no longer accesses its memory" };
-        let what = format!(
-            "{} {problem} after this call mapped the memory for {}",
-            owner.c_expression, peer.c_expression
-        );
-        let copier = hsa.describe_copier(owner);
-        let message = wrong_data(what, &copier, &copier, &difference);
-        return Err(hsa.recorder.fail_in(GRANT, message));
-    }
+        let (owner, peer) = (&owner.c_expression, &peer.c_expression);
+        (GRANT, format!("{owner} {problem} after this call mapped the memory for {peer}"))
+    })?;
     host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;
     hsa.unmap(&alias, size)?;
     hsa.free(&alias, size)

@@ -1,6 +1,6 @@
 //! Writes and reads memory with the CPU.
 
-use super::{Address, Hsa, Result, hex};
+use super::{Address, Hsa, Named, Result, hex};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -49,9 +49,16 @@ impl Difference {
         self.differing * 4 >= 2048
     }
 
+    /// Returns whether the difference can be the contents that the memory had when it was copied: at least half a page
+    /// differs, and the copy has written it. Before the copy, its destination contained consecutive numbers from
+    /// `destination_first`. A copy with an error leaves some of these numbers, or changes only a few words.
+    pub fn can_be_old_contents(&self, destination_first: u32) -> bool {
+        self.affects_half_a_page() && !self.begins_with_old(destination_first)
+    }
+
     /// Returns whether the first word that differs still contains its old number. The old numbers were consecutive,
     /// and began with `first`.
-    pub fn begins_with_old(&self, first: u32) -> bool {
+    fn begins_with_old(&self, first: u32) -> bool {
         let (offset, _, found) = self.first;
         found == first.wrapping_add((offset / 4) as u32)
     }
@@ -142,7 +149,7 @@ impl Hsa<'_> {
 
     /// Checks that memory contains consecutive numbers from `first`.
     pub fn compare(&self, address: &Address, size: usize, first: u32) -> Result<()> {
-        match self.difference(address, size, first, 1) {
+        match self.difference(address, &Named::new("size", size), first, 1) {
             None => Ok(()),
             Some(difference) => {
                 let message = wrong_data("wrong data", "the CPU", "the CPU", &difference);
@@ -156,23 +163,25 @@ impl Hsa<'_> {
     pub fn difference(
         &self,
         address: &Address,
-        size: usize,
+        size: &Named<usize>,
         first: u32,
         step: u32,
     ) -> Option<Difference> {
+        let (address_in_c, size_in_c) = (&address.c_expression, &size.c_expression);
         let arguments = [
-            (address.c_expression.as_str(), hex(address.value)),
-            ("size", hex(size)),
+            (address_in_c.as_str(), hex(address.value)),
+            (size_in_c.as_str(), hex(size.value)),
             ("first", hex(first)),
         ];
-        let c_statement = format!("compare({}, size, {first:#x}, {step});", address.c_expression);
+        let c_statement = format!("compare({address_in_c}, {size_in_c}, {first:#x}, {step});");
         let (_, difference) =
             self.recorder.record("compare", &arguments, Some(c_statement), || {
                 let words = address.value as *const u32;
                 // SAFETY: the runtime reported the range as mapped and readable. If the report is wrong, this worker
                 // process crashes, and the parent reports the crash.
-                let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
-                (Difference::of(found, first, step), None, vec![])
+                let words =
+                    (0..size.value / 4).map(|index| unsafe { words.add(index).read_volatile() });
+                (Difference::of(words, first, step), None, vec![])
             });
         difference
     }
