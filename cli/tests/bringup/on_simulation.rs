@@ -153,6 +153,19 @@ fn single_wrong_copy_is_not_blamed_on_create() {
 }
 
 #[test]
+fn missing_memory_is_blamed_on_the_call_that_keeps_it() {
+    for (fault, call) in [
+        ("hsa_amd_vmem_address_free=lost", "hsa_amd_vmem_address_free"),
+        ("hsa_amd_vmem_unmap=leak", "hsa_amd_vmem_unmap"),
+    ] {
+        let config = format!("gpus=2,vram=1g,faults={fault}");
+        let report = report(&run_simulated(&config, &["--format", "json"]), 1);
+        assert_eq!(failed_level(&report), Some("counted"), "{fault}: {report:#}");
+        assert_eq!(report["failure"]["call"]["name"], call, "{fault}: {report:#}");
+    }
+}
+
+#[test]
 fn call_without_result_is_suspected() {
     let faults = "gpus=2,faults=hsa_amd_memory_pool_allocate=lost";
     let report = report(&run_simulated(faults, &["--format", "json"]), 1);

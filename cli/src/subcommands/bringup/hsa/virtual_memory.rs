@@ -9,6 +9,9 @@ use core::ptr::null_mut;
 use hsa_sys as sys;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+/// The function that frees reserved addresses.
+pub const FREE: &str = "hsa_amd_vmem_address_free";
+
 impl Hsa<'_> {
     /// Reserves addresses. `c_variable` is the variable that holds the first address in the C program.
     pub fn reserve(&self, size: usize, c_variable: &str) -> Result<Address> {
@@ -30,10 +33,24 @@ impl Hsa<'_> {
 
     pub fn free(&self, va: &Address, size: usize) -> Result<()> {
         let arguments = [(va.c_expression.as_str(), hex(va.value)), ("size", hex(size))];
-        self.vmem("hsa_amd_vmem_address_free", &arguments, |vmem| {
+        self.vmem(FREE, &arguments, |vmem| {
             // SAFETY: the range was reserved, and nothing uses it any more.
             (unsafe { (vmem.hsa_amd_vmem_address_free)(va.value as *mut c_void, size) }, vec![])
         })
+    }
+
+    /// Frees addresses that were freed before. Returns whether this succeeds: the first call then had no effect. The C
+    /// program does not contain this call.
+    pub fn free_again(&self, va: &Address, size: usize) -> bool {
+        let arguments = [(va.c_expression.as_str(), hex(va.value)), ("size", hex(size))];
+        let (_, status) = self.recorder.record(FREE, &arguments, None, || {
+            let status = self.vmem.as_ref().map_or(MISSING, |vmem| {
+                // SAFETY: nothing uses the range. The runtime rejects a range that it has not reserved.
+                unsafe { (vmem.hsa_amd_vmem_address_free)(va.value as *mut c_void, size) }
+            });
+            (status, Some(status), vec![])
+        });
+        status == sys::HSA_STATUS_SUCCESS
     }
 
     /// Allocates physical memory. `c_variable` is the variable that holds the handle in the C program.
