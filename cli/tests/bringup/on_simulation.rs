@@ -128,11 +128,21 @@ fn advice_is_for_the_simulation() {
     for fault in ["hsa_amd_memory_async_copy=garbled", "hsa_amd_vmem_map=0x1008"] {
         let output = run_simulated(&format!("gpus=2,faults={fault}"), &["--format", "json"]);
         let advice = report(&output, 1)["failure"]["try_next"].to_string();
-        assert_contains(&advice, &["this is a simulation"]);
+        let planned =
+            format!("this is a simulation, in which the planned fault {fault} has happened");
+        assert_contains(&advice, &[planned.as_str(), "remove faults=… from --sim or HSA_SIM"]);
         for wrong in ["dmesg", "strace", "/proc/", "/sys/"] {
             assert!(!advice.contains(wrong), "{wrong}: {advice}");
         }
     }
+}
+
+#[test]
+fn configuration_of_a_failing_simulation_is_named() {
+    let report = report(&run_simulated("vmem=off,gpus=1", &["--format", "json"]), 1);
+    let advice = report["failure"]["try_next"].to_string();
+    let words = ["the configuration vmem=off,gpus=1 (--sim", "no planned fault has happened"];
+    assert_contains(&advice, &words);
 }
 
 /// The level `at-once` makes 16 copies, more than the earlier levels. The copies 17 and 24 of the level `reused` read

@@ -9,6 +9,7 @@ use super::level::Level;
 use super::machine::MachineCheck;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{call_without_result, functions_of_arguments, last_user, missing_result};
+use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::End;
 use std::time::Duration;
 
@@ -228,16 +229,27 @@ const ADVICE_ON_STOP: &str = "hsa_shut_down destroys the GPU's queues, then free
      The GPU faulted meanwhile, so a queue may still exist after it was destroyed: \
      suspect kfd_ioctl_destroy_queue first";
 
-/// Returns advice on what to try, the most promising first. `command` repeats the level.
+/// How a level was run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The command that repeats the level.
+    pub command: &'a str,
+    /// The configuration of the simulation, if there is one.
+    pub config: Option<&'a str>,
+    pub planned_faults: &'a [PlannedFault],
+}
+
+/// Returns advice on what to try, the most promising first.
 pub fn advise(
     run: &LevelRun,
     cause: &Cause,
     call: Option<&Call>,
     driver: &Option<Vec<String>>,
     checks: &[MachineCheck],
-    command: &str,
+    setup: Setup<'_>,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
+    let command = setup.command;
     let environment = Environment::of(run);
     let is_simulation = environment == Environment::Simulation;
     if let Cause::NoLibrary(_) = cause {
@@ -332,9 +344,7 @@ pub fn advise(
     if run.kernel.is_err() {
         advice.extend(environment.advise_kernel_log().map(str::to_owned));
     }
-    if is_simulation {
-        advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());
-    }
+    advice.extend(environment.advise_configuration(setup.config, setup.planned_faults));
     advice
 }
 

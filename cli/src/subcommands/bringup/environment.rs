@@ -4,6 +4,7 @@ use super::gpu_fault::GpuFault;
 use super::supervisor::LevelRun;
 use crate::planned_faults::is_driver_emulated;
 use crate::program::{in_same_environment, with_tool};
+use hsa_vmm_conformance::{FaultTarget, PlannedFault};
 use std::path::Path;
 
 /// A folder in debugfs that only the virtual machine of `hsa-vmm vm` has.
@@ -118,6 +119,42 @@ impl Environment {
         }
     }
 
+    /// Says what to suspect in a simulation: the planned faults that happened, or else the configuration. The default
+    /// configuration reaches every level. `config` is the configuration of the run, whatever its runtime is.
+    pub fn advise_configuration(
+        self,
+        config: Option<&str>,
+        planned: &[PlannedFault],
+    ) -> Option<String> {
+        if self != Self::Simulation {
+            return None;
+        }
+        let happened: Vec<_> = planned
+            .iter()
+            .filter(|fault| fault.by == FaultTarget::Runtime && fault.happened != Some(false))
+            .map(|fault| fault.rule.as_str())
+            .collect();
+        Some(match (&happened[..], config) {
+            ([], None) => "this is a simulation with the default configuration, which reaches every level: report \
+                           this failure as a defect of hsa-vmm"
+                .to_owned(),
+            ([], Some(config)) => format!(
+                "this is a simulation with the configuration {config} (--sim, HSA_SIM, --gpus), and no planned fault \
+                 has happened: remove one word after the other to find the word that makes the level fail; without \
+                 a configuration, a simulation reaches every level (hsa/sim/README.md lists all words)"
+            ),
+            (faults, _) => {
+                let (plural, have) = if faults.len() == 1 { ("", "has") } else { ("s", "have") };
+                format!(
+                    "this is a simulation, in which the planned fault{plural} {} {have} happened: the failure above is an \
+                     effect of the fault{plural}, not a defect of a driver or GPU; to run the level without the \
+                     fault{plural}, remove faults=… from --sim or HSA_SIM",
+                    faults.join(", ")
+                )
+            }
+        })
+    }
+
     /// Says what to suspect after a GPU page fault. A TLB contains no entry of an address that was never mapped, so the
     /// page table is the first suspect.
     pub fn advise_gpu_fault(self, fault: GpuFault) -> String {
@@ -176,6 +213,27 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::Environment::{EmulatedDriver, Real, Simulation, VirtualMachine};
+    use hsa_vmm_conformance::{FaultTarget, PlannedFault};
+
+    #[test]
+    fn simulation_suspects_faults_that_happened() {
+        let plan = |rule: &str, happened| PlannedFault {
+            by: FaultTarget::Runtime,
+            rule: rule.to_owned(),
+            happened: Some(happened),
+        };
+        let planned = [plan("hsa_init#9=lost", false), plan("hsa_amd_vmem_map=lost", true)];
+        let config = Some("vmem=off,faults=hsa_init#9=lost");
+        for (config, planned, expected) in [
+            (config, &planned[..], "the planned fault hsa_amd_vmem_map=lost has happened"),
+            (config, &planned[..1], "the configuration vmem=off,faults=hsa_init#9=lost (--sim"),
+            (None, &[], "report this failure"),
+        ] {
+            let advice = Simulation.advise_configuration(config, planned).unwrap();
+            assert!(advice.contains(expected), "{advice}");
+            assert_eq!(Real.advise_configuration(config, planned), None);
+        }
+    }
 
     #[test]
     fn commands_run_in_the_environment_of_the_failure() {

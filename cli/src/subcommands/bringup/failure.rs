@@ -1,6 +1,6 @@
 //! The report of a failed level, for people and as JSON.
 
-use super::advice::advise;
+use super::advice::{Setup, advise};
 use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
@@ -112,9 +112,9 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report. `command` repeats the level. Returns
-    /// `None` if the run has not failed.
-    pub fn of(run: &LevelRun, command: &str) -> Option<Self> {
+    /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
+    /// failed.
+    pub fn of(run: &LevelRun, setup: Setup<'_>) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
         // If a comparison by the CPU fails after a copy, the copy is the cause.
@@ -142,7 +142,7 @@ impl Failure {
             if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let machine_checks =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let try_next = advise(run, cause, last_call, &driver, &machine_checks, command);
+        let try_next = advise(run, cause, last_call, &driver, &machine_checks, setup);
         let checks = machine_checks.into_iter().map(|MachineCheck { passed, what, .. }| Check {
             passed: passed == Some(true),
             known: passed.is_some(),

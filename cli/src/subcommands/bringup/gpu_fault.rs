@@ -115,7 +115,7 @@ impl LevelRun {
 
 #[cfg(test)]
 mod tests {
-    use super::super::advice::advise;
+    use super::super::advice::{Setup, advise};
     use super::super::record::{Argument, Begin, CallId, Logs};
     use super::*;
     use std::time::Duration;
@@ -203,7 +203,8 @@ mod tests {
         let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };
         let text = "a GPU page fault at 0x7f2000: all calls of the level succeeded";
         assert_eq!(run.describe(cause), text);
-        let advice = advise(&run, cause, run.calls.last(), &None, &[], "hsa-vmm bringup");
+        let setup = Setup { command: "hsa-vmm bringup", config: None, planned_faults: &[] };
+        let advice = advise(&run, cause, run.calls.last(), &None, &[], setup);
         assert!(advice[0].contains("suspect kfd_ioctl_destroy_queue first"), "{advice:?}");
         // Other processes can cause the faults in the kernel's log.
         run.outcome = Outcome::Reached;

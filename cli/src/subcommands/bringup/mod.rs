@@ -42,6 +42,7 @@ use crate::kernel_log::KernelLog;
 use crate::planned_faults::describe_not_happened;
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
+use advice::Setup;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::connect_to_parent;
@@ -131,7 +132,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     };
     let time_limit = typed_time_limit(args.time_limit, arguments::default_time_limit());
     let time_limit: String = time_limit.iter().map(|word| format!(" {word}")).collect();
-    let mut failure = failed_run.and_then(|run| Failure::of(run, &command(run)));
+    let mut failure = failed_run.and_then(|run| {
+        let (command, config) = (command(run), config.as_deref());
+        Failure::of(run, Setup { command: &command, config, planned_faults: &faults })
+    });
     failure.iter_mut().for_each(|failure| failure.remove_logs(&args.privacy));
     // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
