@@ -26,6 +26,10 @@ impl<S: Subscriber> Layer<S> for PageLayer {
         event.record(&mut call);
         match call {
             Call { calling: Some(name), .. } => self.0.note(&format!("in {name}")),
+            // Calls of the driver have no status of HSA.
+            Call { returned: Some(name), status, .. } if status.is_empty() => {
+                self.0.note(&format!("after {name}"));
+            }
             Call { returned: Some(name), status, .. } => {
                 self.0.note(&format!("after {name} ({status})"));
             }

@@ -295,6 +295,15 @@ pub const FAULTS: &[Fault] = &[
         ),
     ),
     fault(
+        "a call of the driver that the library makes hangs",
+        R7_2,
+        "PRIME_HANDLE_TO_FD=hang",
+        ConformFailFast(
+            "share.host.all_agents",
+            "hung: did not end within 10 s, in PRIME_HANDLE_TO_FD",
+        ),
+    ),
+    fault(
         "a call of the driver is always interrupted",
         R6_1,
         "GEM_CLOSE=EINTR",

@@ -56,10 +56,9 @@ impl AddressSpace {
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
         let (mut major, mut minor, mut device) = (0, 0, null_mut());
         // SAFETY: the descriptor is open and the results are writable.
-        let result = unsafe {
+        check("amdgpu_device_initialize", || unsafe {
             (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
-        };
-        check("amdgpu_device_initialize", result)?;
+        })?;
         let null_error =
             DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
         let device = NonNull::new(device).ok_or(null_error)?;
@@ -97,9 +96,9 @@ impl DrmDevice {
         let mut result = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
         let (kind, number) = (abi::amdgpu_bo_handle_type_dma_buf_fd, memory.as_raw_fd() as u32);
         // SAFETY: the device is alive, the descriptor is open, and the result is writable.
-        let status =
-            unsafe { (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result) };
-        check("amdgpu_bo_import", status)?;
+        check("amdgpu_bo_import", || unsafe {
+            (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result)
+        })?;
         let null_error = DriverError::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
         let handle = NonNull::new(result.buf_handle).ok_or(null_error)?;
         Ok(DrmBuffer { device: self, handle, size: result.alloc_size })
@@ -109,7 +108,7 @@ impl DrmDevice {
 impl Drop for DrmDevice {
     fn drop(&mut self) {
         // SAFETY: `open` has counted this reference, and nothing uses it afterwards.
-        let _ = check("amdgpu_device_deinitialize", unsafe {
+        let _ = check("amdgpu_device_deinitialize", || unsafe {
             (self.library.deinitialize)(self.device.as_ptr())
         });
     }
@@ -188,10 +187,9 @@ impl DrmBuffer<'_> {
         }
         let (flags, replace) = (u64::from(permissions.bits()), abi::AMDGPU_VA_OP_REPLACE);
         // SAFETY: device and buffer are alive, the caller guarantees the range, and the kernel checks the numbers.
-        let result = unsafe {
+        check("amdgpu_bo_va_op_raw", || unsafe {
             (self.device.library.va_op)(device, handle, offset, size, address, flags, replace)
-        };
-        check("amdgpu_bo_va_op_raw", result)
+        })
     }
 }
 
@@ -199,6 +197,6 @@ impl Drop for DrmBuffer<'_> {
     fn drop(&mut self) {
         let free = self.device.library.free;
         // SAFETY: `import` has counted this reference, and nothing uses it afterwards.
-        let _ = check("amdgpu_bo_free", unsafe { free(self.handle.as_ptr()) });
+        let _ = check("amdgpu_bo_free", || unsafe { free(self.handle.as_ptr()) });
     }
 }

@@ -72,9 +72,12 @@ impl Libdrm {
     }
 }
 
-/// Converts the result of the last call of libdrm: 0, or a negative error number. `amdgpu_bo_import` can also return -1
-/// with `errno` set. Any other result is invalid (`EIO`).
-pub(super) fn check(call: &'static str, result: i32) -> Result<(), DriverError> {
+/// Calls a function of libdrm, logs the call, and converts its result: 0, or a negative error number.
+/// `amdgpu_bo_import` can also return -1 with `errno` set. Any other result is invalid (`EIO`). Also logs before the
+/// call, so that the log shows a call that never returns.
+pub(super) fn check(call: &'static str, function: impl FnOnce() -> i32) -> Result<(), DriverError> {
+    crate::log::event!(TRACE, calling = call);
+    let result = function();
     let status = match result {
         0 => Ok(()),
         -1 if call == "amdgpu_bo_import" => {
@@ -93,11 +96,11 @@ mod tests {
 
     #[test]
     fn check_converts_every_result() {
-        let errno = |call, result| match check(call, result) {
+        let errno = |call, result| match check(call, || result) {
             Err(DriverError::Call { errno, .. }) => errno,
             other => panic!("{other:?}"),
         };
-        assert!(check("amdgpu_bo_free", 0).is_ok());
+        assert!(check("amdgpu_bo_free", || 0).is_ok());
         assert_eq!(errno("amdgpu_bo_free", -12), Errno::NOMEM);
         assert_eq!(errno("amdgpu_bo_free", -1), Errno::PERM);
         // SAFETY: `errno` of this thread is always valid.

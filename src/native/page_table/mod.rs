@@ -60,7 +60,8 @@ pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
     opened.map_err(|error| DriverError::file(path.to_owned(), &error))
 }
 
-/// Calls `ioctl`. Repeats the call after each error in `retried`.
+/// Calls `ioctl`. Repeats the call after each error in `retried`. Logs before and after each call, as
+/// [`logged`](super::logged) does.
 ///
 /// # Safety
 /// `T` is the structure that the `ioctl` with this opcode reads and writes. Its pointers are valid until the call
@@ -73,17 +74,20 @@ pub(in crate::native) unsafe fn ioctl<T>(
     retried: &[Errno],
 ) -> Result<(), DriverError> {
     loop {
+        crate::log::event!(TRACE, calling = call);
         // SAFETY: the caller guarantees that `argument` is what the opcode reads and writes. Calls libc, because the
         // emulated driver cannot intercept rustix's `ioctl`.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
         if result >= 0 {
+            crate::log::event!(TRACE, call, result);
             return Ok(());
         }
         let error = std::io::Error::last_os_error();
-        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
-            errno if retried.contains(&errno) => {}
-            errno => return Err(DriverError::Call { call, errno }),
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        crate::log::event!(TRACE, call, %errno);
+        if !retried.contains(&errno) {
+            return Err(DriverError::Call { call, errno });
         }
     }
 }
