@@ -210,12 +210,13 @@ pub fn is_no_runtime(error: &anyhow::Error) -> bool {
 }
 
 /// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
-/// `stress`, also record each runtime call in a page that they share with their parent.
+/// `stress`, `fuzz` and `replay`, also record each runtime call in a page that they share with their parent.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.
         Command::Conform(args) if args.worker || args.peer => LastCall::open_in_worker().ok(),
         Command::Stress(args) if args.worker.is_some() => LastCall::open_in_worker().ok(),
+        Command::Worker(_) => LastCall::open_in_worker().ok(),
         _ => None,
     };
     let level = arguments.command.log_level();

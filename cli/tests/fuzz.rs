@@ -135,6 +135,41 @@ fn fuzz_finds_failing_allocation() {
 }
 
 #[test]
+fn hang_at_the_start_names_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let hang = "gpus=1,vram=1g,faults=hsa_amd_vmem_address_reserve_align=hang";
+    let options = ["--processes", "1", "--seed", "7", "--time-limit", "1s", "--shrink", "1s"];
+    let (report, output) = fuzz(folder.path(), &[&["--sim", hang], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let expected = "at the start: it did not end within 1s, in hsa_amd_vmem_address_reserve_align";
+    assert_eq!(report["finding"]["words"], expected, "{report:#}");
+    // No operation is needed.
+    assert_eq!(report["finding"]["sequences"][0]["operations"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn runtime_that_hangs_at_its_start_is_reported() {
+    let name = "runtime_that_hangs_at_its_start_is_reported";
+    for fetched in test::fetch_selected_releases(name) {
+        let release = fetched.release();
+        let version = release.version();
+        for (plan, expected) in [
+            ("ACQUIRE_VM=hang", "it hung: did not end within 2 s, in hsa_init"),
+            (
+                "ACQUIRE_VM=crash",
+                "it crashed: SIGABRT (aborted: a failed assertion, or a GPU fault), in hsa_init",
+            ),
+        ] {
+            let emulate = ["emulate", "--rocr", version, "--fault", plan, "--"];
+            let output = run(&[&emulate[..], &[HSA_VMM, "fuzz", "--time-limit", "2s"]].concat());
+            assert_eq!(output.status.code(), Some(3), "{version}: {output:?}");
+            let text = stderr(&output);
+            assert!(text.contains(&format!("while the runtime started, {expected}")), "{text}");
+        }
+    }
+}
+
+#[test]
 fn fuzz_finds_and_repeats_driver_fault() {
     let name = "fuzz_finds_and_repeats_driver_fault";
     for fetched in test::fetch_selected_releases(name) {

@@ -1,6 +1,6 @@
 //! Runs given sequences in a worker process.
 
-use super::{Message, Task, exit_description, start_worker};
+use super::{Message, Task, exit_description, hang_description, start_worker};
 use crate::arguments::CommonOptions;
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Sequence};
@@ -72,10 +72,7 @@ impl<'a> Executor<'a> {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
                 Received::Timeout => {
-                    break (
-                        FailureKind::Hang,
-                        format!("it did not end within {:?}", self.time_limit),
-                    );
+                    break (FailureKind::Hang, hang_description(worker, self.time_limit));
                 }
                 Received::Exited(end) => {
                     let exit = exit_description(worker, end);

@@ -12,9 +12,12 @@ pub use serve::serve;
 
 use crate::arguments::CommonOptions;
 use anyhow::Context;
+use hsa_vmm_conformance::contain::NotRun;
 use hsa_vmm_conformance::fuzz::{Counts, Failure, Generator, Sequence};
-use hsa_vmm_conformance::worker::{End, Output, Worker};
+use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
+use hsa_vmm_conformance::{Ended, Lost};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A task for a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,14 +63,36 @@ pub fn start_worker(common: &CommonOptions) -> anyhow::Result<Worker> {
     started.context("cannot start a worker process")
 }
 
+/// Starts the runtime in a worker and stops the worker. Fails if the runtime hangs or crashes when it starts. Other
+/// failures are found again, and reported, when this process starts the runtime.
+pub fn check_start(common: &CommonOptions, limit: Duration) -> anyhow::Result<()> {
+    let mut worker = start_worker(common)?;
+    let how = match worker.receive::<Message>(limit) {
+        Received::Timeout => Ended::TimeLimit(limit.as_millis().try_into().unwrap_or(u64::MAX)),
+        Received::Exited(end @ End::Signal(_)) => Ended::Signal(end.to_string()),
+        _ => return Ok(()),
+    };
+    Err(NotRun::LostAtStart(Lost { how, last_call: worker.last_call() }).into())
+}
+
 /// The number of last lines of a worker's output that are shown.
 const LAST_LINES: usize = 8;
 
-/// Describes how a worker ended, with its last output.
+/// Describes a hang of a worker that has sent nothing for `limit`: with its last native call, if one is known.
+pub fn hang_description(worker: &Worker, limit: Duration) -> String {
+    format!("it did not end within {limit:?}{}", last_call_suffix(worker))
+}
+
+/// Returns the worker's last native call after a comma: `, in hsa_init`. Returns an empty text if no call is known.
+fn last_call_suffix(worker: &Worker) -> String {
+    worker.last_call().map_or_else(String::new, |call| format!(", {call}"))
+}
+
+/// Describes how a worker ended, with its last native call and its last output.
 pub fn exit_description(worker: &Worker, end: End) -> String {
     let printed = worker.captured_output();
     let lines: Vec<_> = printed.lines().collect();
     let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
     let colon = if last.is_empty() { "" } else { ": " };
-    format!("{end}{colon}{}", last.join(" | "))
+    format!("{end}{}{colon}{}", last_call_suffix(worker), last.join(" | "))
 }

@@ -225,8 +225,10 @@ fn shrink_all(
         }
     }
     if let Some(mut last) = sequences.pop() {
-        if let FailurePoint::Operation(index) = original.1.point {
-            last.operations.truncate(index + 1);
+        match original.1.point {
+            FailurePoint::Operation(index) => last.operations.truncate(index + 1),
+            FailurePoint::Start => last.operations.clear(),
+            FailurePoint::End | FailurePoint::Unknown => {}
         }
         let with_earlier = |last: &Sequence| {
             let mut all = sequences.clone();

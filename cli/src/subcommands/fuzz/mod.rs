@@ -7,7 +7,8 @@ mod workers;
 
 use crate::arguments::RunFormat;
 use crate::bail_out::bail_out;
-use crate::choice::{SelectedRuntime, note_dimmed};
+use crate::choice::{RuntimeChoice, SelectedRuntime, note_dimmed};
+use crate::executor::check_start;
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
 use crate::{Exit, output, planned_faults, program, provenance};
@@ -63,6 +64,9 @@ fn begin_ktap(
 /// Runs the sequences. Stores the KTAP document in `ktap` as soon as the document has begun.
 fn run_sequences(args: &Fuzz, ktap: &mut Option<Ktap<Screen<'static>>>) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check_writable)?;
+    if args.common.runtime.choice != RuntimeChoice::Simulation {
+        check_start(&args.common, args.time_limit)?;
+    }
     let selected = args.common.runtime.select()?;
     let runtime_note = format!("runtime: {selected}");
     let runtime = match selected {

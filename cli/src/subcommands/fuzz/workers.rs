@@ -3,7 +3,7 @@
 use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::note_dimmed;
-use crate::executor::{Message, Task, exit_description, start_worker};
+use crate::executor::{Message, Task, exit_description, hang_description, start_worker};
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Failure, FailureKind, FailurePoint, Generator, SequenceRuntime};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
@@ -132,7 +132,7 @@ impl<'a> Workers<'a> {
         let limit = self.args.time_limit;
         let is_hung = |worker: &&FuzzWorker| !worker.idle && worker.last_message.elapsed() > limit;
         let worker = self.workers.iter().find(is_hung)?;
-        let description = format!("it did not end within {limit:?}");
+        let description = hang_description(&worker.worker, limit);
         let failure =
             Failure { kind: FailureKind::Hang, point: FailurePoint::Unknown, description };
         Some(Outcome::Failed(worker.number, failure))
