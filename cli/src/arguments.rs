@@ -22,6 +22,7 @@ use crate::subcommands::vm::Vm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_vmm::runtime::DriverState;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -71,16 +72,29 @@ pub fn option_with_value(option: &str, value: impl AsRef<OsStr>) -> OsString {
     argument
 }
 
+/// The times that [`parse_time`] and [`parse_time_or_zero`] accept.
+const ALLOWED_TIMES: &str = "allowed are numbers with a unit, such as 500ms, 20s, 10min or 8h, and numbers of seconds without a unit";
+
 /// Parses a duration other than zero: `500ms`, `20s`, `10min`, `8h`. A plain number means seconds.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = match text.parse() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    if time.is_zero() {
-        return Err("the time must not be zero".to_owned());
+    match parse_time_or_zero(text)? {
+        Duration::ZERO => Err("the time must be longer than zero".to_owned()),
+        time => Ok(time),
     }
-    Ok(time)
+}
+
+/// Parses a duration as [`parse_time`] does, but also accepts zero.
+pub fn parse_time_or_zero(text: &str) -> Result<Duration, String> {
+    let time = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
+    };
+    time.ok_or_else(|| ALLOWED_TIMES.to_owned())
+}
+
+/// Parses a number of at least 1.
+pub fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "allowed are whole numbers from 1 on".to_owned())
 }
 
 /// Returns whether this process runs in the virtual machine of `hsa-vmm vm`: whether the kernel module of the software
@@ -283,6 +297,20 @@ mod tests {
     fn arguments_pass_the_checks_of_clap() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn invalid_values_name_what_is_allowed() {
+        for invalid in ["abc", "", "-1", "nan", "1e30", "5 parsecs"] {
+            let message = parse_time(invalid).unwrap_err();
+            assert!(message.contains("500ms, 20s, 10min or 8h"), "{invalid}: {message}");
+        }
+        assert!(parse_time("0s").unwrap_err().contains("longer than zero"));
+        assert_eq!(parse_time_or_zero("0").unwrap(), Duration::ZERO);
+        assert_eq!(parse_time("1.5").unwrap(), Duration::from_millis(1500));
+        for invalid in ["0", "-1", "two"] {
+            assert!(parse_count(invalid).unwrap_err().contains("from 1 on"), "{invalid}");
+        }
     }
 
     #[test]

@@ -207,16 +207,22 @@ impl RuntimeOptions {
         parse_config(self.config_text().as_deref())
     }
 
+    /// Returns the subcommand and options that chose the library, without the program: `emulate --rocr 7.2.4`.
+    /// `emulate`, `vm` and `rocr run` set `HSA_VMM_RUNTIME` to choose the library. Returns `None` if none of them did.
+    pub fn outer_choice(&self) -> Option<String> {
+        let RuntimeChoice::Library(path) = &self.choice else { return None };
+        let is_in_variable = std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|it| it == *path);
+        let outer = std::env::var(OUTER_COMMAND).ok().filter(|_| is_in_variable)?;
+        // The variable lists the outermost subcommand first.
+        let innermost = outer.rsplit(" -- ").next().unwrap_or(&outer);
+        Some(innermost.to_owned())
+    }
+
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
     pub fn arguments_to_repeat(&self) -> Vec<String> {
-        // `emulate`, `vm` and `rocr run` set `HSA_VMM_RUNTIME` to choose the library.
-        let is_in_variable = |path: &PathBuf| {
-            std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|value| value == *path)
-        };
-        let has_outer_command = std::env::var_os(OUTER_COMMAND).is_some();
         let choice = match &self.choice {
             RuntimeChoice::Auto => None,
-            RuntimeChoice::Library(path) if has_outer_command && is_in_variable(path) => None,
+            RuntimeChoice::Library(_) if self.outer_choice().is_some() => None,
             RuntimeChoice::Simulation => Some("sim".to_owned()),
             RuntimeChoice::Library(path) => Some(path.display().to_string()),
         };

@@ -5,6 +5,7 @@ use crate::Exit;
 use crate::arguments::Arguments;
 use crate::screen::note;
 use crate::subcommands::kfd_version;
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use hsa_rocr::{
@@ -185,7 +186,11 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
         return Err(EmulationError::NoDriver(message.to_owned()).into());
     }
     let message = message.replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
-    Arguments::command().error(ErrorKind::InvalidValue, message).exit()
+    // Show the usage of this subcommand, not the usage of `hsa-vmm`.
+    let mut command = Arguments::command();
+    command.build();
+    let command = command.find_subcommand_mut("emulate").context("no subcommand `emulate`")?;
+    command.error(ErrorKind::InvalidValue, message).exit()
 }
 
 /// Returns the subcommand and its options as a user types them, without output files.

@@ -41,8 +41,11 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
         Format::Table => {
             let mut description = describe_probed(&runtime);
             if runtime.info().origin == Some(Origin::Program) {
-                let options = "--runtime or HSA_VMM_RUNTIME names it";
-                description.runtime.origin = Some(options.to_owned());
+                let origin = match args.common.runtime.outer_choice() {
+                    Some(outer) => format!("`{outer}` names its release"),
+                    None => "--runtime or HSA_VMM_RUNTIME names it".to_owned(),
+                };
+                description.runtime.origin = Some(origin);
             }
             print_features(&mut out, &description)?;
             print_agents(&mut out, &runtime, &description.agents)?;

@@ -7,7 +7,7 @@ mod compiler;
 mod run_command;
 
 use hsa_rocr::{FetchedRelease, test};
-use run_command::{command, run, stderr, stdout};
+use run_command::{HSA_VMM, command, run, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,28 @@ impl Fixture {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_owned()
     }
+}
+
+#[test]
+fn invalid_fault_plan_shows_the_usage_of_emulate() {
+    let output = run(&["emulate", "--fault", "NO_CALL=lost", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = stderr(&output);
+    assert!(text.contains("invalid fault plan: \"NO_CALL=lost\": unknown call"), "{text}");
+    assert!(text.contains("Usage: hsa-vmm emulate [OPTIONS] -- <PROGRAM>..."), "{text}");
+}
+
+#[test]
+fn info_names_the_command_that_chose_the_runtime() {
+    run_on_releases("info_names_the_command_that_chose_the_runtime", |fixture| {
+        let output = fixture.emulate(&[HSA_VMM, "info"]);
+        let release = fixture.fetched.release();
+        let line = format!(
+            "chosen because        `emulate --gpus 2 --rocr {}` names its release",
+            release.version()
+        );
+        assert!(stdout(&output).lines().any(|it| it == line), "{output:?}");
+    });
 }
 
 #[test]

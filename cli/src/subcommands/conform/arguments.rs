@@ -1,6 +1,8 @@
 //! The arguments of `hsa-vmm conform`.
 
-use crate::arguments::{CommonOptions, is_in_virtual_machine, option_with_value, parse_time};
+use crate::arguments::{
+    CommonOptions, is_in_virtual_machine, option_with_value, parse_count, parse_time,
+};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -26,7 +28,7 @@ pub struct Conform {
     #[arg(long)]
     pub list: bool,
     /// Run all cases this number of times
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub repeat: NonZeroUsize,
     /// Run in random order; the same seed gives the same order
     #[arg(long, value_name = "SEED", num_args = 0..=1)]
@@ -35,7 +37,7 @@ pub struct Conform {
     #[arg(long, conflicts_with = "max_fail")]
     pub fail_fast: bool,
     /// Stop after this number of cases has failed
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     pub max_fail: Option<NonZeroUsize>,
     /// Run a part of the cases: `2/5` is the second of five parts
     #[arg(long, value_name = "N/M")]

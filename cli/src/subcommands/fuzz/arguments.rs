@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm fuzz`.
 
-use crate::arguments::parse_time;
 use crate::arguments::{CommonOptions, RunFormat};
+use crate::arguments::{parse_time, parse_time_or_zero};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::Args;
@@ -44,7 +44,7 @@ pub struct Fuzz {
     #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time_or_zero)]
     pub shrink: Duration,
     /// The file for the failing sequence, instead of fuzz-SEED-NUMBER.jsonl
     #[arg(long, value_name = "FILE", help_heading = "Output")]
