@@ -47,6 +47,7 @@ mod kcidb;
 mod kernel_configuration;
 mod known;
 mod ktap;
+mod late_fill;
 mod memory_placement;
 pub mod model;
 mod not_started;

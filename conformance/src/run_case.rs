@@ -1,7 +1,7 @@
 //! Runs a case once.
 
 use crate::case::Body;
-use crate::{Case, Context, NotPassed, Options, Status, TestResult, descriptors};
+use crate::{Case, Context, NotPassed, Options, Status, TestResult, descriptors, late_fill};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipError;
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> Cas
             (Status::Pass, String::new())
         }
         Err(NotPassed::Skipped(why)) => (Status::Skip, why),
-        Err(NotPassed::Failed(why)) => (Status::Fail, why),
+        Err(NotPassed::Failed(why)) => (Status::Fail, late_fill::explain(runtime, why)),
     };
     let address_space = picture.take().filter(|_| status == Status::Fail);
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
