@@ -69,7 +69,7 @@ mod access;
 mod address;
 pub mod agent;
 // `native` is the only module that calls foreign functions and accesses mapped memory. The unsafe code of `area`,
-// `memory` and `vmm` calls unsafe functions of `native`.
+// `memory`, `runtime` and `vmm` calls unsafe functions of `native`.
 #[allow(unsafe_code)]
 pub mod area;
 pub mod buffer;

@@ -32,7 +32,7 @@
 //! | `src/memory/registry.rs`: `access` | agents' access to pool memory | for reading during a copy; for writing while the runtime changes it |
 //! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change |
 //! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
-//! | `src/ipc/exports.rs`: `creating`, one lock of the process | the start of a runtime's server | for one call of the runtime |
+//! | `src/native/library_lock.rs`: `ipc_server_lock`, one lock of the process | the start of a runtime's server | for one call of the runtime, and while the sockets of the server are looked up |
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
 //!
 //! `src/vmm/page_table/mod.rs`: `wait_is_due` protects whether a wait for page tables must be repeated. A thread takes

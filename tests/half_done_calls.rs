@@ -8,8 +8,8 @@ mod process;
 use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::{MapRequest, VmmOptions};
-use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
+use hsa_vmm::vmm::{MapRequest, Probing, Quirks, VmmOptions};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use machine::{Machine, access, at, quirks_of, releases, without_cpu_mapping};
 
 /// To unmap memory, AMD's runtime revokes the access of one agent after the other, and returns at the first failure.
@@ -164,7 +164,12 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
         return;
     }
     let hostile = HostileRuntime::new();
-    let (runtime, vmm, gpu) = hostile.open();
+    let (runtime, _, gpu) = hostile.open();
+    let mut quirks = Quirks::default();
+    // Makes the library replace the mapping after each unmap.
+    quirks.unmap_keeps_memory = true;
+    let options = VmmOptions::new().with_probing(Probing::Never).with_quirks(quirks);
+    let vmm = Vmm::open_with(&runtime, options).unwrap();
     let base = vmm.address_reserve(4096, 0, None).unwrap();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     vmm.map(base, 4096, 0, handle).unwrap();
@@ -177,7 +182,11 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
     vmm.set_access(base, 4096, &grants).unwrap_err();
     vmm.unmap(base, 4096).unwrap_err();
     drop(vmm);
-    assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
+    let end = process::load_in_child(base.get());
+    assert!(
+        end == process::End::Success && foreign_page_is_at(base),
+        "{end:?} after the `Vmm` was dropped"
+    );
 }
 
 /// After the replacement of a mapping by an overlapping mapping has failed, the ledger lists either the old mapping or

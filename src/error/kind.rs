@@ -100,11 +100,11 @@ pub enum ErrorKind {
         /// this operation has changed nothing; `PausableBuffer::pause` can still pause the buffer.
         now: bool,
     },
-    /// The runtime left an address-space hole in a reservation, and the library could not fill the hole. Either a
-    /// foreign mapping was created there, or the kernel allows no more mappings.
+    /// The runtime or the library left an address-space hole in a reservation, and the library could not fill the hole.
+    /// Either a foreign mapping was created there, or the kernel allows no more mappings.
     #[error(
-        "the runtime left a hole of {size:#x} bytes at {address} in the reservation, and mmap could not \
-         fill it: {errno}{}", advise_mapping("mmap", *errno)
+        "no mapping is left in {size:#x} bytes at {address} of the reservation, and mmap could not reserve these \
+         addresses again: {errno}{}", advise_mapping("mmap", *errno)
     )]
     HoleNotFilled {
         /// The start of the hole.
@@ -303,6 +303,13 @@ pub enum UnavailableReason {
          while it opens memory; call get_mem_handle again in the exporting process"
     )]
     NoServer,
+    /// This process's runtime shares by dma-buf, and the handle does not name the exporter's server: the exporter's
+    /// runtime shares through the driver, or the handle was modified.
+    #[error(
+        "its handle does not name its server: set HSA_ENABLE_IPC_MODE_LEGACY to the same value in both processes; if it \
+         is the same, the handle was modified"
+    )]
+    NotServed,
     /// Another process listens at the exporter's socket.
     #[error(
         "another process listens at its abstract socket hsa<pid>, which any process may do; end that \

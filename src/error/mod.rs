@@ -252,6 +252,11 @@ pub struct Quarantined {
 }
 
 impl Quarantined {
+    /// Returns whether the range may contain a foreign mapping.
+    pub(crate) fn leaves_hole(&self) -> bool {
+        self.failure.leaves_hole() || self.rollback.as_ref().is_some_and(ErrorKind::leaves_hole)
+    }
+
     /// Describes why the range or memory is quarantined: the failure of the operation and, if there is one, the
     /// failure of the rollback.
     pub fn reason(&self) -> String {

@@ -1,6 +1,7 @@
 //! The allocations that this process has exported to other processes.
 
 use super::handle::IpcHandle;
+use super::mode::IpcMode;
 use super::table::Table;
 use super::{of_failure, own_namespace, server_client};
 use crate::error::{Argument, ErrorKind, Problem};
@@ -76,7 +77,7 @@ pub(super) fn create_handle(
     // AMD's server can make this call wait for another process. Then does not lock the record during the call, so that
     // another thread can free the memory without waiting for that process. Without the server, AMD's runtime crashes if
     // another thread frees the memory during the call.
-    let locked = (!server_client::may_use_server(runtime)).then(|| lock(&record.state));
+    let locked = (IpcMode::of(runtime) != IpcMode::Server).then(|| lock(&record.state));
     if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {
         return Err(invalid(Problem::NotAllocated));
     }
@@ -114,8 +115,7 @@ fn create_native(
     record: &Record,
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
-    // The checks are harmless if the runtime uses the driver, and not a server.
-    let may_use_server = server_client::may_use_server(runtime);
+    let may_use_server = IpcMode::of(runtime) != IpcMode::Driver;
     // Without this lock, another thread could find the server's socket between `bind` and `listen`, and mistake it for
     // the socket of another process.
     let server_lock = may_use_server.then(ipc_server_lock);
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn exports_wait_for_the_lock_of_the_server() {
         let runtime = Runtime::simulated(Config::mi300x(1).with_generation(Generation::B)).unwrap();
-        assert!(server_client::may_use_server(&runtime));
+        assert_eq!(IpcMode::of(&runtime), IpcMode::Server);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
         let (sender, created) = std::sync::mpsc::channel();

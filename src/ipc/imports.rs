@@ -1,6 +1,7 @@
 //! Memory of other processes that is open in this process.
 
 use super::handle::{FORMAT, IpcHandle};
+use super::mode::IpcMode;
 use super::table::while_exported;
 use super::{
     Ipc, LAZY_ENABLE_PEER_ACCESS, of_failure, own_namespace, server_client, system, unavailable,
@@ -220,8 +221,8 @@ impl Ipc {
         // server that the handle names. This check is also needed for registered handles: the exporter can write any
         // entry to its table.
         let is_simulation = runtime.info().implementation == Implementation::Simulation;
-        if server_client::uses_server(runtime) && !is_simulation && !is_served {
-            return Err(unavailable(process, UnavailableReason::Freed));
+        if IpcMode::of(runtime) == IpcMode::Server && !is_simulation && !is_served {
+            return Err(unavailable(process, UnavailableReason::NotServed));
         }
         let open_export = |export| {
             let imports = runtime.attachment::<Imports>();

@@ -52,6 +52,7 @@
 mod exports;
 mod handle;
 mod imports;
+mod mode;
 mod server_client;
 mod table;
 

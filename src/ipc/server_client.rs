@@ -13,10 +13,9 @@ use super::table::random;
 use super::{system, unavailable};
 use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{
-    NativeIpc, close_foreign, close_on_exec, listens_at, peer_has_ended, peer_of, receive, send,
-    wait,
+    ForeignSocket, NativeIpc, close_foreign, close_on_exec, listens_at, peer_has_ended, peer_of,
+    receive, send, wait,
 };
-use crate::runtime::Runtime;
 use crate::trust::Trust;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -42,9 +41,10 @@ const PROCESS_NUMBER_LIMIT: u32 = 1 << 22;
 /// The number of names that a relay tries. Even if a user had bound a million of the 2^32 names, only one attempt in
 /// 4,000 would fail.
 const ATTEMPTS: usize = 64;
-/// The number of connections that can wait until the relay accepts them. Any user can connect; the relay immediately
-/// closes connections of other processes.
+/// The number of connections that can wait until the relay accepts them. Any user can connect.
 const BACKLOG: i32 = 128;
+/// The number of rejected connections that the relay closes together, because closing can take a second.
+const REJECTED: usize = 32;
 /// The pause between two attempts of a call that needs a free descriptor or a free place in a queue.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -53,28 +53,6 @@ pub(super) fn is_served_by(native: NativeIpc, process: i32) -> bool {
     // The third word of the runtime's handle is the process number of the server. In a handle that the kernel driver
     // made, it is a random number.
     process > 0 && native[2] == process as u32
-}
-
-/// Returns whether the runtime shares memory through its server (by dma-buf), and not through the kernel driver alone.
-/// `HSA_ENABLE_IPC_MODE_LEGACY` selects the mode from ROCm 6.4 on (rocr, flag.h).
-///
-/// The runtime reads the variable when it starts. This library reads the variable when it opens the runtime. The result
-/// can be wrong if other code started the runtime earlier, and the variable has changed since then.
-pub(super) fn uses_server(runtime: &Runtime) -> bool {
-    let extension = runtime.info().extension;
-    // ROCm up to 6.3 always uses the driver. By default, ROCm 6.4 uses the driver, and 7.2.4 uses the server. The
-    // default of ROCm 7.0 and 7.1 is not known; this function assumes the driver.
-    match runtime.ipc_mode() {
-        Some(value) if value == "0" => extension >= (1, 7),
-        Some(value) if value == "1" => false,
-        _ => extension >= (1, 15),
-    }
-}
-
-/// Returns whether the runtime may share memory through its server. The default of the variable has changed several
-/// times between ROCm 7.0 and 7.2, also without a new version of the extension.
-pub(super) fn may_use_server(runtime: &Runtime) -> bool {
-    runtime.info().extension >= (1, 7) && runtime.ipc_mode().is_none_or(|value| value != "1")
 }
 
 /// Returns the socket address of a server. `number` is the number of a process, or the random number of a relay.
@@ -152,7 +130,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     let deadline = Instant::now() + TIMEOUT;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let stream = stream.map_err(system("socket"))?;
+    let stream = ForeignSocket::new(stream.map_err(system("socket"))?);
     let address = address(native[2])?;
     // The queue of connections to the server can be full.
     let should_retry =
@@ -204,7 +182,7 @@ pub(super) fn retry<T>(
 }
 
 /// Receives a byte, and the descriptor that is sent with the byte.
-fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<OwnedFd, ErrorKind> {
+fn receive_by(deadline: Instant, process: i32, stream: &impl AsFd) -> Result<OwnedFd, ErrorKind> {
     loop {
         if !wait(stream.as_fd(), PollFlags::IN, deadline).map_err(system("poll"))? {
             return Err(unavailable(process, UnavailableReason::NoAnswer));
@@ -237,7 +215,7 @@ pub(super) fn with_relay<T>(
     let mut relayed = native;
     relayed[2] = number;
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let (attached, connections) = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("hsa-vmm ipc".to_owned())
             .spawn_scoped(scope, || relay(&listener, descriptor, &done));
@@ -245,14 +223,15 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Waits for the relay's thread, and closes its connection. The runtime does not use the connection any more.
-        drop(thread.join());
-        Ok(attached)
-    })
+        // Waits for the relay's thread. The runtime does not use its connection any more.
+        Ok::<_, ErrorKind>((attached, thread.join().unwrap_or_default()))
+    })?;
+    close_foreign(connections);
+    Ok(attached)
 }
 
 /// Listens under a random name that no process has. Returns the number in the name, and the listening socket.
-fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
+fn listen_for_relay() -> Result<(u32, ForeignSocket), ErrorKind> {
     for _ in 0..ATTEMPTS {
         let number = random().map_err(system("getrandom"))? as u32;
         if number < PROCESS_NUMBER_LIMIT {
@@ -264,7 +243,7 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
         match bind(&listener, &address(number)?) {
             Ok(()) => {
                 listen(&listener, BACKLOG).map_err(system("listen"))?;
-                return Ok((number, listener));
+                return Ok((number, ForeignSocket::new(listener)));
             }
             Err(Errno::ADDRINUSE) => {}
             Err(errno) => return Err(ErrorKind::of_system("bind", errno)),
@@ -273,13 +252,14 @@ fn listen_for_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
 }
 
-/// Sends the descriptor to the first connection of this process, and returns that connection. The caller keeps the
-/// connection open until the runtime has finished. If the connection were closed earlier, AMD's runtime would read from
-/// it forever, or `SIGPIPE` would end the process when the runtime writes to it.
+/// Sends the descriptor to the first connection of this process. Also returns when the listener is shut down after `done`
+/// was set, or if the listener fails.
 ///
-/// Returns `None` when the listener is shut down after `done` was set, or if the listener fails.
-fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {
-    let mut has_warned = false;
+/// Returns this connection, and connections of other processes that were rejected. The caller keeps the connection open
+/// until the runtime has finished. If the connection were closed earlier, AMD's runtime would read from it forever, or
+/// `SIGPIPE` would end the process when the runtime writes to it. The caller closes all with [`close_foreign`].
+fn relay(listener: &impl AsFd, descriptor: impl AsFd, done: &AtomicBool) -> Vec<OwnedFd> {
+    let (mut connections, mut has_warned) = (Vec::new(), false);
     while !done.load(Ordering::Relaxed) {
         let stream = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(stream) => stream,
@@ -288,19 +268,24 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            Err(_) => return None,
+            Err(_) => break,
         };
         let peer = peer_of(&stream).map(|peer| peer.process.map(NonZero::get));
         if peer == Ok(Some(std::process::id() as i32)) {
             reply(&stream, &descriptor, done);
-            return Some(stream);
+            connections.push(stream);
+            break;
         }
+        if connections.len() == REJECTED {
+            close_foreign(core::mem::take(&mut connections));
+        }
+        connections.push(stream);
         if !has_warned {
             crate::log::event!(WARN, ?peer, "another process connected to this process's relay");
             has_warned = true;
         }
     }
-    None
+    connections
 }
 
 /// Sends the descriptor without reading the runtime's request, because only one reply is possible.
@@ -414,30 +399,33 @@ mod tests {
         assert!(number >= PROCESS_NUMBER_LIMIT, "{number} may be a process");
     }
 
-    /// The last `close` of the sent sockets blocks for a minute, because the peer reads none of the sent data.
+    /// Sends two sockets whose last `close` blocks for a minute, because the peer reads none of the sent data.
+    fn send_lingering_sockets(stream: &OwnedFd) -> TcpListener {
+        let peers = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sockets = [(); 2].map(|()| {
+            let mut socket = TcpStream::connect(peers.local_addr().unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            while socket.write(&[0; 4096]).is_ok() {}
+            socket.set_nonblocking(false).unwrap();
+            set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+            socket
+        });
+        let descriptors = sockets.each_ref().map(AsFd::as_fd);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let bytes = [IoSlice::new(&[0])];
+        assert_eq!(sendmsg(stream, &bytes, &mut control, SendFlags::empty()), Ok(1));
+        // The descriptors in the message are now the only ones.
+        peers
+    }
+
     #[test]
     fn closing_unexpected_descriptors_does_not_block() {
         let (number, listener) = listen_for_relay().unwrap();
         let server = std::thread::spawn(move || {
             let stream = accept(&listener).unwrap();
-            let peers = TcpListener::bind("127.0.0.1:0").unwrap();
-            let sockets = [(); 2].map(|()| {
-                let mut socket = TcpStream::connect(peers.local_addr().unwrap()).unwrap();
-                socket.set_nonblocking(true).unwrap();
-                while socket.write(&[0; 4096]).is_ok() {}
-                socket.set_nonblocking(false).unwrap();
-                set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
-                socket
-            });
-            let descriptors = sockets.each_ref().map(AsFd::as_fd);
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-            let bytes = [IoSlice::new(&[0])];
-            assert_eq!(sendmsg(&stream, &bytes, &mut control, SendFlags::empty()), Ok(1));
-            // The descriptors in the message are now the only ones.
-            drop(sockets);
-            (peers, stream)
+            (send_lingering_sockets(&stream), stream)
         });
         let stream = connect_to(number);
         let kept_open = server.join().unwrap();
@@ -477,6 +465,19 @@ mod tests {
             fetch(native, std::process::id() as i32, Trust::SameUser).unwrap()
         });
         assert_eq!(identity(&fetched.unwrap()), identity(&memory));
+    }
+
+    #[test]
+    fn pending_connections_do_not_block_the_relay() {
+        let memory = OwnedFd::from(tempfile());
+        let begun = Instant::now();
+        let kept_open = with_relay(NATIVE, &memory, |native| {
+            // The relay accepts only the first connection of this process.
+            let connections = [(); 2].map(|()| connect_to(native[2]));
+            (send_lingering_sockets(&connections[1]), connections)
+        });
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        drop(kept_open);
     }
 
     #[test]

@@ -192,6 +192,30 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
     descriptors
 }
 
+/// A socket to which another process can send descriptors. Closing such a socket also closes the descriptors that were
+/// not received, so dropping this value calls [`close_foreign`].
+#[derive(Debug)]
+pub(crate) struct ForeignSocket(ManuallyDrop<OwnedFd>);
+
+impl ForeignSocket {
+    pub fn new(socket: impl Into<OwnedFd>) -> Self {
+        Self(ManuallyDrop::new(socket.into()))
+    }
+}
+
+impl AsFd for ForeignSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for ForeignSocket {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the field after `drop`.
+        close_foreign(vec![unsafe { ManuallyDrop::take(&mut self.0) }]);
+    }
+}
+
 /// Closes descriptors of another process's files in a new thread, and waits at most [`CLOSE_TIME`]. The other
 /// process can make closing slow. Closing a socket with `SO_LINGER` waits until the data is sent; closing a file of a
 /// FUSE file system waits until the file system's server answers. If no thread can be created, the descriptors stay

@@ -124,9 +124,18 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
+/// Why the mappings in a range were not replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NotReplaced {
+    /// The old mappings may still be there, or the kernel has unmapped a part of them.
+    Failed(Errno),
+    /// The old mappings are gone, and the range could not be reserved again. Any mapping in it belongs to other code.
+    Hole(Errno),
+}
+
 /// Replaces the mappings in a range by the mapping that `map` creates with the given flag. At the kernel's limit of
 /// mappings, the kernel even rejects a `mmap` that leaves their number as it is, so this function unmaps the range
-/// first. After a failure, the range can have a hole.
+/// first.
 ///
 /// # Safety
 /// Only this library and the runtime use the mappings in the range.
@@ -134,19 +143,23 @@ unsafe fn replace(
     address: usize,
     size: usize,
     map: impl Fn(MapFlags) -> Result<(), Errno>,
-) -> Result<(), Errno> {
+) -> Result<(), NotReplaced> {
     match map(MapFlags::FIXED) {
+        Ok(()) => Ok(()),
         Err(Errno::NOMEM) => {
             // SAFETY: the caller guarantees that the old mappings may be replaced.
-            unsafe { munmap(address as *mut c_void, size) }?;
+            unsafe { munmap(address as *mut c_void, size) }.map_err(NotReplaced::Failed)?;
             // Fails if another thread has mapped memory in the hole.
-            map(MapFlags::FIXED_NOREPLACE).map_err(|_| Errno::NOMEM)
+            map(MapFlags::FIXED_NOREPLACE).or_else(|errno| {
+                fill_hole(address, size).map_err(NotReplaced::Hole)?;
+                Err(NotReplaced::Failed(errno))
+            })
         }
-        result => result,
+        Err(errno) => Err(NotReplaced::Failed(errno)),
     }
 }
 
-/// Maps a memory file or dma-buf, from an offset on, over a range. After a failure, the range can have a hole.
+/// Maps a memory file or dma-buf, from an offset on, over a range.
 ///
 /// # Safety
 /// The call replaces the mappings in the range. Only this library and the runtime may use these mappings.
@@ -156,7 +169,7 @@ pub(crate) unsafe fn map_shared(
     address: usize,
     size: usize,
     protection: ProtFlags,
-) -> Result<(), Errno> {
+) -> Result<(), NotReplaced> {
     let map = |fixed| {
         let (flags, start) = (MapFlags::SHARED | fixed, address as *mut c_void);
         // SAFETY: the caller guarantees that the old mappings may be replaced.
@@ -239,7 +252,10 @@ pub(crate) unsafe fn replace_mapping(address: usize, size: usize) -> Result<(), 
     // SAFETY: the caller guarantees that only this library and the runtime use the range.
     let map = |fixed| unsafe { map_inaccessible(address, size, fixed) };
     // SAFETY: as above.
-    unsafe { replace(address, size, map) }.or_else(|_| fill_possible_hole(address, size))
+    unsafe { replace(address, size, map) }.or_else(|failure| match failure {
+        NotReplaced::Failed(_) => fill_possible_hole(address, size),
+        NotReplaced::Hole(errno) => Err(errno),
+    })
 }
 
 /// Creates an inaccessible mapping over an empty range, without replacing anything.

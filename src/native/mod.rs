@@ -22,16 +22,16 @@ mod vmem;
 pub(crate) use descriptor::{SpareDescriptors, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{
-    ByteLock, Received, close_foreign, close_on_exec, discard, listens_at, lock_byte,
-    peer_has_ended, peer_of, receive, send, wait, with_sigpipe_blocked,
+    ByteLock, ForeignSocket, Received, close_foreign, close_on_exec, discard, listens_at,
+    lock_byte, peer_has_ended, peer_of, receive, send, wait, with_sigpipe_blocked,
 };
 use library_lock::lock_of;
 pub(crate) use library_lock::{
     ForkCount, LibraryLock, ipc_server_lock, locked_ranges, overlapping_lock,
 };
 pub(crate) use memory::{
-    block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, parse_mapping,
-    protect, replace_mapping, try_map_shared,
+    NotReplaced, block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared,
+    parse_mapping, protect, replace_mapping, try_map_shared,
 };
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,

@@ -37,7 +37,9 @@ pub use ticket::{Offer, Ticket, UnknownTicket};
 
 use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::native::{Received, close_foreign, discard, peer_of, receive, send, wait};
+use crate::native::{
+    ForeignSocket, Received, close_foreign, discard, peer_of, receive, send, wait,
+};
 use crate::vmm::Allocation;
 use description::{HEADER_SIZE, Header};
 use direction::{Direction, Transfer};
@@ -76,7 +78,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// ```
 #[derive(Debug)]
 pub struct Channel {
-    socket: UnixStream,
+    socket: ForeignSocket,
     trust: Trust,
     timeout: Duration,
     sending: Direction,
@@ -88,7 +90,7 @@ impl Channel {
     /// channel exists.
     #[must_use]
     pub fn over(socket: UnixStream) -> Self {
-        let (trust, timeout) = (Trust::default(), TIMEOUT);
+        let (socket, trust, timeout) = (ForeignSocket::new(socket), Trust::default(), TIMEOUT);
         Self {
             socket,
             trust,

@@ -20,7 +20,8 @@ use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
 use crate::native::{
-    block_access, fill_possible_hole, map_shared, out_of_descriptors, protect, try_map_shared,
+    NotReplaced, block_access, fill_possible_hole, map_shared, out_of_descriptors, protect,
+    try_map_shared,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -191,24 +192,29 @@ impl Shared {
             _ if is_known_to_work => Ok(()),
             _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
-        let mapped = tested.and_then(|()| {
+        let lost = |errno| hole_not_filled(mapping.range(), errno);
+        let mapped = match tested {
             // SAFETY: the caller guarantees that the mapping is locked and mapped. The runtime has left no hole, so the
             // call replaces only the runtime's inaccessible mapping.
-            unsafe {
+            Ok(()) => unsafe {
                 map_shared(descriptor.as_fd(), mapping.offset, start, size, protection(access))
+            },
+            Err(errno) => Err(NotReplaced::Failed(errno)),
+        };
+        let errno = match mapped {
+            Ok(()) => {
+                if !is_imported_or_host {
+                    self.cpu_access.dma_buf_works.store(true, Ordering::Relaxed);
+                }
+                return Ok(true);
             }
-        });
-        let Err(errno) = mapped else {
-            if !is_imported_or_host {
-                self.cpu_access.dma_buf_works.store(true, Ordering::Relaxed);
-            }
-            return Ok(true);
+            Err(NotReplaced::Failed(errno)) => errno,
+            Err(NotReplaced::Hole(errno)) => return Err(lost(errno)),
         };
         // The kernel may have unmapped the old mapping before it failed.
         if tested.is_ok() {
             drop(descriptor);
-            fill_possible_hole(start, size)
-                .map_err(|errno| hole_not_filled(mapping.range(), errno))?;
+            fill_possible_hole(start, size).map_err(lost)?;
         }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),

@@ -142,8 +142,10 @@ impl Shared {
             error => {
                 crate::log::event!(WARN, %error, "the driver allocates no memory of the host");
                 match error {
-                    DriverError::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
-                    _ => missing("permission for the GPU's render node (/dev/dri/renderD*)"),
+                    DriverError::File { errno: Errno::ACCESS | Errno::PERM, .. } => {
+                        missing("permission for the GPU's render node (/dev/dri/renderD*)")
+                    }
+                    _ => missing("a driver that allocates it (GEM_CREATE; HSA_VMM_LOG=warn shows the failed call)"),
                 }
             }
         })?;

@@ -99,10 +99,12 @@ impl Vmm {
     /// Access need not be revoked first. GPUs must have finished using the memory. The contents stay as long
     /// as the handle is referenced or mapped elsewhere.
     ///
-    /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. If this
+    /// The addresses stay reserved, with two exceptions. Usually, the library itself maps a dma-buf for the CPU. If this
     /// is impossible, the runtime maps the memory for the CPU. Up to ROCm 7.1, the runtime leaves an address-space hole
-    /// when it unmaps memory that it has mapped for the CPU. The library fills the hole immediately. If another thread
-    /// has created a mapping in the hole, that mapping is not changed, and the reservation is quarantined.
+    /// when it unmaps memory that it has mapped for the CPU. The library leaves a hole itself when it removes the CPU's
+    /// view at the kernel's limit of mappings (`vm.max_map_count`). In both cases, the library fills the hole
+    /// immediately. If another thread has created a mapping in the hole, that mapping is not changed, and the
+    /// reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends

@@ -322,7 +322,7 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Converts the error of an operation on `ranges`, which are sorted by address. Only concerns operations that
+    /// Converts the error of an operation on `ranges`. Only concerns operations that
     /// expect certain mappings. If one of their ranges is not reserved, or splits a mapping, a call by address has
     /// unmapped an expected mapping. The error then becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
@@ -429,7 +429,7 @@ impl Shared {
 impl Drop for Shared {
     /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
     /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings
-    /// stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// may stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.

@@ -93,8 +93,12 @@ impl Shared {
         let Some(reservation) = self.ledger.reservations.find(range.start) else { return Ok(()) };
         // A rollback may have changed whether the runtime has mapped the memory for the CPU.
         let now = reservation.mappings().exact(range).unwrap_or(*mapping);
-        // SAFETY: no other thread changes the range, which was just unmapped.
-        unsafe { self.keep_reserved(&now) }?;
+        // In a reservation with a hole, other code may have mapped memory at these addresses. Such a reservation is
+        // not freed, so its addresses need not be kept.
+        if !reservation.quarantined().is_some_and(|entry| entry.leaves_hole()) {
+            // SAFETY: no other thread changes the range, which was just unmapped.
+            unsafe { self.keep_reserved(&now) }?;
+        }
         reservation.mappings_mut().remove(range.start);
         Ok(())
     }

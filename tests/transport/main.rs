@@ -336,6 +336,22 @@ fn closing_received_sockets_does_not_block() {
     }
 }
 
+/// The channel rejects the peer before it receives the message. The socket then closes the descriptors in its queue.
+#[test]
+fn dropping_a_channel_does_not_block() {
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let mut peers = Vec::new();
+    let socket = lingering_socket(&mut peers);
+    send_raw(&sender, &example_description().encode().unwrap(), &[socket.as_fd()]);
+    drop(socket);
+    let begun = Instant::now();
+    let channel = Channel::over(receiver).with_trust(Trust::User(NOBODY_UID));
+    let error = channel.receive_descriptor().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Untrusted(_)), "{error}");
+    drop(channel);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn channel_closes_after_part_of_a_message() {
     if process::rerun_in_own_process() {

@@ -228,7 +228,8 @@ impl PagedStatistics {
     pub fn memory_size(&self) -> usize {
         let zero_page = usize::from(self.has_zero_page);
         let retired = self.retiring + self.quarantined;
-        let distinct = self.mapped + retired - self.repeated;
+        // The fields are public.
+        let distinct = (self.mapped + retired).saturating_sub(self.repeated);
         (distinct + self.ahead + self.ready + zero_page) * self.page_size
     }
 

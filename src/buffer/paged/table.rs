@@ -238,9 +238,9 @@ impl LockedTable<'_> {
             }
             _ => self.mapping_and_memory(page).map(|(mapping, _)| mapping),
         };
-        let mappings =
-            (offset / core.page_size..(offset + size).div_ceil(core.page_size)).map(mapping);
-        let mappings = mappings.collect::<Result<_, _>>().map_err(to_error)?;
+        let first = offset / core.page_size;
+        let end = if size == 0 { first } else { (offset + size).div_ceil(core.page_size) };
+        let mappings = (first..end).map(mapping).collect::<Result<_, _>>().map_err(to_error)?;
         Ok(BufferPart { base: core.reservation.address(), offset, mappings })
     }
 
