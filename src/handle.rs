@@ -16,7 +16,7 @@ use derive_more::{Debug, Display};
 /// assert_eq!(handle.to_bits(), 42);
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[debug("handle {_0}")]
+#[debug("handle {:#018x}", self.to_bits())]
 #[display("{:#018x}", self.to_bits())]
 pub struct Handle(
     /// The number, unique in the process; 0 for the null handle.

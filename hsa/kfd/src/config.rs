@@ -131,11 +131,11 @@ fn parse_switch(text: &str) -> Option<bool> {
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let shift = match unit {
+    let shift = match unit.to_ascii_lowercase().as_str() {
         "" => 0,
-        "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|size| *size > 0)
@@ -149,6 +149,7 @@ mod tests {
     #[test]
     fn config_parses_every_field() {
         assert_eq!(Config::parse("vram=1G").unwrap().memory, 1 << 30);
+        assert_eq!(Config::parse("vram=1g").unwrap().memory, 1 << 30);
         let config = Config::parse("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
         assert_eq!((config.gpus, config.memory), (2, 512 << 20), "fields in any order");
         assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));

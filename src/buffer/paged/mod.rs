@@ -57,7 +57,8 @@ use crate::vmm::Vmm;
 /// ```
 ///
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the buffer
-/// unchanged. However, if memory runs out, a call unmaps pages that were mapped ahead and are not in use.
+/// unchanged. However, if memory runs out, a call unmaps pages of this buffer that were mapped ahead and are not in use.
+/// It does not unmap such pages of other buffers ([`trim`](Self::trim)).
 ///
 /// If the runtime fails, and fails again during the rollback, some pages cannot get their memory back: they are lost
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]). The buffer's addresses are then quarantined

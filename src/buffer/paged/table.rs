@@ -38,6 +38,10 @@ impl Page {
     }
 }
 
+/// The number of pages that are unmapped at once when a buffer is dropped. At the kernel's limit of mappings, the process
+/// would end if it allocated a list of tens of thousands of pages.
+const UNMAP_BATCH: usize = 512;
+
 /// The pages of one buffer to change, and their new states.
 pub(super) type Plan = Vec<(usize, Page)>;
 
@@ -354,12 +358,18 @@ impl LockedTable<'_> {
 
     /// Unmaps all pages. Called when the buffer is dropped.
     pub fn unmap_all(&mut self) {
-        let pages = core::mem::take(&mut self.table.pages);
-        let (mappings, _memory): (Vec<_>, Vec<_>) =
-            pages.into_values().map(|page| (page.mapping, page.memory)).unzip();
-        // After a failure, dropping each mapping unmaps it.
-        if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
-            crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
+        let mut pages = core::mem::take(&mut self.table.pages).into_values();
+        loop {
+            let batch = pages.by_ref().take(UNMAP_BATCH);
+            let (mappings, memory): (Vec<_>, Vec<_>) =
+                batch.map(|page| (page.mapping, page.memory)).unzip();
+            if memory.is_empty() {
+                break;
+            }
+            // After a failure, dropping each mapping unmaps it.
+            if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
+                crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
+            }
         }
     }
 
