@@ -5,7 +5,6 @@ use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
 use crate::buffer::{can_list_mappings, step_size, whole_granules};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::report::Size;
 use crate::sync::{Condvar, Mutex, thread};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
@@ -264,7 +263,7 @@ impl fmt::Display for PagedStatistics {
         write!(f, "{shared} shared, {repeated} repeated, {ahead} ahead, {zero} zero, ")?;
         write!(f, "{retiring} retiring, {quarantined} quarantined, {lost} lost, {ready} ready; ")?;
         write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
-        write!(f, "{} unmapped; {} of memory", self.unmaps, Size(self.memory_size()))?;
+        write!(f, "{} unmapped; {} KiB of memory", self.unmaps, self.memory_size() / 1024)?;
         if let Some(error) = &self.last_failure_ahead {
             write!(f, "; failures to map ahead: {}, the last: {error}", self.failures_ahead)?;
         }
