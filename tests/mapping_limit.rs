@@ -133,29 +133,3 @@ fn calls_at_the_mapping_limit_lose_no_page() {
         assert_eq!(end, End::Success, "{generation:?}");
     }
 }
-
-/// A list of all pages would need a new mapping of this process.
-#[test]
-fn large_buffer_is_dropped_at_the_mapping_limit() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    let end = process::in_child(|| {
-        let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
-        let (granule, count) = (machine.granule(), 40_000);
-        let options = PagedBuffer::builder(count * granule).with_page_size(granule);
-        let buffer = options.reserve(&machine.vmm, &machine.shareable_on(0)).unwrap();
-        buffer.map(0..1).unwrap();
-        let mut mapped = 1;
-        while mapped < count {
-            let more = mapped.min(count - mapped);
-            buffer.share_pages(0..more, &buffer, mapped).unwrap();
-            mapped += more;
-        }
-        let exhausted = ExhaustedMappings::new();
-        drop(buffer);
-        drop(exhausted);
-        machine.assert_empty();
-    });
-    assert_eq!(end, End::Success);
-}
