@@ -39,8 +39,8 @@ impl Page {
 }
 
 /// The number of pages that are unmapped at once when a buffer is dropped. At the kernel's limit of mappings, the process
-/// would end if it allocated a list of tens of thousands of pages.
-const UNMAP_BATCH: usize = 512;
+/// would end if it allocated a large list.
+const UNMAP_BATCH: usize = 64;
 
 /// The pages of one buffer to change, and their new states.
 pub(super) type Plan = Vec<(usize, Page)>;
