@@ -143,7 +143,7 @@ fn thread_failure_is_reported_and_harmless() {
             let statistics = buffer.statistics();
             let failure = statistics.last_failure_ahead.clone().expect("the failure is recorded");
             assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{generation}: {failure}");
-            assert!(statistics.to_string().contains("failed 1 times"), "{statistics}");
+            assert!(statistics.to_string().contains("failures to map ahead: 1"), "{statistics}");
             assert!(statistics.thread_runs && statistics.ahead == 0, "{generation}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
             // The thread continues after the next request.

@@ -171,7 +171,10 @@ fn handle_has_hip_layout(context: &Context) -> TestResult {
     ensure_bytes!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
     ensure_bytes!(bytes[40..48], [0; 8], "the offset");
     ensure_bytes!(bytes[48..52], std::process::id().to_le_bytes(), "the process");
-    ensure!(bytes[..32] != [0; 32], "the runtime's own handle is empty");
+    ensure!(
+        bytes[..32] != [0; 32],
+        "hsa_amd_ipc_memory_create returned success and an empty handle"
+    );
     Ok(())
 }
 

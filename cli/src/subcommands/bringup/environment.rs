@@ -59,10 +59,11 @@ impl Environment {
             Self::Simulation | Self::EmulatedDriver => debugger.to_owned(),
             Self::VirtualMachine => {
                 let (outer, inner) = command.rsplit_once(" -- ").unwrap_or(("hsa-vmm vm", command));
-                let stacks = "cat /proc/[0-9]*/task/*/stack /proc/interrupts";
+                let stacks = "cat /proc/[0-9]*/task/*/stack";
                 format!(
-                    "find where the level hangs, and whether an interrupt is missing: \
-                     {outer} -- sh -c \"{inner} --time-limit 2min & sleep 60; {stacks}\""
+                    "find where the level hangs: {outer} -- sh -c \"{inner} --time-limit 2min & sleep 60; {stacks}\"; \
+                     a wait for a signal (kfd_wait_on_events) hangs if the GPU has not finished its work, or if its \
+                     interrupt is missing"
                 )
             }
             Self::Real => format!(

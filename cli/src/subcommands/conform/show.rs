@@ -74,7 +74,7 @@ const NOT_IN_BRINGUP: [&str; 3] = ["ipc.", "share.host.", "share.range.pool_memo
 
 /// Returns whether `bringup` can repeat the failure of a case: one of its levels makes the failed call, or a request to
 /// the driver that failed during the case. If the failure names no call, as for wrong data, returns `true`, because
-/// levels also compare data. For cases in [`NOT_IN_BRINGUP`], only a failed request counts: in a level, the same call
+/// levels also compare data; but not for areas, whose memory of the program no level uses. For cases in [`NOT_IN_BRINGUP`], only a failed request counts: in a level, the same call
 /// uses other memory.
 fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
@@ -84,7 +84,7 @@ fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulati
         words.filter(|word| word.starts_with("hsa_") && *word != "hsa_vmm").peekable();
     let is_in_bringup = !NOT_IN_BRINGUP.iter().any(|start| case.name.starts_with(start));
     if functions.peek().is_none() {
-        return is_in_bringup;
+        return is_in_bringup && !case.name.starts_with("area.");
     }
     let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
     is_in_bringup && functions.any(|function| bringup::is_called(function, is_simulation))
