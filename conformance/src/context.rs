@@ -35,6 +35,8 @@ pub struct Context {
 
 /// The maximum number of references per handle that the cleanup after a case releases.
 const MAX_REFERENCES: usize = 64;
+/// The time after which a free that takes effect late has ended.
+const LATE_LIMIT: Duration = Duration::from_millis(100);
 
 impl Context {
     pub(crate) fn open(runtime: &Runtime, options: &Options) -> TestResult<Self> {
@@ -296,7 +298,15 @@ impl Context {
         ensure_eq!(hip(&error, self.profile()), expected, "{error}");
         let after = Snapshot::of(&self.vmm, self.count_descriptors);
         if let Some(difference) = before.difference(&after) {
-            let why = format!("was rejected ({error}) and changed something: {difference}");
+            std::thread::sleep(LATE_LIMIT);
+            let later = Snapshot::of(&self.vmm, self.count_descriptors);
+            let why = match before.difference(&later) {
+                Some(_) => format!("was rejected ({error}) and changed something: {difference}"),
+                None => format!(
+                    "{difference}, and back again, while a call was rejected ({error}): suspect a free that takes \
+                     effect late (hsa_amd_vmem_handle_release, FREE_MEMORY_OF_GPU), not this call"
+                ),
+            };
             return Err(NotPassed::Failed(why));
         }
         ensure_eq!(self.vmm.check(), Ok(()), "the ledger after {error}");
