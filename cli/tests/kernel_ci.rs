@@ -26,7 +26,10 @@ fn ktap_has_the_same_results_as_json() {
         let options = [options, &["--filter", "ipc.*"]].concat();
         let output = conform(&[&options[..], &["--format", "ktap"]].concat());
         assert_eq!(output.status.code(), Some(status), "{options:?}: {}", stderr(&output));
-        let (top, inner) = ktap::parse_subtests(&stdout(&output));
+        let text = stdout(&output);
+        let shows_cause = text.contains("#   reproduce: hsa-vmm conform ");
+        assert_eq!(shows_cause, status == 1, "{text}");
+        let (top, inner) = ktap::parse_subtests(&text);
         let report = json(&conform(&[&options[..], &["--format", "json"]].concat()));
         let cases = report["cases"].as_array().unwrap();
         assert_eq!(inner.len(), cases.len(), "{options:?}");

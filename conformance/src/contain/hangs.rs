@@ -39,9 +39,13 @@ impl Hangs {
     }
 }
 
-/// Returns the function of the last call, if the call is still running.
+/// The function that starts a copy. The library waits for the copy itself, outside any function.
+const COPY: &str = "hsa_amd_memory_async_copy";
+
+/// Returns the function of the last call, if the call or the copy that it has started is still running.
 fn running_function(last_call: &str) -> Option<&str> {
-    last_call.strip_prefix("in ")
+    let started = || last_call.strip_prefix("after ")?.split(' ').next();
+    last_call.strip_prefix("in ").or_else(|| started().filter(|function| *function == COPY))
 }
 
 #[cfg(test)]
@@ -51,6 +55,15 @@ mod tests {
 
     fn lost(how: Ended, last_call: &str) -> Lost {
         Lost { how, last_call: Some(last_call.to_owned()) }
+    }
+
+    #[test]
+    fn copies_are_known_to_hang_after_their_call() {
+        let mut hangs = Hangs::default();
+        let after = "after hsa_amd_memory_async_copy (HSA_STATUS_SUCCESS (0x0))";
+        let hung = lost(Ended::TimeLimit(1000), after);
+        assert_eq!([(); 3].map(|()| hangs.count(&hung)), [None, None, Some(COPY)]);
+        assert!(hangs.is_known_to_hang(Some(after)));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Each area of cases, such as `map`, is a subtest. The last result at the top level is about the worker
 //! process.
 
+use super::background_output::BackgroundOutput;
+use super::show::print_causes;
 use crate::bail_out::bail_out;
 use crate::planned_faults::describe_not_happened;
 use crate::screen::Screen;
@@ -65,8 +67,14 @@ impl KtapStream {
         bail_out(self.ktap, reason)
     }
 
-    /// Writes the results that are not written yet, and ends the document.
-    pub fn end(mut self, report: &Report) -> io::Result<()> {
+    /// Writes the results that are not written yet, and ends the document. Its last lines are the causes of failures, as
+    /// in the table.
+    pub fn end(
+        mut self,
+        report: &Report,
+        background: &BackgroundOutput,
+        bringup: &str,
+    ) -> io::Result<()> {
         let selected: BTreeSet<_> = self.cases.iter().map(|case| case.name).collect();
         let (cases, process): (Vec<_>, Vec<_>) =
             report.cases.iter().partition(|case| selected.contains(case.name.as_str()));
@@ -81,6 +89,12 @@ impl KtapStream {
             (None, None) => (Status::Pass, String::new()),
         };
         self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })?;
+        let mut causes = Vec::new();
+        print_causes(&mut Screen::plain(&mut causes), report, background, bringup)?;
+        let causes = String::from_utf8_lossy(&causes);
+        for line in causes.lines().filter(|line| !line.is_empty()) {
+            self.ktap.write_note(line)?;
+        }
         let faults = report.provenance().map(|it| it.planned_faults.as_slice());
         describe_not_happened(faults.unwrap_or_default())
             .try_for_each(|line| self.ktap.write_note(&line))

@@ -26,6 +26,7 @@ use hsa_vmm_conformance::{
 };
 use ktap::KtapStream;
 use partial::PartialFile;
+use show::print_report;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -105,14 +106,17 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let closing = closing_lines(&report, writer.hangs, interruption.is_some(), is_resumable);
     // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
+    let bringup = args.common.runtime.bringup_command(report.runtime.path.is_none());
     let written = match writer.stream {
-        Some(stream) => stream.end(&report).context("cannot write the results"),
+        Some(stream) => {
+            stream.end(&report, &background, &bringup).context("cannot write the results")
+        }
         None => args.output.write(|out| {
             if is_table && args.privacy.is_redacting() {
                 // The table suggests a command with the path of the runtime.
                 out.clean_with(&args.privacy);
             }
-            write_report(out, args, &report, &background)?;
+            write_report(out, args, &report, &background, &bringup)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
@@ -132,12 +136,11 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if !is_table || args.output.has_path() || written.is_err() {
         closing.iter().for_each(|line| note!("{line}"));
     }
-    let summary = &report.summary;
     if let Some(provenance) = report.provenance() {
         planned_faults::note_not_happened(&provenance.planned_faults);
     }
     written?;
-    Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
+    Ok(if report.summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
 /// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
@@ -314,16 +317,13 @@ fn write_report(
     args: &Conform,
     report: &Report,
     background: &BackgroundOutput,
+    bringup: &str,
 ) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
         out.keep_utf8();
     }
     match args.format {
-        ReportFormat::Table => {
-            let is_simulation = report.runtime.path.is_none();
-            let bringup = args.common.runtime.bringup_command(is_simulation);
-            show::print_report(out, report, background, args.failures_only, &bringup)?;
-        }
+        ReportFormat::Table => print_report(out, report, background, args.failures_only, bringup)?,
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;

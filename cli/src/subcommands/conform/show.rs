@@ -56,7 +56,17 @@ pub fn print_report(
     }
     results.no_wrap([0, 1, 2]);
     out.write_table(&results)?;
-    for cause in &causes {
+    print_causes(out, report, background, bringup)
+}
+
+/// Prints each cause of failures once, and the command to try next, if that command can find a cause.
+pub fn print_causes(
+    out: &mut Screen<'_>,
+    report: &Report,
+    background: &BackgroundOutput,
+    bringup: &str,
+) -> io::Result<()> {
+    for cause in &report.causes() {
         writeln!(out)?;
         show_cause(out, report, background, cause)?;
     }
