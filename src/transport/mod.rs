@@ -59,6 +59,9 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 ///
 /// Several threads can send and receive at the same time. Each message is sent and received as a whole.
 ///
+/// Dropping the channel closes the socket in a new thread and waits at most one second, because the other end can make
+/// closing slow.
+///
 /// ```
 /// # use hsa_vmm::{Allocation, AllocationProperties, HandleType, Runtime, Vmm, transport::Channel};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -322,9 +322,9 @@ impl ExpectedMappings<'_> {
         }
     }
 
-    /// Converts the error of an operation on `ranges`. Only concerns operations that
-    /// expect certain mappings. If one of their ranges is not reserved, or splits a mapping, a call by address has
-    /// unmapped an expected mapping. The error then becomes [`Problem::NotMapped`].
+    /// Converts the error of an operation on `ranges`. Only concerns operations that expect certain mappings. If one of
+    /// their ranges is not reserved, or splits a mapping, a call by address has unmapped an expected mapping. The error
+    /// then becomes [`Problem::NotMapped`].
     fn explain(self, ranges: &[AddressRange], error: ErrorKind) -> ErrorKind {
         let (Self::Only(_), ErrorKind::InvalidArgument { value, problem, .. }) = (self, &error)
         else {
