@@ -320,8 +320,8 @@ pub enum Problem {
     /// Memory of a CPU.
     #[error("is host memory; only memory of GPUs can be shared")]
     HostMemory,
-    /// An IPC handle whose reserved bytes are neither zero nor this library's.
-    #[error("has an unknown format: it was modified, or another version of this library made it")]
+    /// An IPC handle of this library in which a bit of the format was changed.
+    #[error("has an unknown format: it was modified")]
     UnknownFormat,
     /// Memory of this process.
     #[error("belongs to this process; free it where it was allocated")]

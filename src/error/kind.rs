@@ -303,11 +303,10 @@ pub enum UnavailableReason {
          while it opens memory; call get_mem_handle again in the exporting process"
     )]
     NoServer,
-    /// This process's runtime shares by dma-buf, and the handle does not name the exporter's server: the exporter's
-    /// runtime shares through the driver, or the handle was modified.
+    /// One of the two runtimes shares by dma-buf and the other one through the driver, or the handle was modified.
     #[error(
-        "its handle does not name its server: set HSA_ENABLE_IPC_MODE_LEGACY to the same value in both processes; if it \
-         is the same, the handle was modified"
+        "its handle is not of the kind that this process's runtime opens: set HSA_ENABLE_IPC_MODE_LEGACY to the same \
+         value in both processes; if it is the same, the handle was modified"
     )]
     NotServed,
     /// Another process listens at the exporter's socket.
@@ -331,8 +330,9 @@ pub enum UnavailableReason {
     OtherNamespace,
     /// This process may not inspect the other process.
     #[error(
-        "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the \
-         same user namespace; transport::Channel has no such requirement"
+        "permission denied for /proc/<pid>/fd: both processes must belong to the same user in the same user \
+         namespace, and the exporter must be dumpable and have no capability that this process lacks; \
+         transport::Channel has no such requirement"
     )]
     Forbidden,
     /// This process may not take descriptors of the other process.

@@ -11,17 +11,27 @@ use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock, write};
 use crate::vmm::{Address, Quirks};
 use core::any::Any;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 #[derive(Debug, Default)]
 struct Exports {
     /// The table. It exists while at least one allocation is exported.
     table: Mutex<Weak<Table>>,
+    /// How the runtime shares memory, as the first export has shown.
+    observed_mode: OnceLock<IpcMode>,
 }
 
 impl Attachment for Exports {}
 
 impl Exports {
+    /// Returns how the runtime shares memory.
+    fn mode(&self, runtime: &Runtime) -> IpcMode {
+        match IpcMode::of(runtime) {
+            IpcMode::Unknown => self.observed_mode.get().copied().unwrap_or(IpcMode::Unknown),
+            mode => mode,
+        }
+    }
+
     /// Returns the table of exports. Creates the table if it does not exist.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
         let namespace = own_namespace(process)?;
@@ -76,8 +86,10 @@ pub(super) fn create_handle(
     }
     // AMD's server can make this call wait for another process. Then does not lock the record during the call, so that
     // another thread can free the memory without waiting for that process. Without the server, AMD's runtime crashes if
-    // another thread frees the memory during the call.
-    let locked = (IpcMode::of(runtime) != IpcMode::Server).then(|| lock(&record.state));
+    // another thread frees the memory during the call. The server runs only after a first call, so the first call does
+    // not wait.
+    let exports = runtime.attachment::<Exports>();
+    let locked = (exports.mode(runtime) != IpcMode::Server).then(|| lock(&record.state));
     if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {
         return Err(invalid(Problem::NotAllocated));
     }
@@ -88,6 +100,10 @@ pub(super) fn create_handle(
         return Err(invalid(Problem::NotAllocated));
     };
     let native = created?;
+    let process = std::process::id() as i32;
+    let is_served = server_client::is_served_by(native, process);
+    let observed = if is_served { IpcMode::Server } else { IpcMode::Driver };
+    exports.observed_mode.get_or_init(|| observed);
     let offset = (address.get() - record.start) as u64;
     let current = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
@@ -98,8 +114,9 @@ pub(super) fn create_handle(
         old.end(&mut || Ok(()))?;
         *export = None;
     }
-    let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
-    let (handle, generation) = table.insert(native, record.size as u64)?;
+    let table = exports.table(process)?;
+    let device = runtime.gpus().position(|gpu| gpu.id() == record.agent).unwrap_or_default() as i32;
+    let (handle, generation) = table.insert(native, record.size as u64, device)?;
     let new = Export { table, handle, generation };
     let handle = new.handle(offset);
     *export = Some(Box::new(new));
@@ -162,7 +179,7 @@ mod tests {
         let process = std::process::id() as i32;
         let file = File::open("/dev/null").unwrap();
         let table = Table::new(process, own_namespace(process).unwrap()).unwrap();
-        let (handle, generation) = table.insert(native, 4096).unwrap();
+        let (handle, generation) = table.insert(native, 4096, 0).unwrap();
         Export { table: Arc::new(table.with_file(file.into())), handle, generation }
     }
 

@@ -1,7 +1,7 @@
 //! The handle of 64 bytes that one process sends to another.
 
 use super::table::while_exported;
-use super::unavailable;
+use super::{own_namespace, unavailable};
 use crate::error::UnavailableReason;
 use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
@@ -15,17 +15,21 @@ use derive_more::Debug;
 /// | 32–39 | `psize` | the size of the whole allocation |
 /// | 40–47 | `poffset` | the address for which the handle was created, as an offset from the start of the allocation |
 /// | 48–51 | `owners_process_id` | the process that exported the memory |
-/// | 52–63 | `reserved` | HIP writes zeros; this library writes the [registration](Self::is_registered): |
-/// | 52–54 | | the exporter's file descriptor of its table of exports |
-/// | 55–56 | | the slot in the table |
-/// | 57–58 | | the low bits of the inode number of the exporter's PID namespace |
-/// | 59 | | the format, 0x32 |
-/// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and of the export's generation (8 bytes, stored in the table) |
+/// | 52–55 | `owners_device_id` | the GPU that owns the memory, as an index of the exporter's [`Runtime::gpus`](crate::Runtime::gpus); read only by HIP, from ROCm 7 on |
+/// | 56–63 | `reserved` | HIP writes nothing here; this library writes the [registration](Self::is_registered): |
+/// | 56–57 | | the slot in the exporter's table of exports |
+/// | 58 | | the low bits of the inode number of the exporter's PID namespace |
+/// | 59–61 | | a check value: the low bits of the CRC-32 (as in zlib) of the other bytes, and of the export's generation (8 bytes, stored in the table) |
+/// | 62–63 | | the format, 0x9db5 |
 ///
-/// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a handle that
-/// was modified by accident, and a handle of an earlier export in the same slot. The check value does not prevent
-/// forgery by a process that can read the exporter's table. Therefore the importer accepts a handle only if it
-/// [trusts](crate::Ipc::with_trust) the exporter's user and if its runtime confirms the memory.
+/// All numbers are little-endian, like the machines that AMD's runtime supports. In a handle from HIP, the reserved
+/// bytes contain what the caller's variable contained before. The format is a number that such bytes hardly ever
+/// contain.
+///
+/// The check value detects a handle that was modified by accident, and a handle of an earlier export in the same slot.
+/// The check value does not prevent forgery by a process that can read the exporter's table. Therefore the importer
+/// accepts a handle only if it [trusts](crate::Ipc::with_trust) the exporter's user and if its runtime confirms the
+/// memory.
 ///
 /// The program can send the bytes by any means. [`Ipc::open_mem_handle`](crate::Ipc::open_mem_handle) checks them.
 ///
@@ -47,25 +51,26 @@ pub struct IpcHandle {
     pub offset: u64,
     /// The number of the process that exported the memory.
     pub process: i32,
+    /// The GPU that owns the memory, as an index of the exporter's [`Runtime::gpus`](crate::Runtime::gpus). HIP writes
+    /// its own number of the GPU from ROCm 7 on, and nothing before.
+    pub device: i32,
     pub(super) registration: Registration,
-    pub(super) check: [u8; 4],
 }
 
-/// The location of an export's entry: a file descriptor of the exporter, and a slot in that file. All
-/// zeros in a handle from HIP.
+/// Identifies an export in its exporter's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Registration {
-    pub descriptor: [u8; 3],
     pub slot: [u8; 2],
     /// The low bits of the inode number of the exporter's PID namespace.
-    pub namespace: [u8; 2],
-    pub format: u8,
+    pub namespace: u8,
+    pub check: [u8; 3],
+    pub format: [u8; 2],
 }
 
-/// The format of the reserved bytes. HIP's handles have zeros there. `FORMAT` has more than one bit set, so that
-/// changing one bit cannot turn a handle of this library into a handle of HIP.
-pub(super) const FORMAT: u8 = 0x32;
+/// The format of the registration. HIP's handles contain any bytes there. Small numbers, addresses and text differ from
+/// the format in more than one bit.
+pub(super) const FORMAT: [u8; 2] = 0x9db5_u16.to_le_bytes();
 
 impl IpcHandle {
     /// The size in bytes.
@@ -73,10 +78,12 @@ impl IpcHandle {
 
     /// Sets the check value of this handle for an export of this generation.
     pub(super) fn with_check(mut self, generation: u64) -> Self {
+        self.registration.check = [0; 3];
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&self.to_bytes()[..Self::SIZE - 4]);
+        hasher.update(&self.to_bytes());
         hasher.update(&generation.to_le_bytes());
-        self.check = hasher.finalize().to_le_bytes();
+        let [low, middle, high, _] = hasher.finalize().to_le_bytes();
+        self.registration.check = [low, middle, high];
         self
     }
 
@@ -95,20 +102,22 @@ impl IpcHandle {
         bytemuck::cast(*bytes)
     }
 
-    /// Returns whether the handle contains a registration: the location of its entry in the exporter's table. Every
-    /// handle of this library has a registration.
+    /// Returns whether the handle contains a registration, which identifies its entry in the exporter's table. Every
+    /// handle of this library has a registration, also if one bit of the handle was changed.
     ///
     /// A registered handle is rejected after its memory was freed, even if the address is in use again. For HIP's own
     /// handles, the library cannot detect that the memory was freed.
     pub fn is_registered(&self) -> bool {
-        (self.registration, self.check) != Zeroable::zeroed()
+        let differing = u16::from_le_bytes(self.registration.format) ^ u16::from_le_bytes(FORMAT);
+        differing.count_ones() <= 1
     }
 
     /// Returns whether the exporter's table does not contain this handle: the memory was freed, the exporter has ended,
     /// or the handle was modified.
     ///
     /// Waits up to 15 seconds while another process changes the entry. Returns `false` if this process may not read the
-    /// table. Also returns `false` for HIP's own handles, which have no table.
+    /// table, or if the handle is from another PID namespace. Also returns `false` for HIP's own handles, which have no
+    /// table.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -125,7 +134,10 @@ impl IpcHandle {
     /// ```
     pub fn is_freed(&self) -> bool {
         let freed = unavailable(self.process, UnavailableReason::Freed);
-        self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
+        // In another namespace, another process can have the exporter's number.
+        let is_same_namespace = own_namespace(self.process) == Ok(self.registration.namespace);
+        let is_freed = || while_exported(self, |_| Ok(())) == Err(freed);
+        self.is_registered() && is_same_namespace && is_freed()
     }
 
     /// Returns whether the offset is less than the size, and the size is at most [`isize::MAX`]. Bytes that are not a
@@ -142,19 +154,15 @@ mod tests {
     const GENERATION: u64 = 0x0123_4567_89ab_cdef;
 
     fn example() -> IpcHandle {
-        let registration = Registration {
-            descriptor: [0xef, 0xcd, 0xab],
-            slot: [0x34, 0x12],
-            namespace: [0x78, 0x56],
-            format: FORMAT,
-        };
+        let registration =
+            Registration { slot: [0x34, 0x12], namespace: 0x78, check: [0; 3], format: FORMAT };
         IpcHandle {
             native: core::array::from_fn(|index| 0x0101_0101 * index as u32),
             allocation_size: 0x1122_3344,
             offset: 0x55,
             process: 0x66,
+            device: 7,
             registration,
-            check: [0; 4],
         }
         .with_check(GENERATION)
     }
@@ -164,8 +172,8 @@ mod tests {
         let handle = example();
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
-        assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
-        assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
+        assert_eq!((bytes[40], bytes[48], bytes[52..56].to_vec()), (0x55, 0x66, vec![7, 0, 0, 0]));
+        assert_eq!((bytes[56..59].to_vec(), &bytes[62..]), (vec![0x34, 0x12, 0x78], &FORMAT[..]));
         assert!(
             handle.matches_generation(GENERATION) && !handle.matches_generation(GENERATION + 1)
         );
@@ -207,9 +215,30 @@ mod tests {
     fn to_bytes_inverts_from_bytes() {
         let bytes: [u8; 64] = core::array::from_fn(|index| (index * 37 + 11) as u8);
         assert_eq!(IpcHandle::from_bytes(&bytes).to_bytes(), bytes);
-        let mut foreign = bytes;
-        foreign[52..].fill(0);
-        assert!(!IpcHandle::from_bytes(&foreign).is_registered());
-        assert!(IpcHandle::from_bytes(&bytes).is_registered());
+    }
+
+    /// HIP does not write the reserved bytes. They contain what the caller's variable contained before.
+    #[test]
+    fn reserved_bytes_of_hip_are_not_a_registration() {
+        let words = [0, 1, u64::MAX, 0x7fff_1234_5678_9abc, 0x5555_5555_0000, 1.5f64.to_bits()];
+        let texts = [*b"12345678", *b"........", [0xcc; 8], [0xcd; 8], [0xaa; 8], [0xbe; 8]];
+        for reserved in words.map(u64::to_le_bytes).into_iter().chain(texts) {
+            let mut bytes = example().to_bytes();
+            bytes[56..].copy_from_slice(&reserved);
+            let handle = IpcHandle::from_bytes(&bytes);
+            assert!(!handle.is_registered() && !handle.is_freed(), "{reserved:x?}");
+        }
+    }
+
+    #[test]
+    fn handle_of_another_namespace_is_not_freed() {
+        let process = std::process::id() as i32;
+        let own = own_namespace(process).unwrap();
+        let with = |namespace| {
+            let registration = Registration { namespace, ..example().registration };
+            IpcHandle { process, registration, ..example() }.with_check(GENERATION)
+        };
+        assert!(with(own).is_freed());
+        assert!(!with(own ^ 1).is_freed());
     }
 }

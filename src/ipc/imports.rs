@@ -291,7 +291,13 @@ impl Ipc {
             Some(dma_buf) => server_client::with_relay(handle.native, dma_buf, attach)?,
             None => attach(handle.native),
         };
-        let start = start.map_err(of_failure)?;
+        let start = start.map_err(|failure| match IpcMode::of(runtime) {
+            // The runtime does not open handles that a server made.
+            IpcMode::Driver if dma_buf.is_some() => {
+                unavailable(handle.process, UnavailableReason::NotServed)
+            }
+            _ => of_failure(failure),
+        })?;
         // AMD's runtime accepts any size. A copy past the end of the memory would cause a GPU page fault.
         let kind = match runtime.native().ipc_is_attached(start, size) {
             Ok(true) => return Ok((start, size)),

@@ -10,11 +10,12 @@
 //! memory. If both processes use this library, the following rules also apply:
 //!
 //! * A handle is rejected immediately if its memory was freed or its process has ended. This holds even if the address
-//!   or the process number is in use again. The exporter has a table of its exports, which the importer reads through
-//!   `/proc/<process>/fd`. Therefore both processes must belong to the same user. Memory is not freed while another
-//!   process is mapping it, because AMD's runtime would wait forever.
+//!   or the process number is in use again. The exporter has a table of its exports, which the importer finds and reads
+//!   through `/proc/<process>/fd`. Therefore both processes must belong to the same user, the exporter must be dumpable
+//!   and have no capability that the importer lacks, and the exporter's main thread must not have ended. Memory is not
+//!   freed while another process is mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected. Any other change stays undetected with a
-//!   probability of 1 in 2^32. This check detects corruption, but not forgery: see [`IpcHandle`].
+//!   probability of 1 in 2^24. This check detects corruption, but not forgery: see [`IpcHandle`].
 //! * Opening a handle twice requires two closes. Both opens return the same address, if the first open made the memory
 //!   accessible for all agents of the second. Only an [`OpenedMemory`] closes the memory that it owns.
 //!
@@ -30,10 +31,11 @@
 //!
 //! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. To limit the
 //! wait, this library fetches the memory itself and passes it to the runtime; AMD's runtime would wait forever. Opening
-//! waits at most 15 seconds while the exporter is freeing the memory, then 5 seconds for the exporter to respond, and one
-//! second to close what it sent. Other calls do not wait for the exporter. There is one exception: the system call that
-//! opens the exporter's table has no time limit. A hostile exporter can put a file of a FUSE file system in the place of
-//! the table at the right moment. The server of this file system can then delay `open`.
+//! waits at most 15 seconds while the exporter is freeing the memory, then 5 seconds for the exporter to respond, and
+//! one second for each of the sockets and the memory that it must close. Other calls do not wait for the exporter. There
+//! is one exception: the system call that opens the exporter's table has no time limit. A hostile exporter can put a
+//! file of a FUSE file system in the place of the table at the right moment. The server of this file system can then
+//! delay `open`.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
 //! process of the network namespace, of any user. The server then holds its lock until that process acknowledges the
@@ -236,10 +238,10 @@ impl Ipc {
 }
 
 /// Returns the low bits of the inode number of this process's PID namespace. `process` is only used in the error.
-fn own_namespace(process: i32) -> Result<[u8; 2], ErrorKind> {
+fn own_namespace(process: i32) -> Result<u8, ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
     let namespace = namespace.ok_or(unavailable(process, UnavailableReason::OtherNamespace))?;
-    Ok((namespace as u16).to_le_bytes())
+    Ok(namespace as u8)
 }
 
 fn unavailable(process: i32, reason: UnavailableReason) -> ErrorKind {

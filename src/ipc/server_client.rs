@@ -101,7 +101,10 @@ fn is_own(process: u32) -> bool {
 /// Returns the sockets of this process that listen at the address of the server with this number.
 fn listening_sockets(process: u32) -> impl Iterator<Item = RawFd> {
     let address = address(process).ok();
-    let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let descriptors = std::fs::read_dir("/proc/self/fd").inspect_err(|error| {
+        crate::log::event!(WARN, %error, "programs that this process starts inherit its server for IPC");
+    });
+    let descriptors = descriptors.into_iter().flatten().flatten();
     let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.filter(move |number| address.as_ref().is_some_and(|it| listens_at(*number, it)))
 }

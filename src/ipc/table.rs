@@ -13,25 +13,24 @@ use crate::error::{ErrorKind, UnavailableReason};
 use crate::native::{ByteLock, NativeIpc, close_foreign, lock_byte};
 use crate::sync::{Mutex, lock};
 use bytemuck::{NoUninit, Pod, Zeroable};
+use core::ffi::CStr;
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
-    memfd_create, open, readlink,
+    Dir, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create, open, openat, readlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::rand::GetRandomFlags;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The name of the file, which an importer checks before it opens the file.
 const NAME: &str = "hsa-vmm:ipc";
-const MAGIC: [u8; 8] = *b"hsavmip2";
+const MAGIC: [u8; 8] = *b"hsavmip3";
 /// The size of an entry, and of the header.
 const ENTRY_SIZE: u64 = size_of::<Entry>() as u64;
 /// The number of slots. A handle stores a slot as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
-/// The limit of descriptors that a handle can store: a handle has three bytes for the descriptor.
-const DESCRIPTORS: i32 = 1 << 24;
 const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
@@ -83,7 +82,7 @@ pub(super) struct Table {
     file: OwnedFd,
     process: i32,
     /// The low bits of the inode number of this process's PID namespace.
-    namespace: [u8; 2],
+    namespace: u8,
     next_generation: AtomicU64,
     /// The first slot that was never used; at least [`SLOTS`] if all were used.
     next_slot: AtomicU64,
@@ -93,12 +92,9 @@ pub(super) struct Table {
 
 impl Table {
     /// Creates this process's file, without exports.
-    pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
+    pub fn new(process: i32, namespace: u8) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
-        if file.as_raw_fd() >= DESCRIPTORS {
-            return Err(ErrorKind::OutOfDescriptors);
-        }
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
@@ -123,11 +119,12 @@ impl Table {
         Self { file, ..self }
     }
 
-    /// Adds an export. Returns its handle, with an offset of 0, and its generation.
+    /// Adds an export of memory of a GPU. Returns its handle, with an offset of 0, and its generation.
     pub fn insert(
         &self,
         native: NativeIpc,
         allocation_size: u64,
+        device: i32,
     ) -> Result<(IpcHandle, u64), ErrorKind> {
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let free_slot = lock(&self.free_slots).pop();
@@ -135,16 +132,18 @@ impl Table {
         let (table, advice) = ("exported allocations", "free some");
         let full = ErrorKind::LimitReached { table, limit: SLOTS, advice };
         let slot = free_slot.or_else(never_used).ok_or(full)?;
-        let [low, middle, high, _] = self.file.as_raw_fd().to_le_bytes();
-        let registration = Registration {
-            descriptor: [low, middle, high],
-            slot: slot.to_le_bytes(),
-            namespace: self.namespace,
-            format: FORMAT,
-        };
+        let (slot_bytes, namespace) = (slot.to_le_bytes(), self.namespace);
+        let registration =
+            Registration { slot: slot_bytes, namespace, check: [0; 3], format: FORMAT };
         let process = self.process;
-        let handle =
-            IpcHandle { native, allocation_size, process, registration, ..IpcHandle::zeroed() };
+        let handle = IpcHandle {
+            native,
+            allocation_size,
+            process,
+            device,
+            registration,
+            ..IpcHandle::zeroed()
+        };
         let entry = Entry::of(&handle, generation);
         write(self.file.as_fd(), offset_of(&handle), &entry).map_err(|errno| {
             lock(&self.free_slots).push(slot);
@@ -167,7 +166,7 @@ impl Table {
         free: impl FnOnce() -> Result<(), ErrorKind>,
     ) -> Result<(), ErrorKind> {
         let (file, offset) = (self.file.as_fd(), offset_of(handle));
-        let locked = SlotLock::take(file, offset, ByteLock::Exclusive);
+        let locked = SlotLock::take(file, offset, ByteLock::Exclusive, Instant::now() + TIMEOUT);
         let locked = locked.map_err(|errno| match errno {
             Errno::AGAIN | Errno::ACCESS => ErrorKind::BeingOpened,
             errno => ErrorKind::of_system("fcntl", errno),
@@ -210,9 +209,13 @@ struct SlotLock<'a> {
 }
 
 impl<'a> SlotLock<'a> {
-    /// Locks a slot. Waits up to [`TIMEOUT`] while another process holds a conflicting lock.
-    fn take(file: BorrowedFd<'a>, offset: u64, lock: ByteLock) -> Result<Self, Errno> {
-        let deadline = Instant::now() + TIMEOUT;
+    /// Locks a slot. Waits until the deadline while another process holds a conflicting lock.
+    fn take(
+        file: BorrowedFd<'a>,
+        offset: u64,
+        lock: ByteLock,
+        deadline: Instant,
+    ) -> Result<Self, Errno> {
         let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
         let should_retry = |errno| is_locked(errno) && Instant::now() < deadline;
         retry(should_retry, || lock_byte(file, offset, lock)).map(|()| Self { file, offset })
@@ -239,55 +242,83 @@ pub(super) fn while_exported<T>(
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
     let (process, offset) = (handle.process, offset_of(handle));
-    let file = open_table(handle)?;
-    let locked = SlotLock::take(file.as_fd(), offset, ByteLock::Shared);
-    let _locked = locked.map_err(|errno| match errno {
-        Errno::AGAIN | Errno::ACCESS => unavailable(process, UnavailableReason::BeingFreed),
-        errno => ErrorKind::of_system("fcntl", errno),
-    })?;
-    let mut entry = Entry::zeroed();
-    let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), offset).map_err(system("pread"))?;
-    let generation = entry.generation;
-    let matches = generation != 0
-        && entry == Entry::of(handle, generation)
-        && handle.matches_generation(generation);
-    if read < size_of::<Entry>() || !matches {
-        return Err(unavailable(process, UnavailableReason::Freed));
+    let failed = |call| move |errno| of_proc(call, process, errno);
+    let open_directory =
+        || open(format!("/proc/{process}/fd"), OFlags::DIRECTORY | FLAGS, Mode::empty());
+    let directory = open_directory().map_err(failed("open"))?;
+    let deadline = Instant::now() + TIMEOUT;
+    for descriptor in Dir::read_from(&directory).map_err(failed("open"))? {
+        let descriptor = descriptor.map_err(failed("getdents64"))?;
+        // A process has several tables if it has opened several runtimes.
+        let Some(file) = open_table(process, &directory, descriptor.file_name())? else { continue };
+        let locked = SlotLock::take(file.as_fd(), offset, ByteLock::Shared, deadline);
+        let _locked = locked.map_err(|errno| match errno {
+            Errno::AGAIN | Errno::ACCESS => unavailable(process, UnavailableReason::BeingFreed),
+            errno => ErrorKind::of_system("fcntl", errno),
+        })?;
+        let mut entry = Entry::zeroed();
+        let bytes = bytemuck::bytes_of_mut(&mut entry);
+        let read = pread(&file, bytes, offset).map_err(system("pread"))?;
+        let generation = entry.generation;
+        let matches = generation != 0
+            && entry == Entry::of(handle, generation)
+            && handle.matches_generation(generation);
+        if read == size_of::<Entry>() && matches {
+            return act(generation);
+        }
     }
-    act(generation)
+    Err(unavailable(process, UnavailableReason::Freed))
 }
 
-/// Opens another process's table. The table exists only while that process exports memory.
-fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
-    let IpcHandle { process, registration, .. } = *handle;
-    let [low, middle, high] = registration.descriptor;
-    let descriptor = u32::from_le_bytes([low, middle, high, 0]);
-    let path = format!("/proc/{process}/fd/{descriptor}");
-    let not_exported = || unavailable(process, UnavailableReason::Freed);
-    let failed = |call| {
-        move |errno| match errno {
-            Errno::NOENT | Errno::SRCH => unavailable(process, UnavailableReason::Freed),
-            Errno::ACCESS | Errno::PERM => unavailable(process, UnavailableReason::Forbidden),
-            errno => ErrorKind::of_system(call, errno),
-        }
+/// The flags with which a table is opened. After the check of its name, the exporter can reuse the descriptor for
+/// another file. The flags prevent `open` from blocking on a pipe or a terminal. On a file of a FUSE file system, it can
+/// block.
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Returns the error for a failed system call on a process's directory in `/proc`.
+fn of_proc(call: &'static str, process: i32, errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::NOENT | Errno::SRCH => unavailable(process, UnavailableReason::Freed),
+        Errno::ACCESS | Errno::PERM => unavailable(process, UnavailableReason::Forbidden),
+        errno => ErrorKind::of_system(call, errno),
+    }
+}
+
+/// Opens a file of another process, if it is a table of that process's exports. A table exists only while the process
+/// exports memory.
+fn open_table(
+    process: i32,
+    directory: &OwnedFd,
+    descriptor: &CStr,
+) -> Result<Option<OwnedFd>, ErrorKind> {
+    // The process can have closed the file.
+    let of_error = |call, errno| match errno {
+        Errno::NOENT => Ok(None),
+        errno => Err(of_proc(call, process, errno)),
     };
     // Checks the name first, because opening a device or a pipe can have side effects.
-    let name = readlink(&path, Vec::new()).map_err(failed("readlink"))?;
+    let name = match readlinkat(directory, descriptor, Vec::new()) {
+        Ok(name) => name,
+        // The names `.` and `..` are not links.
+        Err(Errno::INVAL) => return Ok(None),
+        Err(errno) => return of_error("readlink", errno),
+    };
     let has_name = name.to_str().is_ok_and(|name| {
         let name = name.strip_prefix("/memfd:").unwrap_or_default();
         name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
     });
     if !has_name {
-        return Err(not_exported());
+        return Ok(None);
     }
-    // After the check, the exporter can reuse the descriptor for another file. The flags prevent `open` from blocking
-    // on a pipe or a terminal. On a file of a FUSE file system, it can block.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
+    let file = match openat(directory, descriptor, FLAGS, Mode::empty()) {
+        Ok(file) => file,
+        Err(errno) => return of_error("open", errno),
+    };
     // Only memory files have seals. On another file, `fstat` and `close` can block, too.
     if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
         close_foreign(vec![file]);
-        return Err(not_exported());
+        return Ok(None);
     }
     let status = fstat(&file).map_err(system("fstat"))?;
     let mut header = Header::zeroed();
@@ -295,12 +326,13 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
         && pread(&file, bytemuck::bytes_of_mut(&mut header), 0) == Ok(size_of::<Header>())
         // A child of the exporter also has the exporter's table open.
         && header == Header::of(process);
-    if is_table { Ok(file) } else { Err(not_exported()) }
+    Ok(is_table.then_some(file))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn this_process() -> i32 {
         std::process::id() as i32
@@ -320,9 +352,9 @@ mod tests {
 
     #[test]
     fn exports_are_found_until_they_are_removed() {
-        let table = Table::new(this_process(), [7, 0]).unwrap();
+        let table = Table::new(this_process(), 7).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
-        let (first, generation) = table.insert(native, 100).unwrap();
+        let (first, generation) = table.insert(native, 100, 0).unwrap();
         assert_eq!(look_up((first, generation)), Ok(7));
         let others = [
             (IpcHandle { allocation_size: 101, ..first }, generation),
@@ -338,28 +370,31 @@ mod tests {
         );
         assert_eq!(look_up((first, generation)), Ok(7), "memory that was not freed stays exported");
         let while_removing = || {
-            assert_eq!(lock_by_another(&first), Err(Errno::AGAIN));
+            assert_eq!(lock_by_another(&table, &first), Err(Errno::AGAIN));
             Ok(())
         };
         assert_eq!(table.remove(&first, generation, while_removing), Ok(()));
         assert_eq!(look_up((first, generation)), freed(this_process()));
-        let second = table.insert(native, 100).unwrap();
+        let second = table.insert(native, 100, 0).unwrap();
         let slots = [first.registration.slot, second.0.registration.slot];
         assert_eq!(slots[0], slots[1], "slots are used again");
         assert_eq!(look_up((first, generation)), freed(this_process()));
         assert_eq!(look_up(second), Ok(7));
     }
 
-    fn lock_by_another(handle: &IpcHandle) -> Result<(), Errno> {
-        let other = open_table(handle).unwrap();
+    /// Locks the slot of a handle in its table, as another process does.
+    fn lock_by_another(table: &Table, handle: &IpcHandle) -> Result<(), Errno> {
+        let path = format!("/proc/self/fd/{}", table.file.as_raw_fd());
+        // The lock belongs to the open file.
+        let other = open(path, OFlags::RDONLY, Mode::empty()).unwrap();
         lock_byte(other.as_fd(), offset_of(handle), ByteLock::Shared)
     }
 
     /// If a slot were free before it is unlocked, unlocking could end the lock of the next export in this slot.
     #[test]
     fn slots_are_unlocked_before_they_are_free() {
-        let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([9; 8], 1).unwrap();
+        let table = Table::new(this_process(), 7).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
         let (freed_sender, freed) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let free_slots = lock(&table.free_slots);
@@ -375,7 +410,7 @@ mod tests {
             let is_locked = |errno| errno == Errno::AGAIN;
             let deadline = Instant::now() + Duration::from_secs(10);
             let should_retry = |errno| is_locked(errno) && Instant::now() < deadline;
-            let unlocked = retry(should_retry, || lock_by_another(&handle));
+            let unlocked = retry(should_retry, || lock_by_another(&table, &handle));
             drop(free_slots);
             assert_eq!(unlocked, Ok(()));
         });
@@ -383,8 +418,8 @@ mod tests {
 
     #[test]
     fn remove_waits_while_the_export_is_mapped() {
-        let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([9; 8], 1).unwrap();
+        let table = Table::new(this_process(), 7).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
         let has_mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let removal = while_exported(&handle, |_| {
@@ -402,19 +437,26 @@ mod tests {
         });
     }
 
+    /// A process has a table for each runtime, and its descriptors are read in order.
     #[test]
-    fn other_files_and_slots_are_rejected() {
-        let table = Table::new(this_process(), [7, 0]).unwrap();
-        let (handle, generation) = table.insert([1; 8], 1).unwrap();
-        let with = |registration| (IpcHandle { registration, ..handle }, generation);
-        let (reader, _writer) = std::io::pipe().unwrap();
-        let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
-        for descriptor in [reader.as_raw_fd(), forged.as_raw_fd(), 0x00ff_ffff] {
-            let [low, middle, high, _] = descriptor.to_le_bytes();
-            let descriptor = [low, middle, high];
-            let other = Registration { descriptor, ..handle.registration };
-            assert_eq!(look_up(with(other)), freed(this_process()));
+    fn table_is_found_among_other_files() {
+        let _unnamed = std::io::pipe().unwrap();
+        let _empty = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
+        let tables = [(); 3].map(|()| Table::new(this_process(), 7).unwrap());
+        let native = [3; 8];
+        let exports = tables.each_ref().map(|table| table.insert(native, 4096, 0).unwrap());
+        for (index, export) in exports.into_iter().enumerate() {
+            assert_eq!(look_up(export), Ok(7));
+            assert_eq!(tables[index].remove(&export.0, export.1, || Ok(())), Ok(()));
+            assert_eq!(look_up(export), freed(this_process()));
         }
+    }
+
+    #[test]
+    fn other_slots_and_processes_are_rejected() {
+        let table = Table::new(this_process(), 7).unwrap();
+        let (handle, generation) = table.insert([1; 8], 1, 0).unwrap();
+        let with = |registration| (IpcHandle { registration, ..handle }, generation);
         for slot in [u16::from_le_bytes(handle.registration.slot) + 1, u16::MAX] {
             let other = Registration { slot: slot.to_le_bytes(), ..handle.registration };
             assert_eq!(look_up(with(other)), freed(this_process()));

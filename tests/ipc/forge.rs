@@ -4,8 +4,9 @@
 //! library does not follow its documentation.
 
 use hsa_vmm::ipc::IpcHandle;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 // The positions of the fields of a handle.
 
@@ -14,11 +15,12 @@ pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
-/// The descriptor of the exporter's table, and the slot in that table.
-pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
-pub const NAMESPACE_AND_FORMAT: std::ops::Range<usize> = 57..60;
+/// The slot in the exporter's table.
+pub const SLOT: std::ops::Range<usize> = 56..58;
+pub const NAMESPACE: usize = 58;
 /// The check value.
-const CHECK: std::ops::Range<usize> = 60..64;
+const CHECK: std::ops::Range<usize> = 59..62;
+pub const FORMAT: std::ops::Range<usize> = 62..64;
 
 /// The size of an entry of a table, and of the table's header.
 pub const ENTRY_SIZE: u64 = 64;
@@ -36,26 +38,38 @@ fn crc32(bytes: &[u8]) -> u32 {
 /// Returns the handle with the correct check value. `generation` is the number of the export, which the exporter's
 /// table contains.
 pub fn with_valid_check(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
-    let mut covered = bytes[..CHECK.start].to_vec();
-    covered.extend(generation.to_le_bytes());
-    bytes[CHECK].copy_from_slice(&crc32(&covered).to_le_bytes());
+    bytes[CHECK].fill(0);
+    let covered = [&bytes[..], &generation.to_le_bytes()].concat();
+    bytes[CHECK].copy_from_slice(&crc32(&covered).to_le_bytes()[..3]);
     IpcHandle::from_bytes(&bytes)
+}
+
+pub fn slot(handle: &IpcHandle) -> u16 {
+    let bytes = handle.to_bytes();
+    u16::from_le_bytes([bytes[SLOT.start], bytes[SLOT.start + 1]])
+}
+
+/// Opens the table of a process that has one table.
+pub fn open_table(process: i32) -> File {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
+    let paths = descriptors.map(|descriptor| descriptor.expect("a descriptor").path());
+    let is_table = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|name| name.starts_with("/memfd:hsa-vmm:ipc (deleted)"))
+    };
+    let path = paths.into_iter().find(is_table).expect("a table");
+    OpenOptions::new().read(true).write(true).open(path).expect("a table")
 }
 
 /// The entry of a handle in its exporter's table.
 pub struct Entry {
-    table: std::fs::File,
+    table: File,
     position: u64,
 }
 
 impl Entry {
     pub fn of(handle: &IpcHandle) -> Self {
-        let bytes = handle.to_bytes();
-        // The numbers in the field `TABLE_AND_SLOT`.
-        let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
-        let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
-        let path = format!("/proc/{}/fd/{descriptor}", handle.process);
-        let table = OpenOptions::new().read(true).write(true).open(path).expect("a table");
+        let table = open_table(handle.process);
+        let slot = u64::from(slot(handle));
         Self { table, position: ENTRY_SIZE * (1 + slot) }
     }
 

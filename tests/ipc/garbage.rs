@@ -43,7 +43,8 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get_handle(address);
-        for index in 0..IpcHandle::SIZE {
+        // With another format, the handle is one of HIP's.
+        for index in (0..IpcHandle::SIZE).filter(|index| !forge::FORMAT.contains(index)) {
             for change in [0x18, 0xff] {
                 let mut bytes = handle.to_bytes();
                 bytes[index] ^= change;
@@ -155,7 +156,8 @@ on_all_fixtures! {
             // The size and offset are valid, so that a check of the size alone does not suffice.
             bytes[forge::SIZE].copy_from_slice(&(SIZE as u64).to_le_bytes());
             bytes[forge::OFFSET].fill(0);
-            bytes[forge::NAMESPACE_AND_FORMAT].copy_from_slice(&valid[forge::NAMESPACE_AND_FORMAT]);
+            bytes[forge::NAMESPACE] = valid[forge::NAMESPACE];
+            bytes[forge::FORMAT].copy_from_slice(&valid[forge::FORMAT]);
             let result = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert!(result.is_err(), "round {round} was accepted");
         }

@@ -31,10 +31,12 @@ const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
 
-/// Returns the handle that HIP creates for the same memory.
+/// Returns the handle that HIP 7 creates for the same memory of its second device. HIP does not write the reserved
+/// bytes, so they contain what the caller's variable contained before.
 fn to_hip_handle(handle: &IpcHandle) -> IpcHandle {
     let mut bytes = handle.to_bytes();
-    bytes[52..].fill(0);
+    bytes[52..56].copy_from_slice(&1i32.to_le_bytes());
+    bytes[56..].copy_from_slice(&0x7fff_c0de_1234_5678_u64.to_le_bytes());
     IpcHandle::from_bytes(&bytes)
 }
 

@@ -54,11 +54,11 @@ on_all_fixtures! {
         let others_handle = other.get_handle(others_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // A test cannot choose a process ID. The test therefore writes the process ID, table descriptor and slot of a
+        // A test cannot choose a process ID. The test therefore writes the process ID and slot of a
         // living peer into the dead exporter's handle.
         bytes[forge::PROCESS].copy_from_slice(&other.process.to_le_bytes());
         let others_bytes = others_handle.to_bytes();
-        bytes[forge::TABLE_AND_SLOT].copy_from_slice(&others_bytes[forge::TABLE_AND_SLOT]);
+        bytes[forge::SLOT].copy_from_slice(&others_bytes[forge::SLOT]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
         // The library also rejects the handle if it contains the living peer's runtime handle.

@@ -8,13 +8,7 @@ use std::os::fd::AsRawFd;
 /// Locks the entry of a handle in its exporter's table, like a process that hangs while it holds the lock. Dropping the
 /// returned file unlocks the entry.
 fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
-    let bytes = handle.to_bytes();
-    // The numbers in the field `forge::TABLE_AND_SLOT`.
-    let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
-    let slot = u16::from_le_bytes([bytes[55], bytes[56]]);
-    let path = format!("/proc/{}/fd/{descriptor}", handle.process);
-    let table =
-        File::options().read(true).write(true).open(path).expect("the exporter is of this user");
+    let (table, slot) = (forge::open_table(handle.process), forge::slot(handle));
     let range = libc::flock {
         l_type: lock_type as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

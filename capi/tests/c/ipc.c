@@ -96,22 +96,33 @@ static void close_accepts_interior_address(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
+/* Opens the table of a process's exports. */
+static int open_table(pid_t exporter) {
+  static const char name[] = "/memfd:hsa-vmm:ipc ";
+  char path[64], found[sizeof name];
+  int descriptor;
+  for (descriptor = 0; descriptor < 1024; ++descriptor) {
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)exporter, descriptor);
+    if (readlink(path, found, sizeof name - 1) == sizeof name - 1 &&
+        memcmp(found, name, sizeof name - 1) == 0) {
+      return open(path, O_RDWR | O_CLOEXEC);
+    }
+  }
+  return -1;
+}
+
 /* Locks the entry of a handle in the exporter's table, like an exporter that hangs. Closing the
  * returned descriptor unlocks the entry. */
 static int lock_entry(const hipIpcMemHandle_t *handle, pid_t exporter) {
-  /* Bytes 52 to 56 of a handle contain the table's descriptor and the entry's slot. */
-  const unsigned char *bytes = (const unsigned char *)handle->reserved + 52;
+  /* Bytes 56 and 57 of a handle contain the entry's slot. */
+  const unsigned char *bytes = (const unsigned char *)handle->reserved + 56;
   struct flock range;
-  char path[64];
-  int table;
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)exporter,
-           bytes[0] | bytes[1] << 8 | bytes[2] << 16);
-  table = open(path, O_RDWR | O_CLOEXEC);
+  int table = open_table(exporter);
   CHECK(table >= 0);
   memset(&range, 0, sizeof range);
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
-  range.l_start = 64 * (1 + (bytes[3] | bytes[4] << 8));
+  range.l_start = 64 * (1 + (bytes[0] | bytes[1] << 8));
   range.l_len = 1;
   CHECK(fcntl(table, F_OFD_SETLK, &range) == 0);
   return table;

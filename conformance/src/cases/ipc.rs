@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.layout",
         "HIP: hipIpcMemHandle_t; documentation: IpcHandle",
-        "a handle has HIP's layout: 64 bytes, with the size at byte 32, the offset at byte 40 and the process at byte 48",
+        "a handle has HIP's layout: 64 bytes, with the size at byte 32, the offset at byte 40, the process at byte 48 and the GPU at byte 52",
         handle_has_hip_layout,
     ),
     Case::new(
@@ -171,6 +171,7 @@ fn handle_has_hip_layout(context: &Context) -> TestResult {
     ensure_bytes!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
     ensure_bytes!(bytes[40..48], [0; 8], "the offset");
     ensure_bytes!(bytes[48..52], std::process::id().to_le_bytes(), "the process");
+    ensure_bytes!(bytes[52..56], [0; 4], "the number of the GPU");
     ensure!(
         bytes[..32] != [0; 32],
         "hsa_amd_ipc_memory_create returned success and an empty handle"
@@ -307,13 +308,12 @@ fn rejects_missing_process(context: &Context) -> TestResult {
     let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
-        // In a handle from HIP, the bytes from 52 on are zeros. In a handle from this library, these bytes identify the
-        // export.
+        // The bytes from 56 on identify an export of this library. HIP does not write them.
         for clears_rest in [false, true] {
             let handle = changed_handle(&ipc, &memory, |bytes| {
                 bytes[48..52].copy_from_slice(&process.to_le_bytes());
                 if clears_rest {
-                    bytes[52..].fill(0);
+                    bytes[56..].fill(0);
                 }
             })?;
             let result = ipc.open_mem_handle(&handle, 0);
