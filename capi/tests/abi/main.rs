@@ -5,6 +5,7 @@ mod examples;
 mod extensions;
 mod fork;
 mod headers;
+mod hip;
 mod hip_page;
 mod hip_tests;
 mod installed;
