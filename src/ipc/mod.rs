@@ -141,7 +141,8 @@ impl Ipc {
     /// belonged to a trusted user when it began to listen (`SO_PEERCRED`).
     ///
     /// In addition, the kernel must allow this process to read `/proc/PID/fd` of the other process. The kernel allows
-    /// root, and processes of the same user and user namespace.
+    /// root. It allows other processes if they have the same user and user namespace, and all capabilities of the other
+    /// process, and if the other process is dumpable.
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
