@@ -12,7 +12,12 @@ const GPUS: u8 = 2;
 /// Has a process with the library `exporter` export memory of a GPU, and a process with the library `importer` open it.
 /// Returns the bytes that the exporter finds in its memory in the end.
 #[track_caller]
-fn share(fetched: &FetchedRelease, program: &Program, gpu: u8, [exporter, importer]: [&Path; 2]) -> String {
+fn share(
+    fetched: &FetchedRelease,
+    program: &Program,
+    gpu: u8,
+    [exporter, importer]: [&Path; 2],
+) -> String {
     let description = format!("{exporter:?} to {importer:?}, GPU {gpu}");
     let emulation = Emulation::with_gpus(GPUS).with_vram("1G");
     let command = |library: &Path| {
@@ -44,7 +49,9 @@ fn hip_and_the_library_open_each_others_memory() {
         let fetched = releases.iter().find(|fetched| fetched.release() == release);
         let Some((fetched, hip)) = fetched.and_then(|it| Some((it, it.hip()?))) else {
             assert!(!test::is_required(word), "HIP is not fetched");
-            test::report(&format!("SKIPPED {name}: HIP is not fetched (`rocr fetch {release} --hip`)"));
+            test::report(&format!(
+                "SKIPPED {name}: HIP is not fetched (`rocr fetch {release} --hip`)"
+            ));
             continue;
         };
         for gpu in 0..GPUS {
