@@ -61,6 +61,32 @@ fn memory_has_the_flags_of_its_pool() {
     }
 }
 
+/// The simulation returns success, but no address.
+#[test]
+fn allocation_without_an_address_is_an_error() {
+    let (simulation, runtime) = start_simulation(FaultPlan::default());
+    let vmm = Vmm::open(&runtime).unwrap();
+    let plan = "hsa_amd_memory_pool_allocate=lost;hsa_amd_vmem_address_reserve_align=lost";
+    simulation.set_faults(plan.parse().unwrap());
+    let allocated = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).map(drop);
+    for (result, operation, call) in [
+        (allocated, "allocate pool memory", "hsa_amd_memory_pool_allocate"),
+        (
+            vmm.address_reserve(2 << 20, 0, None).map(drop),
+            "reserve addresses",
+            "hsa_amd_vmem_address_reserve_align",
+        ),
+    ] {
+        let error = result.unwrap_err();
+        let text = error.to_string();
+        let message =
+            format!("{call} returned success without a result, which is a defect of the runtime");
+        assert!(text.starts_with(&format!("cannot {operation}: {message}")), "{text}");
+        assert_eq!(error.hip(HipProfile::Hip7), HipError::OutOfMemory, "{text}");
+    }
+    assert!(runtime.pool_memory().is_empty() && vmm.snapshot().0.is_empty());
+}
+
 #[test]
 fn failed_free_returns_the_memory() {
     let plan = FaultPlan::default().fail(

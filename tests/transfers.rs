@@ -72,14 +72,17 @@ fn waits_are_repeated_after_early_returns() {
     }
 }
 
-/// The simulation returns success, but no address.
+/// The simulation returns success, but no address and no signal.
 #[test]
-fn lost_lock_of_memory_is_an_error() {
+fn lost_preparations_of_a_copy_are_errors() {
     let machine = Machine::new(Config::mi300x(1));
-    machine.simulation.set_faults("hsa_amd_memory_lock=lost".parse().unwrap());
     let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 4096).unwrap();
-    let error = pool.write(0, b"text").unwrap_err();
-    assert!(error.to_string().contains("hsa_amd_memory_lock returned success"), "{error}");
+    for call in ["hsa_amd_memory_lock", "hsa_signal_create"] {
+        machine.simulation.set_faults(format!("{call}=lost").parse().unwrap());
+        let error = pool.write(0, b"text").unwrap_err();
+        let message = format!("cannot write: {call} returned success without a result");
+        assert!(error.to_string().starts_with(&message), "{error}");
+    }
     assert_eq!(machine.simulation.calls("hsa_amd_memory_async_copy"), 0);
 }
 

@@ -3,7 +3,7 @@
 use super::feature::Feature;
 use super::message::{
     ALLOCATING, OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage,
-    list_libraries,
+    explain_status, list_libraries,
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
@@ -75,7 +75,9 @@ pub enum ErrorKind {
     BeingOpened,
     /// The runtime failed although the arguments are valid.
     #[error(
-        "{call} returned {status}; HSA_VMM_LOG=trace (in Rust, target hsa_vmm::native of `tracing`) shows the calls before it"
+        "{call} returned {status}{}; HSA_VMM_LOG=trace (in Rust, target hsa_vmm::native of `tracing`) shows the calls \
+         before it",
+        explain_status(*.status)
     )]
     Runtime {
         /// The runtime's function.

@@ -23,6 +23,16 @@ pub(super) fn describe_shortage(call: &str, status: Status, size: usize) -> Stri
     format!("{call} returned {status}{requested}")
 }
 
+/// Explains a status that contradicts itself.
+pub(super) fn explain_status(status: Status) -> &'static str {
+    match status {
+        Status::NO_RESULT => {
+            ", which is a defect of the runtime or of a tool library that it loads (HSA_TOOLS_LIB)"
+        }
+        _ => "",
+    }
+}
+
 pub(super) fn is_reserve(call: &str) -> bool {
     call.starts_with("hsa_amd_vmem_address_reserve")
 }

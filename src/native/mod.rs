@@ -1,8 +1,8 @@
 //! Calls of the runtime, and unsafe system calls. No other module calls the runtime.
 //!
 //! For each function of the runtime, this module has a function with Rust types. That function calls the runtime
-//! through the table of functions ([`Table`]), and converts the status to a `Result`. Some runtimes return success
-//! without a handle or a descriptor; in this case, `handle_create` and the exports of descriptors return an error.
+//! through the table of functions ([`Table`]), and converts the status to a `Result`. If the runtime returns success
+//! without the address, handle or descriptor that it promises, the function fails ([`Failure::no_result`]).
 //!
 //! The runtime does not check all conditions of its calls. Types ensure some of them: values of [`NativeAgent`] and
 //! [`NativePool`] always come from the runtime. The ledger checks other conditions before the call.
@@ -59,6 +59,18 @@ impl Failure {
     /// Returns the failure of a function that the library does not export.
     pub fn missing(call: &'static str) -> Self {
         Self { call, status: Status::MISSING_FUNCTION }
+    }
+
+    /// Returns the failure of a function that returned success, but not its result.
+    #[cold]
+    pub fn no_result(call: &'static str) -> Self {
+        crate::log::event!(WARN, call, "the runtime returned success without a result");
+        Self { call, status: Status::NO_RESULT }
+    }
+
+    /// Returns the address or handle that a successful call has returned. Fails if it is null or 0.
+    pub fn check_result<T: Default + PartialEq>(call: &'static str, result: T) -> Result<T, Self> {
+        if result == T::default() { Err(Self::no_result(call)) } else { Ok(result) }
     }
 }
 
@@ -264,5 +276,46 @@ impl Native {
             format!("{}: {}", self.show_agent(access.agent()), access.permissions())
         };
         format!("[{}]", access.iter().map(show).collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(all(test, feature = "simulation"))]
+mod tests {
+    use super::*;
+    use hsa_sim::{Config, Generation, Simulation};
+    use std::os::fd::AsFd;
+
+    /// For a `lost` call, the simulation returns success, but no result.
+    #[test]
+    fn success_without_a_result_is_a_failure() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let start = |config| {
+            let native = Native::simulated(Arc::new(Simulation::start(config).unwrap()));
+            native.init().unwrap();
+            native
+        };
+        let check = |native: &Native, call: &'static str, result: &dyn Fn() -> Option<Failure>| {
+            let simulation = native.simulation().unwrap();
+            simulation.set_faults(format!("{call}=lost").parse().unwrap());
+            assert_eq!(result(), Some(Failure { call, status: Status::NO_RESULT }));
+        };
+        // ROCm 6.1 cannot align reservations.
+        let old = start(Config::mi300x(1).with_generation(Generation::A).with_extension(4));
+        check(&old, "hsa_amd_vmem_address_reserve", &|| old.address_reserve(4096, 0, 0).err());
+        let new = start(Config::mi300x(1).with_generation(Generation::D));
+        let agent = new.agents().unwrap()[1];
+        let pool = new.pools(agent).unwrap()[0];
+        check(&new, "hsa_amd_vmem_address_reserve_align", &|| {
+            new.address_reserve(4096, 0, 4096).err()
+        });
+        check(&new, "hsa_amd_memory_pool_allocate", &|| new.pool_allocate(pool, 4096).err());
+        check(&new, "hsa_amd_vmem_import_shareable_handle", &|| new.import(file.as_fd()).err());
+        check(&new, "hsa_amd_vmem_import_fabric_handle", &|| new.import_fabric([1; 16]).err());
+        check(&new, "hsa_amd_ipc_memory_attach", &|| {
+            new.ipc_attach([1; 8], 4096, agent, &[]).err()
+        });
+        for native in [old, new] {
+            native.shut_down().unwrap();
+        }
     }
 }

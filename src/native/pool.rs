@@ -1,7 +1,7 @@
 //! Calls of the runtime for memory of pools, for locked memory of this process, for memory of other processes, and
 //! for queries about an address.
 
-use super::{Failure, Native, NativeAgent, NativePool, Status, call_optional, hex};
+use super::{Failure, Native, NativeAgent, NativePool, call_optional, hex};
 use crate::log::with_expected_failures;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -23,7 +23,7 @@ impl Native {
                 { address = %hex(address as usize) }
             )
         }?;
-        Ok(address as usize)
+        Failure::check_result("hsa_amd_memory_pool_allocate", address as usize)
     }
 
     /// Frees memory of a pool.
@@ -86,10 +86,7 @@ impl Native {
                 { for_agents = %hex(address as usize) }
             )
         }?;
-        if address.is_null() {
-            return Err(Failure { call: "hsa_amd_memory_lock", status: Status::NO_RESULT });
-        }
-        Ok(address as usize)
+        Failure::check_result("hsa_amd_memory_lock", address as usize)
     }
 
     /// Ends the access of agents to memory that was locked.
@@ -119,8 +116,7 @@ impl Native {
             )
         }?;
         if number < 0 {
-            let status = Status::NO_RESULT;
-            return Err(Failure { call: "hsa_amd_portable_export_dmabuf", status });
+            return Err(Failure::no_result("hsa_amd_portable_export_dmabuf"));
         }
         // SAFETY: the runtime opened the descriptor for the caller, which has to close it (hsa_ext_amd.h).
         Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset))
@@ -170,7 +166,7 @@ impl Native {
                 { address = %hex(address as usize) }
             )
         }?;
-        Ok(address as usize)
+        Failure::check_result("hsa_amd_ipc_memory_attach", address as usize)
     }
 
     /// Returns whether memory of another process is mapped at `start` for at least `size` bytes.

@@ -159,6 +159,7 @@ impl Native {
                 { signal = %hex(signal.handle) }
             )
         }?;
+        Failure::check_result("hsa_signal_create", signal.handle)?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
         let (raw_agent, dependencies) = (agent.raw(), null());
         // SAFETY: the caller guarantees that the agent can access both ranges until the copy has ended; the signal was

@@ -59,7 +59,11 @@ impl Native {
                 ),
             }
         }?;
-        Ok(address as usize)
+        let call = match aligned {
+            Some(_) => "hsa_amd_vmem_address_reserve_align",
+            None => "hsa_amd_vmem_address_reserve",
+        };
+        Failure::check_result(call, address as usize)
     }
 
     /// Returns whether the runtime can align reservations.
@@ -218,8 +222,7 @@ impl Native {
             )
         }?;
         if number < 0 {
-            let status = Status::NO_RESULT;
-            return Err(Failure { call: "hsa_amd_vmem_export_shareable_handle", status });
+            return Err(Failure::no_result("hsa_amd_vmem_export_shareable_handle"));
         }
         Ok(number)
     }
@@ -313,6 +316,7 @@ impl Native {
                 { handle = %hex(handle.handle) }
             )
         }?;
+        Failure::check_result("hsa_amd_vmem_import_fabric_handle", handle.handle)?;
         Ok(NativeHandle(handle))
     }
 
@@ -328,6 +332,7 @@ impl Native {
                 { handle = %hex(handle.handle) }
             )
         }?;
+        Failure::check_result("hsa_amd_vmem_import_shareable_handle", handle.handle)?;
         Ok(NativeHandle(handle))
     }
 
