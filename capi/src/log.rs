@@ -47,10 +47,17 @@ pub fn print_open_failure(failure: &Failure) {
         return print(&failure.message);
     }
     print(&format!("no runtime: {}", failure.message));
-    // A privileged program ignores the variable.
-    if cfg!(feature = "simulation") && !is_privileged() {
+    // A privileged program ignores the variables that select another runtime.
+    if is_privileged() {
+        return;
+    }
+    if cfg!(feature = "simulation") {
         print("to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim");
     }
+    print(
+        "to run on AMD's runtime without a GPU: `hsa-vmm rocr fetch` downloads AMD's runtime without installing it, \
+         and `hsa-vmm emulate --rocr 7.2.4 -- PROGRAM` runs a program on it",
+    );
 }
 
 fn print(text: &str) {

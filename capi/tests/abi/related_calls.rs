@@ -120,7 +120,10 @@ fn missing_runtime_is_printed_once() {
     let count = |text: &str| errors.matches(text).count();
     assert_eq!(count("libhsavmm: no runtime: "), 1, "{errors}");
     assert_eq!(count("no-such-runtime.so"), 2, "the notice, and the program's own line: {errors}");
-    assert_eq!(count("HSA_VMM_RUNTIME=sim"), 1, "{errors}");
+    for advice in ["HSA_VMM_RUNTIME=sim", "`hsa-vmm rocr fetch`", "`hsa-vmm emulate --rocr 7.2.4 "]
+    {
+        assert_eq!(count(advice), 1, "{errors}");
+    }
     assert!(!run_without_runtime(Some("off")).contains("libhsavmm: no runtime"));
 }
 
