@@ -62,7 +62,7 @@ pub struct Emulate {
     #[arg(long, value_enum)]
     pub machine: Option<EmulatedMachine>,
     /// The memory of each GPU: `64G`, `256M`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_vram)]
     pub vram: Option<String>,
     /// Write a line for each driver call to this file
     #[arg(long, value_name = "FILE")]
@@ -185,12 +185,29 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     if !message.starts_with("HSA_KFD") {
         return Err(EmulationError::NoDriver(message.to_owned()).into());
     }
-    let message = message.replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
+    let message = name_option(args, message).replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
     // Show the usage of this subcommand, not the usage of `hsa-vmm`.
     let mut command = Arguments::command();
     command.build();
     let command = command.find_subcommand_mut("emulate").context("no subcommand `emulate`")?;
     command.error(ErrorKind::InvalidValue, message).exit()
+}
+
+/// If the driver's message rejects the value of `--vram`, names this option instead of the variable `HSA_KFD`.
+fn name_option(args: &Emulate, message: &str) -> String {
+    let problem_of_vram = |size: &str| {
+        let setting = format!("HSA_KFD: {:?}: ", format!("vram={}", size.trim_end()));
+        message.strip_prefix(&setting).map(str::to_owned)
+    };
+    match args.vram.as_deref().and_then(|size| Some((size, problem_of_vram(size)?))) {
+        Some((size, problem)) => format!("invalid value '{size}' for '--vram <SIZE>': {problem}"),
+        None => message.to_owned(),
+    }
+}
+
+/// Returns the value of `--vram`, which the driver parses. Rejects a comma, which would begin another setting.
+fn parse_vram(text: &str) -> Result<String, &'static str> {
+    if text.contains(',') { Err("expected a size such as 64GiB") } else { Ok(text.to_owned()) }
 }
 
 /// Returns the subcommand and its options as a user types them, without output files.

@@ -80,6 +80,26 @@ fn invalid_fault_plan_shows_the_usage_of_emulate() {
 }
 
 #[test]
+fn invalid_vram_is_named_as_option() {
+    let run_with = |arguments: &[&str], variable: &str| {
+        let output = command(arguments).env("HSA_KFD", variable).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        stderr(&output)
+    };
+    for size in ["bad", "3XB", "0", "", "1G,gpus=2", "5x "] {
+        let text = run_with(&["emulate", &format!("--vram={size}"), "--", "true"], "gpus=1");
+        let line =
+            format!("invalid value '{size}' for '--vram <SIZE>': expected a size such as 64GiB");
+        assert!(text.contains(&line) && !text.contains("HSA_KFD"), "{text}");
+    }
+    // The variable has the invalid value.
+    for arguments in [&["emulate", "--vram=1G", "--", "true"][..], &["emulate", "--", "true"]] {
+        let text = run_with(arguments, "vram=bad");
+        assert!(text.contains("HSA_KFD: \"vram=bad\": expected a size such as 64GiB"), "{text}");
+    }
+}
+
+#[test]
 fn info_names_the_command_that_chose_the_runtime() {
     run_on_releases("info_names_the_command_that_chose_the_runtime", |fixture| {
         let output = fixture.emulate(&[HSA_VMM, "info"]);
