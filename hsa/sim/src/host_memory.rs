@@ -9,6 +9,9 @@ use crate::pool_memory::{Allocation, AllocationKind, CallerData};
 use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 
 /// `hsa_amd_memory_lock`
 ///
@@ -72,15 +75,66 @@ pub(crate) unsafe fn lock(
 /// Returns whether the process can read and write every page of a range, as the driver requires for memory that it pins.
 /// Does not change the memory. The range must not wrap around.
 fn host_is_writable(address: usize, size: usize) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let Ok(maps) = File::open("/proc/self/maps") else { return false };
+    let has_writable_mappings = query_writable(&maps, address, size);
+    has_writable_mappings.unwrap_or_else(|| !lists_read_only(maps, address, size))
+        && host_is_readable(address, size)
+}
+
+/// The argument of `PROCMAP_QUERY` (`struct procmap_query`).
+#[repr(C)]
+#[derive(Default)]
+struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    mapping_start: u64,
+    mapping_end: u64,
+    /// Results that this module does not use.
+    rest: [u64; 8],
+}
+
+/// Queries the mapping that contains the address, and only if it is writable (`PROCMAP_QUERY_VMA_WRITABLE`).
+const WRITABLE: u64 = 2;
+/// `PROCMAP_QUERY`: reads and writes the argument, and has the number 17 of the type `f`.
+const QUERY: u64 = 3 << 30 | (size_of::<MappingQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+
+/// Returns whether a range consists of writable mappings. The kernel looks each mapping up in its tree, which is fast
+/// even if the process has many mappings. Returns `None` if the kernel is older than Linux 6.11.
+fn query_writable(maps: &File, address: usize, size: usize) -> Option<bool> {
+    let mut next = address as u64;
+    while next < (address + size) as u64 {
+        let mut query = MappingQuery {
+            size: size_of::<MappingQuery>() as u64,
+            flags: WRITABLE,
+            address: next,
+            ..MappingQuery::default()
+        };
+        // SAFETY: this is the argument of PROCMAP_QUERY, which the kernel reads and writes.
+        let status = unsafe { libc::ioctl(maps.as_raw_fd(), QUERY as _, &raw mut query) };
+        if status != 0 {
+            let error = std::io::Error::last_os_error().raw_os_error();
+            return (error == Some(libc::ENOENT)).then_some(false);
+        }
+        next = query.mapping_end;
+    }
+    Some(true)
+}
+
+/// Returns whether the list of mappings has a mapping in a range that is not writable.
+fn lists_read_only(mut maps: File, address: usize, size: usize) -> bool {
+    let mut text = String::new();
+    // A path in the list need not be UTF-8. Then no memory is writable.
+    if maps.read_to_string(&mut text).is_err() {
+        return true;
+    }
     // A line begins like `7f0000000000-7f0000200000 r--p`.
-    let is_read_only = maps.lines().any(|line| {
+    text.lines().any(|line| {
         let mut words = line.split([' ', '-']);
         let mut number = || usize::from_str_radix(words.next()?, 16).ok();
         let (Some(start), Some(end)) = (number(), number()) else { return false };
         start < address + size && address < end && words.next().is_some_and(|it| !it.contains('w'))
-    });
-    !is_read_only && host_is_readable(address, size)
+    })
 }
 
 impl State {
@@ -117,4 +171,53 @@ pub(crate) fn svm(
     _count: usize,
 ) -> HsaResult {
     Err(HSA_STATUS_ERROR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address_space::PAGE;
+
+    /// Maps pages with these permissions, followed by a page without permissions.
+    fn map(permissions: &[c_int]) -> usize {
+        let (size, none) = ((permissions.len() + 1) * PAGE, core::ptr::null_mut());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory, at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(none, size, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        for (page, &permission) in permissions.iter().enumerate() {
+            // SAFETY: the page is part of the new memory.
+            assert_eq!(unsafe { libc::mprotect(start.byte_add(page * PAGE), PAGE, permission) }, 0);
+        }
+        start.addr()
+    }
+
+    #[test]
+    fn only_writable_memory_can_be_locked() {
+        let (write, read) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ);
+        let start = map(&[write, write | libc::PROT_EXEC, read, write]);
+        for (first, count, expected) in [
+            (0, 1, true),
+            (0, 2, true),
+            (0, 3, false),
+            (1, 3, false),
+            (2, 1, false),
+            (3, 1, true),
+            (3, 2, false),
+            (4, 1, false),
+        ] {
+            let (address, size) = (start + first * PAGE, count * PAGE);
+            assert_eq!(host_is_writable(address, size), expected, "{first} {count}");
+            let maps = || File::open("/proc/self/maps").unwrap();
+            let is_listed = !lists_read_only(maps(), address, size);
+            assert_eq!(is_listed, expected, "{first} {count}");
+            // The range begins and ends inside a page.
+            assert_eq!(host_is_writable(address + 1, size - 2), expected, "{first} {count}");
+            if let Some(is_writable) = query_writable(&maps(), address, size) {
+                assert_eq!(is_writable, expected, "{first} {count}");
+            }
+        }
+        // SAFETY: nothing else uses the memory.
+        assert_eq!(unsafe { libc::munmap(start as *mut c_void, 5 * PAGE) }, 0);
+    }
 }
