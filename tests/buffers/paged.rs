@@ -241,11 +241,31 @@ fn invalid_ranges_are_rejected() {
             buffer.unmap(7..9).map_err(Error::into_kind),
             Err(page_error(8, Problem::PageNotMapped))
         );
-        for empty in [4..4, 9..9, 16..16] {
-            buffer.map(empty.clone()).expect("no page is mapped");
-            buffer.unmap(empty).expect("no page is unmapped");
-        }
         let queue = RetireQueue::builder(1).without_thread().open(&machine.vmm).unwrap();
+        for (empty, expected) in [
+            (4..4, Ok(())),
+            (9..9, Ok(())),
+            (16..16, Ok(())),
+            (17..17, out_of_range(17)),
+            (usize::MAX..usize::MAX, out_of_range(usize::MAX)),
+        ] {
+            for result in [
+                buffer.map(empty.clone()),
+                buffer.unmap(empty.clone()),
+                buffer.move_pages(empty.clone(), &buffer, 16),
+                buffer.share_pages(empty.clone(), &buffer, 16),
+                buffer.exchange_pages(empty.clone(), &buffer, 16),
+            ] {
+                assert_eq!(result.map_err(Error::into_kind), expected, "{empty:?}");
+            }
+            if !has_zero_page {
+                // SAFETY: the call submits no pages.
+                let retired = unsafe { buffer.retire(empty.clone(), &queue, &[]) };
+                assert_eq!(retired.map_err(Error::into_kind), expected, "{empty:?}");
+            }
+            let moved = buffer.move_pages(0..0, &buffer, empty.start);
+            assert_eq!(moved.is_ok(), expected.is_ok(), "{empty:?}");
+        }
         #[allow(clippy::reversed_empty_ranges, reason = "what a caller may pass")]
         let inverted = 9..5;
         for result in [

@@ -28,9 +28,10 @@ use crate::vmm::Vmm;
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
 /// For example, a paged KV cache: its sequences grow and end, can share pages ([`share_pages`](Self::share_pages)), and
-/// keep their addresses. Page numbers begin at 0. A range of pages that starts after its end is an error
-/// ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls wait for each other. Concurrent
-/// accesses to memory are described in the [memory model](crate::vmm#memory-model).
+/// keep their addresses. Calls can be made from any thread; concurrent calls wait for each other. Concurrent accesses
+/// to memory are described in the [memory model](crate::vmm#memory-model). Page numbers begin at 0. As for slices, an
+/// empty range of pages changes nothing, and is valid up to `page_count..page_count`. A range is an error if it starts
+/// after its end ([`Problem::StartAfterEnd`]), or ends after [`page_count`](Self::page_count), even if it is empty.
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
@@ -213,10 +214,8 @@ impl PagedBuffer {
         if self.core.zero_page.is_some() {
             return Err(to_error(Feature::RetireFromZeroPageBuffer.into()));
         }
-        pages
-            .clone()
-            .try_for_each(|page| locked.mapping_and_memory(page).map(drop))
-            .map_err(to_error)?;
+        let mapped = pages.clone().try_for_each(|page| locked.mapping_and_memory(page).map(drop));
+        mapped.map_err(to_error)?;
         let end = pages.end;
         // SAFETY: the caller guarantees the conditions of `RetireQueue::submit`, which are also those of `submit_many`.
         unsafe { locked.retire(pages, queue, signals) }?;
