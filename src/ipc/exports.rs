@@ -186,24 +186,67 @@ mod tests {
     /// The name of the server's socket contains only the process's number, so all runtimes have one lock.
     #[test]
     fn exports_wait_for_the_lock_of_the_server() {
+        for (generation, minor, mode) in
+            [(Generation::A, 11, IpcMode::Unknown), (Generation::B, 15, IpcMode::Server)]
+        {
+            let config = Config::mi300x(1).with_generation(generation).with_extension(minor);
+            let runtime = Runtime::simulated(config).unwrap();
+            assert_eq!(IpcMode::of(&runtime), mode);
+            let gpu = runtime.gpus().next().unwrap().id();
+            let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
+            let (sender, created) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let server_lock = ipc_server_lock();
+                let locked = write(&server_lock);
+                scope.spawn(|| {
+                    let handle = create_handle(&runtime, Quirks::default(), memory.address());
+                    sender.send(handle).unwrap();
+                });
+                let waiting = created.recv_timeout(Duration::from_millis(200));
+                assert_eq!(waiting, Err(RecvTimeoutError::Timeout), "{mode:?}");
+                drop(locked);
+                assert!(created.recv().unwrap().is_ok(), "{mode:?}");
+            });
+            memory.free().unwrap();
+        }
+    }
+
+    /// Both threads find the memory not exported. The second thread must return the export of the first, because
+    /// another export would make the first handle invalid.
+    #[test]
+    fn concurrent_first_exports_return_one_handle() {
         let runtime = Runtime::simulated(Config::mi300x(1).with_generation(Generation::B)).unwrap();
         assert_eq!(IpcMode::of(&runtime), IpcMode::Server);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, 4096).unwrap();
-        let (sender, created) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
+        let create = || create_handle(&runtime, Quirks::default(), memory.address()).unwrap();
+        let handles = std::thread::scope(|scope| {
             let server_lock = ipc_server_lock();
             let locked = write(&server_lock);
-            scope.spawn(|| {
-                let handle = create_handle(&runtime, Quirks::default(), memory.address());
-                sender.send(handle).unwrap();
-            });
-            let waiting = created.recv_timeout(Duration::from_millis(200));
-            assert_eq!(waiting, Err(RecvTimeoutError::Timeout));
+            let threads = [(); 8].map(|()| scope.spawn(create));
+            std::thread::sleep(Duration::from_millis(50));
             drop(locked);
-            assert!(created.recv().unwrap().is_ok());
+            threads.map(|thread| thread.join().unwrap())
         });
+        assert_eq!(handles, [handles[0]; 8]);
         memory.free().unwrap();
+    }
+
+    /// A process has one table of exports. With two tables, the second could replace the first while exports use it.
+    #[test]
+    fn concurrent_first_exports_create_one_table() {
+        let process = std::process::id() as i32;
+        for _ in 0..200 {
+            let (exports, start) = (Exports::default(), std::sync::Barrier::new(4));
+            let tables = std::thread::scope(|scope| {
+                let create = || {
+                    start.wait();
+                    exports.table(process).unwrap()
+                };
+                [(); 4].map(|()| scope.spawn(create)).map(|thread| thread.join().unwrap())
+            });
+            assert!(tables.iter().all(|table| Arc::ptr_eq(table, &tables[0])));
+        }
     }
 
     /// If the runtime returns another handle, the previous export must end. If ending it fails, the previous export

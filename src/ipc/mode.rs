@@ -1,6 +1,7 @@
 //! How the runtime shares memory for IPC.
 
 use crate::runtime::Runtime;
+use std::ffi::OsStr;
 
 /// How the runtime shares memory for IPC.
 ///
@@ -20,17 +21,47 @@ pub(super) enum IpcMode {
 
 impl IpcMode {
     pub fn of(runtime: &Runtime) -> Self {
-        let (major, minor) = runtime.info().extension;
-        match runtime.ipc_mode() {
+        Self::of_version(runtime.info().extension, runtime.ipc_mode())
+    }
+
+    /// Returns the mode of a runtime with this version of the extension. `legacy` is the value of
+    /// `HSA_ENABLE_IPC_MODE_LEGACY`.
+    fn of_version(extension: (u16, u16), legacy: Option<&OsStr>) -> Self {
+        match legacy {
             // ROCm up to 6.3 always uses the driver.
-            _ if (major, minor) < (1, 7) => Self::Driver,
+            _ if extension < (1, 7) => Self::Driver,
             Some(value) if value == "0" => Self::Server,
             Some(value) if value == "1" => Self::Driver,
             // The default of ROCm 6.4.
-            _ if (major, minor) < (1, 9) => Self::Driver,
+            _ if extension < (1, 9) => Self::Driver,
             // The default of ROCm 7.2.4.
-            _ if (major, minor) >= (1, 15) => Self::Server,
+            _ if extension >= (1, 15) => Self::Server,
             _ => Self::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_depends_on_version_and_variable() {
+        use IpcMode::{Driver, Server, Unknown};
+        for (extensions, [by_default, with_0, with_1, with_other]) in [
+            ([(1, 0), (1, 6)], [Driver, Driver, Driver, Driver]),
+            ([(1, 7), (1, 8)], [Driver, Server, Driver, Driver]),
+            ([(1, 9), (1, 14)], [Unknown, Server, Driver, Unknown]),
+            ([(1, 15), (2, 0)], [Server, Server, Driver, Server]),
+        ] {
+            for extension in extensions {
+                let mode =
+                    |legacy: Option<&str>| IpcMode::of_version(extension, legacy.map(OsStr::new));
+                assert_eq!(mode(None), by_default, "{extension:?}");
+                assert_eq!(mode(Some("0")), with_0, "{extension:?}");
+                assert_eq!(mode(Some("1")), with_1, "{extension:?}");
+                assert_eq!(mode(Some("yes")), with_other, "{extension:?}");
+            }
         }
     }
 }

@@ -437,18 +437,41 @@ mod tests {
         });
     }
 
+    /// Returns the number of descriptors of this process that refer to a file.
+    fn count_descriptors_of(file: &OwnedFd) -> usize {
+        let identity = |path: &std::path::Path| {
+            let status = rustix::fs::stat(path).ok()?;
+            Some((status.st_dev, status.st_ino))
+        };
+        let status = fstat(file).unwrap();
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        descriptors
+            .filter(|it| identity(&it.path()) == Some((status.st_dev, status.st_ino)))
+            .count()
+    }
+
     /// A process has a table for each runtime, and its descriptors are read in order.
     #[test]
     fn table_is_found_among_other_files() {
         let _unnamed = std::io::pipe().unwrap();
-        let _empty = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
+        let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
+        let sealed = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&sealed, FILE_SIZE).unwrap();
+        fcntl_add_seals(&sealed, SEALS).unwrap();
         let tables = [(); 3].map(|()| Table::new(this_process(), 7).unwrap());
-        let native = [3; 8];
-        let exports = tables.each_ref().map(|table| table.insert(native, 4096, 0).unwrap());
+        let exports = tables.each_ref().map(|table| table.insert([3; 8], 4096, 0).unwrap());
         for (index, export) in exports.into_iter().enumerate() {
             assert_eq!(look_up(export), Ok(7));
             assert_eq!(tables[index].remove(&export.0, export.1, || Ok(())), Ok(()));
             assert_eq!(look_up(export), freed(this_process()));
+        }
+        // Files that are not tables do not stay open. Other tests of this process open them, too.
+        for file in [&forged, &sealed] {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while count_descriptors_of(file) > 1 {
+                assert!(Instant::now() < deadline, "{file:?} stays open");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 

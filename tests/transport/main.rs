@@ -7,6 +7,7 @@ mod machine;
 #[path = "../process/mod.rs"]
 mod process;
 
+mod no_thread;
 mod processes;
 
 use exchange::Role;
