@@ -26,7 +26,7 @@ fn assert_of_other_namespace(result: &Result<usize, PeerError>) {
 fn assert_of_other_server(result: &Result<usize, PeerError>) {
     assert_error(result, INVALID_DEVICE_POINTER);
     let text = &result.as_ref().unwrap_err().text;
-    assert!(text.contains("its handle does not name its server"), "{text}");
+    assert!(text.contains("its handle is not of the kind that this process"), "{text}");
 }
 
 on_all_fixtures! {
