@@ -300,13 +300,7 @@ impl Context {
         if let Some(difference) = before.difference(&after) {
             std::thread::sleep(LATE_LIMIT);
             let later = Snapshot::of(&self.vmm, self.count_descriptors);
-            let why = match before.difference(&later) {
-                Some(_) => format!("was rejected ({error}) and changed something: {difference}"),
-                None => format!(
-                    "{difference}, and back again, while a call was rejected ({error}): suspect a free that takes \
-                     effect late (hsa_amd_vmem_handle_release, FREE_MEMORY_OF_GPU), not this call"
-                ),
-            };
+            let why = before.explain(&later, &difference, &error);
             return Err(NotPassed::Failed(why));
         }
         ensure_eq!(self.vmm.check(), Ok(()), "the ledger after {error}");

@@ -4,6 +4,7 @@ use crate::case::describe_quarantined;
 use crate::{descriptors, hexdump};
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
+use std::fmt;
 
 /// The maximum number of bytes to compare per mapping, half of them at each end.
 const MAX_COMPARED: usize = 64 << 10;
@@ -30,6 +31,27 @@ impl Snapshot {
             mappings,
             quarantine: vmm.quarantined_ranges(),
             descriptors: count_descriptors.then(descriptors::count).flatten(),
+        }
+    }
+
+    /// Explains why the state changed while a call was rejected with `error`. `difference` is the change right after the
+    /// call, and `later` the state some time afterwards. A free that takes effect late can open a descriptor for some
+    /// time, or close one only during the call.
+    pub fn explain(&self, later: &Self, difference: &str, error: &impl fmt::Display) -> String {
+        const LATE_FREE: &str = "suspect a free that takes effect late (hsa_amd_vmem_handle_release, \
+                                 FREE_MEMORY_OF_GPU, GEM_CLOSE)";
+        let closed = Self { descriptors: self.descriptors, ..later.clone() };
+        let has_closed = self.descriptors > later.descriptors && closed == *self;
+        match self.difference(later) {
+            None => format!(
+                "{difference}, and back again, while a call was rejected ({error}): {LATE_FREE}, not this call"
+            ),
+            Some(_) if has_closed => {
+                format!(
+                    "{difference} while a call was rejected ({error}): first {LATE_FREE}, then this call"
+                )
+            }
+            Some(_) => format!("was rejected ({error}) and changed something: {difference}"),
         }
     }
 
@@ -99,4 +121,37 @@ fn contents(vmm: &Vmm, mapping: &MappingInfo) -> Option<Vec<u8>> {
     vmm.read(mapping.address, head).ok()?;
     vmm.read(mapping.address.checked_add(mapping.size - half)?, tail).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm::Runtime;
+    use hsa_vmm::simulation::Config;
+
+    #[test]
+    fn rejected_call_is_not_blamed_for_late_free() {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let empty = Snapshot::of(&Vmm::open(&runtime).unwrap(), false);
+        let with = |count| Snapshot { descriptors: Some(count), ..empty.clone() };
+        for (before, after, later, expected) in [
+            (
+                16,
+                17,
+                16,
+                "16 became 17, and back again, while a call was rejected (E): suspect a free",
+            ),
+            (17, 16, 16, "17 became 16 while a call was rejected (E): first suspect a free"),
+            (
+                16,
+                17,
+                17,
+                "was rejected (E) and changed something: open file descriptors: 16 became 17",
+            ),
+        ] {
+            let difference = with(before).difference(&with(after)).unwrap();
+            let why = with(before).explain(&with(later), &difference, &"E");
+            assert!(why.contains(expected), "{why}");
+        }
+    }
 }

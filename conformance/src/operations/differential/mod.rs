@@ -151,7 +151,8 @@ impl DifferentialTest {
         let descriptors = self.descriptors();
         let succeeded = self.perform(operation)?;
         if !succeeded && !self.has_quarantine() {
-            let now = self.descriptors();
+            let count = || self.descriptors();
+            let now = process_resources::settled(&self.runtime, &descriptors, count);
             let what = "open file descriptors after a rejected operation";
             process_resources::check_unchanged(&self.runtime, what, &descriptors, &now)?;
         }

@@ -7,6 +7,12 @@ use crate::descriptors;
 use hsa_vmm::Runtime;
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The time after which a free that takes effect late has ended.
+const LATE_LIMIT: Duration = Duration::from_millis(200);
+/// The interval at which resources are counted again.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Resources of this process that the library could leak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +35,10 @@ impl ProcessResources {
         }
     }
 
-    /// Fails if the process's resources have changed.
+    /// Fails if the process's resources have changed. On a loaded runtime, waits for late frees.
     pub(super) fn check_unchanged(&self, runtime: &Runtime) -> Result<(), Difference> {
-        check_unchanged(runtime, "resources of the process", self, &Self::now())
+        let now = settled(runtime, self, Self::now);
+        check_unchanged(runtime, "resources of the process", self, &now)
     }
 }
 
@@ -62,6 +69,25 @@ fn gpu_memory() -> Vec<u64> {
     ids.into_iter().filter_map(memory_on).collect()
 }
 
+/// Returns the value of `now`. If it differs from `before`, calls `now` again until the values are equal, for at most
+/// [`LATE_LIMIT`]: a driver may free memory, and the descriptors of this memory, some time after the call has returned.
+/// Does not wait on the simulation, which frees at once.
+pub(super) fn settled<T: PartialEq>(runtime: &Runtime, before: &T, now: impl Fn() -> T) -> T {
+    let limit = if runtime.simulation().is_some() { Duration::ZERO } else { LATE_LIMIT };
+    settled_within(limit, before, now)
+}
+
+fn settled_within<T: PartialEq>(limit: Duration, before: &T, now: impl Fn() -> T) -> T {
+    let began = Instant::now();
+    loop {
+        let value = now();
+        if value == *before || began.elapsed() >= limit {
+            return value;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
 /// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with
 /// [`Difference::Retained`] on a loaded runtime, which may keep resources.
 pub(super) fn check_unchanged<T: PartialEq + Describe>(
@@ -76,4 +102,22 @@ pub(super) fn check_unchanged<T: PartialEq + Describe>(
         }
         difference => difference,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn late_free_is_waited_for() {
+        let calls = Cell::new(0);
+        let count = || {
+            calls.set(calls.get() + 1);
+            if calls.get() < 4 { 17 } else { 16 }
+        };
+        assert_eq!(settled_within(Duration::from_secs(60), &16, count), 16);
+        assert_eq!(calls.get(), 4);
+        assert_eq!(settled_within(Duration::ZERO, &16, || 17), 17, "a leak stays");
+    }
 }
