@@ -66,7 +66,8 @@ fn call_that_does_not_return_is_named() {
     }
 }
 
-/// The copy engine runs in another thread than the call that waits for the copy.
+/// The copy engine runs in another thread than the call that waits for the copy. The level looks at the destination
+/// while it waits.
 #[test]
 fn engine_that_does_not_finish_is_named() {
     let name = "on_hanging::engine_that_does_not_finish_is_named";
@@ -76,7 +77,27 @@ fn engine_that_does_not_finish_is_named() {
         let report = report(&output, 1);
         assert_eq!(report["failure"]["kind"], "hang", "{report:#}");
         let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
-        assert_contains(first, &["the GPU has not finished a COPY", "SDMA"]);
+        assert_contains(first, &["the engine has not copied: suspect the engine first"]);
+        let what = report["failure"]["what"].as_str().unwrap_or_default();
+        assert_contains(
+            what,
+            &["hangs in hsa_signal_wait_scacquire", ": the data has not arrived"],
+        );
+        // The list of calls, and the C program, do not contain the calls of the look.
+        let calls = report["failure"]["calls"].to_string();
+        assert_eq!(calls.matches("hsa_amd_vmem_set_access").count(), 1, "{calls}");
+    }
+}
+
+#[test]
+fn suspect_that_the_log_names_comes_first() {
+    let name = "on_hanging::suspect_that_the_log_names_comes_first";
+    for fetched in test::fetch_selected_releases(name) {
+        let arguments = ["--until", "runtime", "--format", "json"];
+        let output = run_emulated(fetched, &["--fault", "INFO=lost"], &arguments);
+        let report = report(&output, 3);
+        let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+        assert_contains(first, &["suspect amdgpu_info_ioctl first", "AMDGPU_INFO_ACCEL_WORKING"]);
     }
 }
 

@@ -4,9 +4,10 @@ use super::data::{DAMAGED, LATE_COPY, LATE_FILL, LATE_MAPPING};
 use super::environment::Environment;
 use super::failure::{call_and_error, is_unfinished, returned_error};
 use super::hsa::{COPY, FILL, REPLACE};
-use super::interface::{function_of, is_logged, suspect};
+use super::interface::{function_of, is_logged, named_in, suspect};
 use super::level::Level;
 use super::machine::MachineCheck;
+use super::record::StuckCopy;
 use super::supervisor::{Call, Cause, LevelRun};
 use super::suspicion::{call_without_result, functions_of_arguments, last_user, missing_result};
 use hsa_vmm_conformance::PlannedFault;
@@ -39,6 +40,31 @@ fn advise_unfinished(line: &str) -> String {
     let (call, _) = call_and_error(line);
     let function = kernel_function(line);
     format!("the driver has not returned from {call}: find where {function} waits, or crashes")
+}
+
+/// Returns the advice for a wait that hangs. `copy` is what the CPU found. `page_tables` names the page tables' file.
+/// Returns `None` if the CPU has found nothing that helps.
+fn advise_stuck_copy(copy: StuckCopy, page_tables: &str) -> Option<String> {
+    Some(match copy {
+        StuckCopy { has_ended: true, .. } => {
+            let also = if copy.arrived == Some(false) { "; then the engine's writes" } else { "" };
+            format!(
+                "the GPU has set the signal, but the wait does not end: suspect the interrupt at the end of the copy \
+                 (the trap packet in the ring, the interrupt handler, kfd_signal_event_interrupt) and \
+                 kfd_ioctl_wait_events first{also}"
+            )
+        }
+        StuckCopy { arrived: Some(true), .. } => "the engine has copied, but has not set the signal: suspect the end \
+             of the copy first (the fence or atomic that writes the signal, and the page-table entry of the signal's \
+             memory), not the interrupt"
+            .to_owned(),
+        StuckCopy { arrived: Some(false), .. } => format!(
+            "the engine has not copied: suspect the engine first, not the signal or the interrupt. Check the queue \
+             and its doorbell (kfd_ioctl_create_queue, kfd_mmap), the ring and the firmware; then the page tables of \
+             both addresses ({page_tables}), because a page fault can stop the engine"
+        ),
+        StuckCopy { arrived: None, .. } => return None,
+    })
 }
 
 /// Returns the advice to extend the time limit if a level made a call in the last quarter of the limit.
@@ -116,12 +142,29 @@ fn advise_successful_requests(
             format!("suspect the kernel's {function} first ({request}{operation}){others}")
         }
         None if has_suspect => format!("also suspect {}", functions.join(", ")),
-        None => format!("suspect {} first", functions.join(", ")),
+        None => suspect_named(run, &functions),
     };
     format!(
         "every request to the driver during {during} returned success: {suspects}; compare the results and effects \
          of the calls above with the expected ones (--log FILE has all calls)"
     )
+}
+
+/// Suspects kernel functions. A function that the runtime's output or the kernel's log names comes first.
+fn suspect_named(run: &LevelRun, functions: &[&str]) -> String {
+    let kernel = run.kernel.as_deref().unwrap_or_default().iter().map(String::as_str);
+    let mut lines = run.output.lines().chain(kernel);
+    let named = lines.find_map(|line| {
+        let function = named_in(line)?.function;
+        functions.contains(&function).then_some((function, line.trim()))
+    });
+    let Some((first, line)) = named else {
+        return format!("suspect {} first", functions.join(", "));
+    };
+    let others: Vec<_> = functions.iter().filter(|function| **function != first).copied().collect();
+    let then =
+        if others.is_empty() { String::new() } else { format!(", then {}", others.join(", ")) };
+    format!("suspect {first} first, because the log names its request (`{line}`){then}")
 }
 
 /// Returns the advice for a hang without a failed or unfinished request.
@@ -283,7 +326,13 @@ pub fn advise(
         Cause::Wrong(Some(_), what) => advise_wrong_result(run, what, call, environment),
         _ => None,
     };
-    advice.extend(unfinished.map(|line| advise_unfinished(line)));
+    let stuck =
+        run.stuck_copy().and_then(|copy| advise_stuck_copy(copy, environment.page_tables()));
+    let names_engine = stuck.is_some();
+    advice.extend(stuck);
+    // The state of the copy says more than the engine's unfinished operation.
+    let is_told = |line: &&String| !names_engine || unfinished_operation(line).is_none();
+    advice.extend(unfinished.filter(is_told).map(|line| advise_unfinished(line)));
     advice.extend(checks.iter().filter_map(|check| {
         let advice = check.advice.as_ref()?;
         Some(format!("{}: {advice}", check.what))
@@ -311,6 +360,7 @@ pub fn advise(
         }
     } else if let Some(driver) = driver {
         match cause {
+            Cause::Hang(..) if names_engine => {}
             Cause::Hang(..) => advice.extend(advise_silent_hang(call, driver)),
             Cause::Crash(..) => {}
             _ => {
@@ -356,6 +406,21 @@ mod tests {
     fn bus_error_is_explained_by_mmap() {
         assert!(advise_bus_error(End::Signal(7)).unwrap().contains("drm_gem_mmap, kfd_mmap"));
         assert_eq!(advise_bus_error(End::Signal(11)), None);
+    }
+
+    #[test]
+    fn stuck_copy_names_engine_or_signal_or_interrupt() {
+        for (arrived, has_ended, expected) in [
+            (Some(false), false, Some("suspect the engine first")),
+            (Some(true), false, Some("suspect the end of the copy first")),
+            (Some(true), true, Some("suspect the interrupt at the end of the copy")),
+            (None, true, Some("suspect the interrupt at the end of the copy")),
+            (None, false, None),
+        ] {
+            let advice = advise_stuck_copy(StuckCopy { arrived, has_ended }, "FILE");
+            let contains = |text| advice.as_deref().is_some_and(|advice| advice.contains(text));
+            assert!(expected.map_or(advice.is_none(), contains), "{advice:?}");
+        }
     }
 
     #[test]

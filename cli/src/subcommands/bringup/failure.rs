@@ -6,7 +6,7 @@ use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, MachineCheck};
 use super::parameters::labelled;
-use super::record::{Argument, status_name};
+use super::record::{Argument, StuckCopy, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::provenance::Privacy;
 use serde::Serialize;
@@ -324,6 +324,20 @@ impl Cause {
     }
 }
 
+impl StuckCopy {
+    /// Describes the state of the copy, for the end of a sentence.
+    pub fn describe(self) -> &'static str {
+        match (self.arrived, self.has_ended) {
+            (Some(true), true) => ", although the data has arrived and the signal reports the end",
+            (Some(true), false) => ": the data has arrived, but the signal does not report the end",
+            (Some(false), false) => ": the data has not arrived",
+            (Some(false), true) => ": the signal reports the end, but the data has not arrived",
+            (None, true) => ", although the signal reports the end",
+            (None, false) => "",
+        }
+    }
+}
+
 impl Call {
     /// Formats the call: `hsa_amd_vmem_map(va=0x7f…, size=0x1000, …) -> SUCCESS`.
     pub fn line(&self) -> String {
@@ -361,6 +375,13 @@ impl Argument {
 }
 
 impl LevelRun {
+    /// Returns what the CPU found, if the level hangs in a wait for a copy.
+    pub fn stuck_copy(&self) -> Option<StuckCopy> {
+        let Outcome::Failed(cause @ Cause::Hang(..)) = &self.outcome else { return None };
+        let hanging = self.calls[cause.call()?].begin.id;
+        self.stuck_copies.iter().find(|(id, _)| *id == hanging).map(|(_, copy)| *copy)
+    }
+
     /// Returns the index of the call at which the level failed. If a comparison found wrong data, returns the index of
     /// the comparison, not of the copy.
     pub fn failed_call(&self) -> Option<usize> {
@@ -415,6 +436,16 @@ impl LevelRun {
             format!("{prefix}{}", call.line())
         };
         count_repeated(start.iter().chain(rest).map(line))
+    }
+}
+
+/// Describes what the runtime returned from a call during which the driver returned an error.
+pub fn reaction(call: Option<&Call>) -> String {
+    let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
+    match status {
+        Some((name, 0)) => format!("ignored it: {name} returned {}", status_name(0)),
+        Some((name, status)) => format!("returned {} from {name} instead", status_name(status)),
+        None => "ignored it".to_owned(),
     }
 }
 

@@ -198,6 +198,7 @@ mod tests {
             driver: None,
             output: "Memory exception on virtual address 0x7f2000, node id 1".to_owned(),
             kernel: Ok(Vec::new()),
+            stuck_copies: Vec::new(),
         };
         run.fail_on_gpu_fault();
         let Outcome::Failed(cause) = &run.outcome else { panic!("{run:?}") };

@@ -267,6 +267,26 @@ pub fn function_of(line: &str) -> Option<&'static str> {
     interfaces.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
 }
 
+/// Returns the interface that a line of the runtime's output or of the kernel's log names: its function, or its
+/// request, as `AMDGPU_INFO_ACCEL_WORKING = 0` names `DRM_IOCTL_AMDGPU_INFO`.
+pub fn named_in(line: &str) -> Option<&'static Interface> {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words: Vec<_> =
+        line.split(|letter| !is_name(letter)).filter(|word| !word.is_empty()).collect();
+    let is_named = |interface: &&Interface| {
+        let request = interface.request;
+        let name = request.strip_prefix("DRM_IOCTL_").or(request.strip_prefix("AMDKFD_IOC_"));
+        // Names of one word, such as `VERSION`, can also be other words.
+        let name = name.filter(|name| name.contains('_'));
+        let names_request = |word: &&str| {
+            let rest = name.and_then(|name| word.strip_prefix(name));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        words.iter().any(|word| *word == interface.function || names_request(word))
+    };
+    TABLE.iter().flat_map(|row| row.1).find(is_named)
+}
+
 /// Returns whether a line of the emulated driver's log is a request to this interface.
 pub fn is_logged(interface: &Interface, line: &str) -> bool {
     request(line).is_some_and(|request| interface.logged == request)
@@ -307,6 +327,18 @@ mod tests {
         assert_eq!(request("1:1 0.0 NOT EMULATED: kfd call"), None);
         assert_eq!(request("1:1 0.0 kfd call 0x1 = EBADF: another process's"), None);
         assert_eq!(request(""), None);
+    }
+
+    #[test]
+    fn logs_name_interfaces() {
+        for (line, expected) in [
+            ("_amdgpu_device_initialize: AMDGPU_INFO_ACCEL_WORKING = 0", Some(INFO)),
+            ("amdgpu_gem_va_ioctl+0x1c/0x20 [amdgpu]", Some(GEM_VA)),
+            ("VERSION 3 of INFO", None),
+            ("acquiring VM for 1001 using 8", None),
+        ] {
+            assert_eq!(named_in(line).copied(), expected, "{line}");
+        }
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum Record {
     /// a call by `task`. With `first`, the parent considers only calls with this first argument, such as copies to an
     /// address.
     Attributed { task: String, call: String, first: Option<String>, what: String },
+    /// The copy for which this call waits has not ended after half of the remaining time.
+    StuckCopy(CallId, StuckCopy),
     /// The level does not apply. Contains the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
@@ -29,6 +31,15 @@ pub enum Record {
     NoLibrary(String),
     /// The level was reached.
     Reached,
+}
+
+/// What the CPU finds while a wait for a copy does not end.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct StuckCopy {
+    /// Whether the destination has the contents of the source. `None` if the CPU cannot read both.
+    pub arrived: Option<bool>,
+    /// Whether the signal of the copy reports the end: its value is below 1.
+    pub has_ended: bool,
 }
 
 /// Identifies a call.

@@ -1,7 +1,7 @@
 //! Sends the records of a level's process to the parent.
 
 use super::hsa::{SDMA, SHADER};
-use super::record::{Argument, Begin, CallId, Logs, Record, Return};
+use super::record::{Argument, Begin, CallId, Logs, Record, Return, StuckCopy};
 use hsa_vmm_conformance::worker::Messages;
 use std::cell::Cell;
 use std::fs::File;
@@ -106,6 +106,13 @@ impl Recorder {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Attributed { task: task(), call, first, what: message.into() });
         AlreadyReported
+    }
+
+    /// Records what the CPU finds while the last call of this thread waits for a copy that does not end.
+    pub fn record_stuck_copy(&self, copy: StuckCopy) {
+        if let Some(id) = LAST_CALL.get() {
+            self.send(&Record::StuckCopy(id, copy));
+        }
     }
 
     /// Records that the level does not apply.

@@ -208,6 +208,7 @@ mod tests {
             driver: None,
             output: String::new(),
             kernel: Ok(Vec::new()),
+            stuck_copies: Vec::new(),
         };
         program_source(&run, Path::new("repeat.c"), is_redacted)
     }

@@ -50,7 +50,7 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     let Some(table) = load_runtime(args, recorder)? else { return Ok(()) };
     let result = match level {
         Level::Library => check_functions(&table, recorder),
-        _ => start_and_run(&Hsa::new(table, recorder), level),
+        _ => start_and_run(&Hsa::new(table, recorder, args.time_limit), level),
     };
     if result.is_ok() {
         recorder.send(&Record::Reached);
@@ -66,7 +66,7 @@ pub fn run_in_other_process(
     requests: &Requests,
 ) -> anyhow::Result<Exit> {
     let Some(table) = load_runtime(args, recorder)? else { return Ok(Exit::Failure) };
-    match other_process::run(&Hsa::new(table, recorder), level, requests) {
+    match other_process::run(&Hsa::new(table, recorder, args.time_limit), level, requests) {
         Ok(()) => Ok(Exit::Success),
         Err(AlreadyReported) => Ok(Exit::Failure),
     }
@@ -169,7 +169,10 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     match cpu {
         None => Err(hsa.recorder.fail("no agent is a CPU")),
         Some(_) if gpus.is_empty() => Err(hsa.recorder.fail("no agent is a GPU")),
-        Some(cpu) => Ok((cpu, gpus)),
+        Some(cpu) => {
+            hsa.set_cpu(&cpu);
+            Ok((cpu, gpus))
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Runs a level from the parent process: starts the level's process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, count_failures, returned_error};
+use super::failure::{call_and_error, count_failures, reaction, returned_error};
 use super::gpu_fault::{self, GpuFault};
 use super::interface::function_of;
 use super::level::Level;
-use super::record::{Begin, CallId, Record, Return, status_name};
+use super::record::{Begin, CallId, Record, Return, StuckCopy, status_name};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
@@ -73,6 +73,8 @@ pub struct LevelRun {
     pub output: String,
     /// The lines that the kernel logged during the level, or the reason why its log cannot be read.
     pub kernel: Result<Vec<String>, String>,
+    /// What the CPU found during waits for copies that did not end.
+    pub stuck_copies: Vec<(CallId, StuckCopy)>,
 }
 
 /// The variable that makes libhsakmt log to standard error. It works with ROCm 6.1.2, 6.4.3 and 7.2.4.
@@ -126,7 +128,10 @@ pub fn supervise(
         }
         match received {
             Received::Message(record) => {
-                last_record = Instant::now();
+                // During a wait for a copy, the level makes no progress.
+                if !matches!(record, Record::StuckCopy(..)) {
+                    last_record = Instant::now();
+                }
                 records.add(record);
             }
             Received::Invalid(line) => tracing::warn!(line, "invalid record"),
@@ -146,10 +151,21 @@ pub fn supervise(
     // AMD's own driver also returns errors that are no failures, so its log (`vm --log`) is not read.
     let driver = is_driver_emulated().then(|| driver_lines(&driver_log, log_start, &records));
     let driver = driver.flatten();
-    let Records { calls, facts, runtime, .. } = records;
+    let Records { calls, facts, runtime, stuck_copies, .. } = records;
     let kernel = kernel.new_lines();
-    let mut run =
-        LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output, kernel };
+    let mut run = LevelRun {
+        level,
+        outcome,
+        calls,
+        facts,
+        runtime,
+        took,
+        idle,
+        driver,
+        output,
+        kernel,
+        stuck_copies,
+    };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
     run.fail_on_gpu_fault();
@@ -190,6 +206,7 @@ struct Records {
     attributed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
+    stuck_copies: Vec<(CallId, StuckCopy)>,
 }
 
 impl Records {
@@ -209,6 +226,7 @@ impl Records {
                 self.attributed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
             }
             Record::Attributed { .. } => {}
+            Record::StuckCopy(id, copy) => self.stuck_copies.push((id, copy)),
             Record::Skip(why) => self.skipped = Some(why),
             Record::Fact(fact) => self.facts.push(fact),
             Record::Runtime(path) => self.runtime = Some(path),
@@ -332,7 +350,8 @@ impl LevelRun {
 
     /// Describes the failure in one sentence. If a GPU faulted, the sentence begins with the fault.
     pub fn describe(&self, cause: &Cause) -> String {
-        let what = cause.describe(&self.calls);
+        let mut what = cause.describe(&self.calls);
+        what += self.stuck_copy().map_or("", StuckCopy::describe);
         match self.gpu_fault() {
             Some(fault) if !matches!(cause, Cause::GpuFault(..)) => {
                 format!("{}: {what}", fault.describe())
@@ -466,14 +485,4 @@ impl LevelRun {
 /// Returns whether a line of the driver's log reports an error other than EINTR and EAGAIN.
 fn returned_final_error(line: &str) -> bool {
     returned_error(line) && !matches!(call_and_error(line).1, "EINTR" | "EAGAIN")
-}
-
-/// Describes what the runtime returned from a call during which the driver returned an error.
-fn reaction(call: Option<&Call>) -> String {
-    let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
-    match status {
-        Some((name, 0)) => format!("ignored it: {name} returned {}", status_name(0)),
-        Some((name, status)) => format!("returned {} from {name} instead", status_name(status)),
-        None => "ignored it".to_owned(),
-    }
 }

@@ -1,5 +1,6 @@
 //! Copies by a GPU, and their completion signals.
 
+use super::stuck_copy::Copy;
 use super::{Address, Agent, Hsa, Named, Result, hex, output};
 use core::ffi::c_void;
 use core::ptr::null;
@@ -132,6 +133,7 @@ impl Hsa<'_> {
         let Some(wait) = self.table.core.hsa_signal_wait_scacquire else {
             return Err(self.recorder.fail("the library has no hsa_signal_wait_scacquire"));
         };
+        let copy = Copy { to, from, size: size.value };
         let arguments = [
             (signal.c_expression.as_str(), hex(signal.value.handle)),
             ("HSA_SIGNAL_CONDITION_LT", "2".to_owned()),
@@ -146,17 +148,7 @@ impl Hsa<'_> {
             &arguments,
             Some(c_statement),
             || {
-                // HSA allows a wait to return before the condition holds, so check the value.
-                let value = loop {
-                    // SAFETY: the signal is destroyed only after the wait.
-                    let value = unsafe {
-                        let state = sys::HSA_WAIT_STATE_BLOCKED;
-                        wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
-                    };
-                    if value < 1 {
-                        break value;
-                    }
-                };
+                let value = self.wait_for_end(wait, signal.value, copy);
                 (value, None, output("value", value.to_string()))
             },
         );

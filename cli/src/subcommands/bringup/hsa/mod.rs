@@ -7,6 +7,7 @@ mod copy;
 mod cpu_access;
 mod page_table;
 mod pool_memory;
+mod stuck_copy;
 mod virtual_memory;
 
 pub use agents::{AGENT_INFO, POOL_INFO};
@@ -19,6 +20,8 @@ use super::record::{Argument, Record};
 use super::recorder::{AlreadyReported, Recorder};
 use hsa_sys as sys;
 use std::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, AlreadyReported>;
 
@@ -59,6 +62,10 @@ pub struct Hsa<'a> {
     table: sys::Table,
     vmem: Option<sys::Vmem>,
     pub recorder: &'a Recorder,
+    /// When the level's time limit expires.
+    deadline: Instant,
+    /// The first CPU, once [`Hsa::set_cpu`] was called.
+    cpu: OnceLock<sys::hsa_agent_t>,
 }
 
 /// The status of a call of a function that the runtime's library does not have.
@@ -74,8 +81,15 @@ fn output(name: &str, value: impl Into<String>) -> Vec<Argument> {
 }
 
 impl<'a> Hsa<'a> {
-    pub fn new(table: sys::Table, recorder: &'a Recorder) -> Self {
-        Self { vmem: table.vmem.ok(), table, recorder }
+    /// `time_limit` is the level's time limit.
+    pub fn new(table: sys::Table, recorder: &'a Recorder, time_limit: Duration) -> Self {
+        let (deadline, cpu) = (Instant::now() + time_limit, OnceLock::new());
+        Self { vmem: table.vmem.ok(), table, recorder, deadline, cpu }
+    }
+
+    /// Sets the CPU that looks at copies that do not end.
+    pub fn set_cpu(&self, cpu: &Agent) {
+        let _ = self.cpu.set(cpu.value);
     }
 
     /// Makes a call that returns a status. With `in_c`, the C program contains the call, with the names in `arguments`
