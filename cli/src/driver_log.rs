@@ -17,7 +17,7 @@ const LOG_VARIABLE: &str = "HSA_KFD_LOG";
 const LAST_LINES: usize = 12;
 
 /// The prefix that [`DriverLog`] adds to lines of the emulated driver's log.
-const PREFIX: &str = "driver: ";
+pub const DRIVER_PREFIX: &str = "driver: ";
 
 /// The prefix that [`DriverLog`] adds to lines of the kernel's log.
 pub const KERNEL_PREFIX: &str = "kernel: ";
@@ -25,24 +25,24 @@ pub const KERNEL_PREFIX: &str = "kernel: ";
 /// Returns whether the emulated driver logged a failure in this line of output. Returns `None` if the line is not the
 /// driver's.
 pub fn driver_line_failed(line: &str) -> Option<bool> {
-    line.strip_prefix(PREFIX).map(is_failure)
+    line.strip_prefix(DRIVER_PREFIX).map(is_failure)
 }
 
 /// Returns a line of the emulated driver's log without its prefix, if the line reports a failure.
 pub fn failed_driver_line(line: &str) -> Option<&str> {
-    line.strip_prefix(PREFIX).filter(|line| is_failure(line))
+    line.strip_prefix(DRIVER_PREFIX).filter(|line| is_failure(line))
 }
 
 /// Returns the failures that the emulated driver logged in these lines: one line for each call and error, with the
 /// number of equal failures.
 pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let failures = count_failures(lines.filter_map(failed_driver_line)).into_iter();
-    failures.map(|line| format!("{PREFIX}{line}")).collect()
+    failures.map(|line| format!("{DRIVER_PREFIX}{line}")).collect()
 }
 
 /// Returns the call and the error of a failure that the emulated driver logged: `("kfd GET_VERSION", "EIO")`.
 pub fn failed_request(line: &str) -> Option<(String, String)> {
-    let line = line.strip_prefix(PREFIX).filter(|line| returned_error(line))?;
+    let line = line.strip_prefix(DRIVER_PREFIX).filter(|line| returned_error(line))?;
     let (call, error) = call_and_error(line);
     Some((call, error.to_owned()))
 }
@@ -95,7 +95,7 @@ impl DriverLog {
         let start = text.lines().count().saturating_sub(LAST_LINES);
         let shown =
             text.lines().enumerate().filter(|(index, line)| *index >= start || is_failure(line));
-        lines.extend(shown.map(|(_, line)| format!("{PREFIX}{line}")));
+        lines.extend(shown.map(|(_, line)| format!("{DRIVER_PREFIX}{line}")));
         lines
     }
 }

@@ -1,5 +1,7 @@
 //! Groups failed cases by cause, so that a report names each cause once.
 
+use crate::contain::CASES;
+use crate::run_case::CaseResult;
 use crate::{CaseReport, Report, Status};
 
 /// Failed cases with the same cause.
@@ -11,15 +13,23 @@ pub struct Cause<'a> {
     pub cases: Vec<&'a CaseReport>,
 }
 
+/// How details and causes name a GPU fault.
+const GPU_FAULT: &str = "GPU memory access fault";
 /// The beginning of AMD's message when a GPU has accessed an address that is not mapped.
-const GPU_FAULT: &str = "Memory access fault";
+const GPU_FAULT_MESSAGE: &str = "Memory access fault";
 
 impl Report {
-    /// Groups the failed cases by cause, the most frequent cause first.
+    /// Groups the failed cases by cause, in the order of [`cases`](crate::cases): a case comes after the cases of the
+    /// calls that it depends on, so the first cause often explains the later ones. Failed starts and stops of the
+    /// runtime come last, because they follow the failures of cases.
     #[must_use]
     pub fn causes(&self) -> Vec<Cause<'_>> {
         let mut causes: Vec<(String, Cause<'_>)> = Vec::new();
-        for case in self.cases.iter().filter(|case| case.status == Status::Fail) {
+        let mut failed: Vec<_> =
+            self.cases.iter().filter(|case| case.status == Status::Fail).collect();
+        // The sort is stable: other cases stay in the order of the report, which is the order of the cases.
+        failed.sort_by_key(|case| is_about_process(&case.name));
+        for case in failed {
             let description = describe_cause(case);
             let key = without_numbers(&description);
             match causes.iter_mut().find(|(existing, _)| *existing == key) {
@@ -27,10 +37,22 @@ impl Report {
                 None => causes.push((key, Cause { description, cases: vec![case] })),
             }
         }
-        let mut causes: Vec<_> = causes.into_iter().map(|(_, cause)| cause).collect();
-        // The sort is stable: causes with equally many cases stay in the order of the report.
-        causes.sort_by_key(|cause| std::cmp::Reverse(cause.cases.len()));
-        causes
+        causes.into_iter().map(|(_, cause)| cause).collect()
+    }
+}
+
+/// Returns whether a result describes the start or stop of the runtime's process, not a case.
+fn is_about_process(name: &str) -> bool {
+    CASES.iter().any(|case| case.name == name)
+}
+
+/// Begins the detail of a failed case with the GPU fault, if the output of the case reports one and a process of the
+/// case has aborted: AMD's runtime aborts a process after a GPU fault. The detail then names the fault even if the
+/// report does not contain the output.
+pub(crate) fn name_gpu_fault(result: &mut CaseResult) {
+    let has_aborted = result.lost.is_some() || result.detail.contains("SIGABRT");
+    if has_aborted && result.output.contains(GPU_FAULT_MESSAGE) {
+        result.detail = format!("{GPU_FAULT}: {}", result.detail);
     }
 }
 
@@ -38,9 +60,10 @@ impl Report {
 /// detail's first line.
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
-    if case.output.as_ref().is_some_and(|output| output.contains(GPU_FAULT)) {
+    let has_message = |output: &String| output.contains(GPU_FAULT_MESSAGE);
+    if first.contains(GPU_FAULT) || case.output.as_ref().is_some_and(has_message) {
         // AMD's runtime reports a GPU fault during a later call. This later call is not the cause.
-        return "GPU memory access fault".to_owned();
+        return GPU_FAULT.to_owned();
     }
     if let Some(lost) = &case.lost {
         return lost.to_string();
@@ -75,19 +98,42 @@ mod tests {
         CaseReport { detail: detail.to_owned(), ..CaseReport::new(name, "", Status::Fail) }
     }
 
+    fn report(cases: Vec<CaseReport>) -> Report {
+        let runtime = describe(&Runtime::simulated(Config::mi300x(1)).unwrap());
+        let (run, runtime, agents) = (None, runtime.runtime, runtime.agents);
+        Report { run, runtime, agents, cases, bringup: None, summary: Summary::default() }
+    }
+
+    /// Returns the description of each cause, and the names of its cases.
+    fn causes(report: &Report) -> Vec<(String, String)> {
+        let names = |cause: &Cause<'_>| {
+            let names: Vec<_> = cause.cases.iter().map(|case| case.name.as_str()).collect();
+            names.join(" ")
+        };
+        let causes = report.causes();
+        causes.iter().map(|cause| (cause.description.clone(), names(cause))).collect()
+    }
+
+    fn lost(output: &str) -> CaseResult {
+        let how = Ended::Signal("SIGABRT".to_owned());
+        let last_call = Some("in hsa_signal_wait_scacquire".to_owned());
+        CaseResult { output: output.to_owned(), ..CaseResult::lost(Lost { how, last_call }, 1) }
+    }
+
+    const FAULT_OUTPUT: &str = "Memory access fault by GPU node-1 on address 0x7f00";
+
     #[test]
     fn failures_are_grouped_by_cause() {
-        let runtime = describe(&Runtime::simulated(Config::mi300x(1)).unwrap());
         let gpu_fault = |name| {
-            let how = Ended::Signal("SIGABRT".to_owned());
-            let last_call = Some("in hsa_signal_wait_scacquire".to_owned());
+            let result = lost(FAULT_OUTPUT);
             CaseReport {
-                output: Some("Memory access fault by GPU node-1 on address 0x7f00".to_owned()),
-                lost: Some(Lost { how, last_call }),
-                ..failed(name, "crashed: SIGABRT, in hsa_signal_wait_scacquire")
+                output: Some(result.output),
+                lost: result.lost,
+                ..failed(name, &result.detail)
             }
         };
-        let cases = vec![
+        let report = report(vec![
+            failed("runtime.library.stops", "crashed: SIGSEGV, in hsa_shut_down"),
             failed("a", "0x7f00 holds 3 instead of 5"),
             failed("b", "cannot map 0x7f00: hsa_amd_vmem_map failed: HSA_STATUS_ERROR (0x1000)"),
             gpu_fault("c"),
@@ -95,22 +141,26 @@ mod tests {
             failed("e", "cannot map 0x7fff, 2 MiB: hsa_amd_vmem_map failed: HSA_STATUS_ERROR"),
             gpu_fault("f"),
             gpu_fault("g"),
-        ];
-        let (run, runtime, agents) = (None, runtime.runtime, runtime.agents);
-        let report = Report { run, runtime, agents, cases, summary: Summary::default() };
-        let causes = report.causes();
-        let found: Vec<_> = causes
-            .iter()
-            .map(|cause| {
-                let names: Vec<_> = cause.cases.iter().map(|case| case.name.as_str()).collect();
-                (cause.description.as_str(), names.join(" "))
-            })
-            .collect();
+        ]);
         let expected = [
-            ("GPU memory access fault", "c f g"),
-            ("hsa_amd_vmem_map returned HSA_STATUS_ERROR", "b e"),
             ("0x7f00 holds 3 instead of 5", "a"),
+            ("hsa_amd_vmem_map returned HSA_STATUS_ERROR", "b e"),
+            ("GPU memory access fault", "c f g"),
+            ("crashed: SIGSEGV, in hsa_shut_down", "runtime.library.stops"),
         ];
-        assert_eq!(found, expected.map(|(cause, names)| (cause, names.to_owned())));
+        assert_eq!(causes(&report), expected.map(|(it, names)| (it.to_owned(), names.to_owned())));
+    }
+
+    #[test]
+    fn gpu_fault_is_named_without_output() {
+        let mut result = lost(FAULT_OUTPUT);
+        name_gpu_fault(&mut result);
+        let detail = "GPU memory access fault: crashed: SIGABRT, in hsa_signal_wait_scacquire";
+        assert_eq!(result.detail, detail);
+        let report = report(vec![CaseReport { lost: result.lost, ..failed("a", detail) }]);
+        assert_eq!(causes(&report), [("GPU memory access fault".to_owned(), "a".to_owned())]);
+        let mut result = lost("an assertion failed");
+        name_gpu_fault(&mut result);
+        assert_eq!(result.detail, "crashed: SIGABRT, in hsa_signal_wait_scacquire");
     }
 }

@@ -22,6 +22,9 @@ pub(crate) fn junit(report: &Report) -> String {
         suite.add_property(("runtime", &*printable(&report.runtime.name)));
         suite.add_property(("extension", &*printable(&report.runtime.extension)));
         add_provenance(&mut suite, report.provenance());
+        if let Some(bringup) = &report.bringup {
+            suite.add_property(("bringup", &*printable(bringup)));
+        }
         total += time;
         document.add_test_suite(suite);
     }
@@ -105,6 +108,11 @@ fn test_case(case: &CaseReport) -> TestCase {
         Status::Fail => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(printable(&case.detail)).set_type("failure");
+            if !case.failed_requests.is_empty() {
+                let requests = case.failed_requests.join("\n");
+                let text = format!("requests that failed during the case:\n{requests}");
+                status.set_description(printable(&text));
+            }
             status
         }
         // JUnit has no status for known failures, and a known failure must not fail the run.

@@ -21,6 +21,9 @@ pub(crate) fn kcidb(report: &Report, build: &str) -> Value {
             "environment": environment(report),
             "misc": { "source": case.source, "detail": case.detail },
         });
+        if !case.failed_requests.is_empty() {
+            test["misc"]["failed_requests"] = json!(case.failed_requests);
+        }
         if let (Some(began), Some(test)) = (&began, test.as_object_mut()) {
             test.insert("start_time".to_owned(), json!(began));
         }
@@ -56,7 +59,7 @@ fn status(status: Status) -> &'static str {
 fn environment(report: &Report) -> Value {
     let runtime = &report.runtime;
     let gpus = report.agents.iter().filter(|agent| agent.kind == "gpu");
-    json!({
+    let mut environment = json!({
         "comment": format!("{} {}", runtime.name, runtime.extension),
         "misc": {
             "gpus": gpus.map(|agent| agent.name.as_str()).collect::<Vec<_>>(),
@@ -65,7 +68,11 @@ fn environment(report: &Report) -> Value {
             "build": runtime.build,
             "planned_faults": report.provenance().map(|it| &it.planned_faults),
         },
-    })
+    });
+    if let Some(bringup) = &report.bringup {
+        environment["misc"]["bringup"] = json!(bringup);
+    }
+    environment
 }
 
 /// Returns the end of the log of a failed case. KCIDB accepts at most 16 KiB.

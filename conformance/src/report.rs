@@ -41,6 +41,10 @@ pub struct CaseReport {
     /// The log of runtime, driver and kernel during a failed case; only the end of a long log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// The requests to the emulated driver that failed during the failed case and can be its cause: one line for each
+    /// call and error. Empty if the driver is not emulated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_requests: Vec<String>,
     /// The HIP errors of rejected calls, in order. Each of these errors was expected. Not serialised.
     #[serde(skip)]
     pub expected_errors: Vec<HipError>,
@@ -70,6 +74,7 @@ impl CaseReport {
             known_passed: false,
             address_space: None,
             output: None,
+            failed_requests: Vec::new(),
             expected_errors: Vec::new(),
         }
     }
@@ -164,6 +169,10 @@ pub struct Report {
     /// or `runtime.library.stops` comes first.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
+    /// The command that finds the first HSA call and kernel interface that fail. `None` if no level of
+    /// `hsa-vmm bringup` makes a failed call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bringup: Option<String>,
     /// The number of cases by status.
     #[serde(default)]
     pub summary: Summary,

@@ -164,6 +164,7 @@ impl<'a> Results<'a> {
             agents: runtime.agents,
             summary: Summary::of(&cases),
             cases,
+            bringup: None,
         }
     }
 }

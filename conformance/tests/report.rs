@@ -437,3 +437,21 @@ fn html_escapes_text() {
     }
     assert!(!report.html().unwrap().contains("<script>alert"));
 }
+
+#[test]
+fn formats_name_failed_requests_and_bringup() {
+    let faults = FaultPlan::none().always("hsa_amd_vmem_map", 0x1000);
+    let mut report = report("map.memory.whole_handle", faults);
+    let plain = [report.junit(), report.kcidb("a:b").to_string(), report.html().unwrap()];
+    assert!(plain.iter().all(|text| !text.contains("bringup")), "{plain:?}");
+    let request = "1:1 0.5 drm0 GEM_VA handle=1 = EIO (1.0 us)";
+    report.cases[0].failed_requests.push(request.to_owned());
+    report.bringup = Some("hsa-vmm emulate -- hsa-vmm bringup".to_owned());
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["cases"][0]["failed_requests"][0], request);
+    let texts =
+        [json.to_string(), report.junit(), report.kcidb("a:b").to_string(), report.html().unwrap()];
+    for text in texts {
+        assert!(text.contains(request) && text.contains("-- hsa-vmm bringup"), "{text}");
+    }
+}

@@ -3,6 +3,7 @@
 use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
 use super::{RUNTIME_STARTS, RUNTIME_STOPS};
+use crate::causes::name_gpu_fault;
 use crate::describe::{Description, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
@@ -214,11 +215,9 @@ pub fn run(
             Ok(probes) => runtime.runtime.add_probes(probes),
             Err(lost) => {
                 let output = last_lines(printed.lines());
-                results.add_unplanned(
-                    &RUNTIME_STOPS,
-                    CaseResult { output, ..lost_result(lost, began) },
-                    &runtime,
-                );
+                let mut result = CaseResult { output, ..lost_result(lost, began) };
+                name_gpu_fault(&mut result);
+                results.add_unplanned(&RUNTIME_STOPS, result, &runtime);
             }
         }
     }
@@ -277,6 +276,7 @@ impl Supervisor<'_> {
         let logged = (self.logs)();
         if result.status == Status::Fail {
             result.output = last_lines(printed.lines().chain(logged.iter().map(String::as_str)));
+            name_gpu_fault(&mut result);
         }
         if let Some(lost) = &result.lost {
             self.worker = None;

@@ -69,12 +69,7 @@ impl KtapStream {
 
     /// Writes the results that are not written yet, and ends the document. Its last lines are the causes of failures, as
     /// in the table.
-    pub fn end(
-        mut self,
-        report: &Report,
-        background: &BackgroundOutput,
-        bringup: &str,
-    ) -> io::Result<()> {
+    pub fn end(mut self, report: &Report, background: &BackgroundOutput) -> io::Result<()> {
         let selected: BTreeSet<_> = self.cases.iter().map(|case| case.name).collect();
         let (cases, process): (Vec<_>, Vec<_>) =
             report.cases.iter().partition(|case| selected.contains(case.name.as_str()));
@@ -90,7 +85,7 @@ impl KtapStream {
         };
         self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })?;
         let mut causes = Vec::new();
-        print_causes(&mut Screen::plain(&mut causes), report, background, bringup)?;
+        print_causes(&mut Screen::plain(&mut causes), report, background)?;
         let causes = String::from_utf8_lossy(&causes);
         for line in causes.lines().filter(|line| !line.is_empty()) {
             self.ktap.write_note(line)?;

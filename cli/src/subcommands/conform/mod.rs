@@ -2,6 +2,7 @@
 
 mod arguments;
 mod background_output;
+mod failed_requests;
 mod ktap;
 mod partial;
 mod show;
@@ -19,6 +20,7 @@ use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
 use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use background_output::BackgroundOutput;
+use failed_requests::add_failed_requests;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::describe::{Description, Driver};
 use hsa_vmm_conformance::{
@@ -26,7 +28,7 @@ use hsa_vmm_conformance::{
 };
 use ktap::KtapStream;
 use partial::PartialFile;
-use show::print_report;
+use show::{closing_lines, print_report};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -101,22 +103,21 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         writer.interrupt();
     }
     let is_complete = interruption.is_none() && writer.hangs.is_none();
+    let bringup = args.common.runtime.bringup_command(report.runtime.path.is_none());
+    add_failed_requests(&mut report, &background, bringup, args.privacy.is_redacting());
     add_provenance(args, &mut report)?;
     let is_resumable = args.output.has_path();
     let closing = closing_lines(&report, writer.hangs, interruption.is_some(), is_resumable);
     // Only the table ends with these lines, because the other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
-    let bringup = args.common.runtime.bringup_command(report.runtime.path.is_none());
     let written = match writer.stream {
-        Some(stream) => {
-            stream.end(&report, &background, &bringup).context("cannot write the results")
-        }
+        Some(stream) => stream.end(&report, &background).context("cannot write the results"),
         None => args.output.write(|out| {
             if is_table && args.privacy.is_redacting() {
                 // The table suggests a command with the path of the runtime.
                 out.clean_with(&args.privacy);
             }
-            write_report(out, args, &report, &background, &bringup)?;
+            write_report(out, args, &report, &background)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
@@ -141,35 +142,6 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     written?;
     Ok(if report.summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
-}
-
-/// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
-/// for an early end, and the counts by status.
-fn closing_lines(
-    report: &Report,
-    hangs: Option<usize>,
-    is_interrupted: bool,
-    is_resumable: bool,
-) -> Vec<String> {
-    let resume = if is_resumable { "--resume" } else { "with --output, --resume" };
-    let known_passed = report.cases.iter().filter(|case| case.known_passed);
-    let mut lines: Vec<_> =
-        known_passed.map(|case| format!("{}: {}", case.name, case.detail)).collect();
-    let summary = &report.summary;
-    if summary.known > 0 {
-        let plural = if summary.known == 1 { "" } else { "s" };
-        lines.push(format!("{} known defect{plural} of this runtime", summary.known));
-    }
-    if is_interrupted {
-        lines.push(format!("interrupted; {resume} continues the run"));
-    } else if let Some(hangs) = hangs {
-        lines.push(format!(
-            "stopped after {hangs} consecutive cases hung, the remaining cases were not run; {resume} \
-             continues after these cases; --filter selects others"
-        ));
-    }
-    lines.push(summary.to_string());
-    lines
 }
 
 /// The error of a run without a report: the runtime did not start.
@@ -306,6 +278,8 @@ fn add_provenance(args: &Conform, report: &mut Report) -> anyhow::Result<()> {
         // Users copy commands from a table, so the paths stay complete.
         if args.format != ReportFormat::Table {
             provenance::shorten_paths(&mut provenance);
+            report.bringup =
+                report.bringup.take().map(|line| program::without_program_folder(&line));
         }
         run.provenance = Some(provenance);
     }
@@ -317,13 +291,12 @@ fn write_report(
     args: &Conform,
     report: &Report,
     background: &BackgroundOutput,
-    bringup: &str,
 ) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
         out.keep_utf8();
     }
     match args.format {
-        ReportFormat::Table => print_report(out, report, background, args.failures_only, bringup)?,
+        ReportFormat::Table => print_report(out, report, background, args.failures_only)?,
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;

@@ -1,11 +1,10 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
 use super::background_output::BackgroundOutput;
-use crate::driver_log::{KERNEL_PREFIX, driver_failures, driver_line_failed, failed_driver_line};
+use crate::driver_log::{DRIVER_PREFIX, KERNEL_PREFIX, driver_line_failed};
 use crate::program::with_tool;
 use crate::provenance;
 use crate::screen::Screen;
-use crate::subcommands::bringup;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
 use hsa_vmm_conformance::{CaseReport, Cause, Ended, Lost, Report, Status, cases};
@@ -21,13 +20,12 @@ const NAMES: usize = 8;
 
 /// Prints a table of all cases or, with `failures_only`, of the failed cases. Then prints each cause of failures once.
 /// Three or more successive cases that were not tried for the same reason share one line. `background` contains what
-/// was logged during cases that passed. `bringup` is the command to try next.
+/// was logged during cases that passed.
 pub fn print_report(
     out: &mut Screen<'_>,
     report: &Report,
     background: &BackgroundOutput,
     failures_only: bool,
-    bringup: &str,
 ) -> io::Result<()> {
     if let Some(provenance) = report.provenance() {
         provenance::print_banner(out, &provenance.planned_faults)?;
@@ -56,7 +54,36 @@ pub fn print_report(
     }
     results.no_wrap([0, 1, 2]);
     out.write_table(&results)?;
-    print_causes(out, report, background, bringup)
+    print_causes(out, report, background)
+}
+
+/// Returns the lines at the end of the table: the known failures that passed, the number of known defects, the reason
+/// for an early end, and the counts by status.
+pub fn closing_lines(
+    report: &Report,
+    hangs: Option<usize>,
+    is_interrupted: bool,
+    is_resumable: bool,
+) -> Vec<String> {
+    let resume = if is_resumable { "--resume" } else { "with --output, --resume" };
+    let known_passed = report.cases.iter().filter(|case| case.known_passed);
+    let mut lines: Vec<_> =
+        known_passed.map(|case| format!("{}: {}", case.name, case.detail)).collect();
+    let summary = &report.summary;
+    if summary.known > 0 {
+        let plural = if summary.known == 1 { "" } else { "s" };
+        lines.push(format!("{} known defect{plural} of this runtime", summary.known));
+    }
+    if is_interrupted {
+        lines.push(format!("interrupted; {resume} continues the run"));
+    } else if let Some(hangs) = hangs {
+        lines.push(format!(
+            "stopped after {hangs} consecutive cases hung, the remaining cases were not run; {resume} \
+             continues after these cases; --filter selects others"
+        ));
+    }
+    lines.push(summary.to_string());
+    lines
 }
 
 /// Prints each cause of failures once, and the command to try next, if that command can find a cause.
@@ -64,47 +91,15 @@ pub fn print_causes(
     out: &mut Screen<'_>,
     report: &Report,
     background: &BackgroundOutput,
-    bringup: &str,
 ) -> io::Result<()> {
     for cause in &report.causes() {
         writeln!(out)?;
         show_cause(out, report, background, cause)?;
     }
-    let is_simulation = report.runtime.path.is_none();
-    let failed = report.cases.iter().filter(|case| case.status == Status::Fail);
-    if failed.into_iter().any(|case| bringup_repeats(case, background, is_simulation)) {
+    if let Some(bringup) = &report.bringup {
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
     }
     Ok(())
-}
-
-/// The beginnings of the names of cases whose subject no level of `bringup` uses: IPC, memory of the host, and exported
-/// pool memory.
-const NOT_IN_BRINGUP: [&str; 3] = ["ipc.", "share.host.", "share.range.pool_memory"];
-
-/// Returns whether `bringup` can repeat the failure of a case: one of its levels makes the failed call, or a request to
-/// the driver that failed during the case. If the failure names no call, as for wrong data, returns `true`, because
-/// levels also compare data; but not for areas, whose memory of the program no level uses. For cases in [`NOT_IN_BRINGUP`], only a failed request counts: in a level, the same call
-/// uses other memory.
-fn bringup_repeats(case: &CaseReport, background: &BackgroundOutput, is_simulation: bool) -> bool {
-    let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
-    let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
-    let words = texts.iter().flat_map(|text| text.split(|letter| !is_part_of_name(letter)));
-    let mut functions =
-        words.filter(|word| word.starts_with("hsa_") && *word != "hsa_vmm").peekable();
-    let is_in_bringup = !NOT_IN_BRINGUP.iter().any(|start| case.name.starts_with(start));
-    if functions.peek().is_none() {
-        return is_in_bringup && !case.name.starts_with("area.");
-    }
-    let (lines, _) = background.split(case.output.as_deref().unwrap_or_default());
-    is_in_bringup && functions.any(|function| bringup::is_called(function, is_simulation))
-        || lines
-            .into_iter()
-            .any(|line| failed_driver_line(line).is_some_and(bringup::is_request_of_a_level))
-}
-
-fn is_part_of_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || letter == '_'
 }
 
 /// Returns whether a case was not tried, because the run stopped early.
@@ -151,7 +146,11 @@ fn show_cause(
         write!(out, "\n  first: {}", first.name)?;
         // The description is often the detail, or its first line.
         let rest = detail.strip_prefix(cause.description.as_str());
-        detail = rest.filter(|rest| rest.is_empty() || rest.starts_with('\n')).unwrap_or(detail);
+        let rest = rest.and_then(|rest| match rest.strip_prefix(": ") {
+            None => Some(rest).filter(|rest| rest.is_empty() || rest.starts_with('\n')),
+            after_colon => after_colon,
+        });
+        detail = rest.unwrap_or(detail);
     }
     match detail.strip_prefix('\n') {
         Some(lines) => writeln!(out, "\n{lines}")?,
@@ -161,9 +160,7 @@ fn show_cause(
     if matches!(first.lost, Some(Lost { how: Ended::TimeLimit(_), .. })) {
         writeln!(out, "  if the machine is slow, extend the limit: --time-limit 10min")?;
     }
-    if let Some(output) = &first.output {
-        print_output(out, output, background)?;
-    }
+    print_output(out, first, background)?;
     writeln!(out, "  expected by: {}", first.source)?;
     if !others.is_empty() {
         let names: Vec<_> = others.iter().take(NAMES).map(|case| case.name.as_str()).collect();
@@ -178,11 +175,12 @@ fn show_cause(
 /// short forms of lines that were also logged during cases that passed.
 fn print_output(
     out: &mut Screen<'_>,
-    output: &str,
+    case: &CaseReport,
     background: &BackgroundOutput,
 ) -> io::Result<()> {
-    let (lines, short_forms) = background.split(output);
-    let failures = driver_failures(lines.iter().copied());
+    let (lines, short_forms) = background.split(case.output.as_deref().unwrap_or_default());
+    let failures: Vec<_> =
+        case.failed_requests.iter().map(|line| format!("{DRIVER_PREFIX}{line}")).collect();
     let others = lines.into_iter().filter(|line| driver_line_failed(line).is_none());
     // The worker runs one case at a time. The kernel also logs messages about other processes.
     let (logged, printed): (Vec<_>, Vec<_>) =
@@ -255,7 +253,11 @@ mod tests {
     fn only_kernel_lines_are_perhaps_unrelated() {
         let mut text = Vec::new();
         let output = "Memory access fault by GPU\nkernel: eth0: link down\n";
-        print_output(&mut Screen::plain(&mut text), output, &BackgroundOutput::default()).unwrap();
+        let case = CaseReport {
+            output: Some(output.to_owned()),
+            ..CaseReport::new("a", "", Status::Fail)
+        };
+        print_output(&mut Screen::plain(&mut text), &case, &BackgroundOutput::default()).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "  printed during the case:\n    | Memory access fault by GPU\n  \
@@ -283,36 +285,5 @@ mod tests {
         ] {
             assert_eq!(in_gdb(command), expected);
         }
-    }
-
-    #[test]
-    fn bringup_is_suggested_only_for_its_calls() {
-        let failed = |name: &str, detail: &str, output: &str| CaseReport {
-            detail: detail.to_owned(),
-            output: Some(output.to_owned()),
-            ..CaseReport::new(name, "", Status::Fail)
-        };
-        let log = "driver: 1:1 0.5 drm0 GEM_VA handle=1 operation=MAP = EIO (1.0 us)";
-        let other_log = log.replace("GEM_VA", "GEM_METADATA");
-        for (name, detail, output, expected) in [
-            ("map.a", "hsa_amd_vmem_map returned HSA_STATUS_ERROR; hsa_vmm::native", "", true),
-            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", "", false),
-            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", log, true),
-            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", &other_log, false),
-            ("map.a", "hsa_amd_pointer_info returned HSA_STATUS_ERROR", "", false),
-            ("pool.a", "cannot pin memory: hsa_amd_memory_lock returned 0x1", "", false),
-            ("map.a", "1 of 4096 32-bit words differs", "", true),
-            ("ipc.a", "1 of 4096 32-bit words differs", "", false),
-            ("share.host.a", "1 of 4096 32-bit words differs", "", false),
-            ("share.host.a", "hsa_amd_vmem_import_shareable_handle returned 0x1000", "", false),
-            ("share.range.pool_memory", "1 of 4096 32-bit words differs", "", false),
-            ("share.range.segments", "1 of 4096 32-bit words differs", "", true),
-        ] {
-            let case = failed(name, detail, output);
-            let repeats = bringup_repeats(&case, &BackgroundOutput::default(), true);
-            assert_eq!(repeats, expected, "{name}: {detail}; {output}");
-        }
-        let pinned = failed("pool.a", "hsa_amd_memory_lock returned 0x1", "");
-        assert!(bringup_repeats(&pinned, &BackgroundOutput::default(), false));
     }
 }
