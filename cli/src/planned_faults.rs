@@ -62,8 +62,10 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
         let rules = plan.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         for (rule, number) in rules.zip(1..) {
             let line = format!("{label} {number}");
-            let happened = record.as_ref().map(|lines| lines.lines().any(|other| other == line));
-            faults.push(PlannedFault { by: target, rule: rule.to_owned(), happened });
+            let count = |lines: &String| lines.lines().filter(|other| *other == line).count();
+            let count = record.as_ref().map(|lines| count(lines) as u64);
+            let (rule, happened) = (rule.to_owned(), count.map(|count| count > 0));
+            faults.push(PlannedFault { by: target, rule, happened, count });
         }
     }
     faults
@@ -73,8 +75,8 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
 fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
     let fault = |line: &str| {
         let (rule, applied) = line.rsplit_once(' ')?;
-        let happened = Some(applied != "0");
-        Some(PlannedFault { by: FaultTarget::Gpu, rule: rule.to_owned(), happened })
+        let (happened, count) = (Some(applied != "0"), applied.parse().ok());
+        Some(PlannedFault { by: FaultTarget::Gpu, rule: rule.to_owned(), happened, count })
     };
     plan.lines().filter_map(fault).collect()
 }
@@ -109,9 +111,44 @@ pub fn note_not_happened(faults: &[PlannedFault]) {
     describe_not_happened(faults).for_each(|line| note!("{line}"));
 }
 
+/// Returns a line for each planned fault that happened in a run without failures: what happened, and why no failure can
+/// be right. `part` is `case` or `level`.
+pub fn describe_undetected(
+    faults: &[PlannedFault],
+    part: &'static str,
+) -> impl Iterator<Item = String> {
+    let happened = faults.iter().filter(|fault| fault.happened == Some(true));
+    happened.map(move |PlannedFault { by, rule, count, .. }| {
+        let count = count.unwrap_or(1);
+        let place = match (by, count) {
+            (FaultTarget::Gpu, 1) => "once".to_owned(),
+            (FaultTarget::Gpu, _) => format!("{count} times"),
+            (_, 1) => "in 1 process".to_owned(),
+            _ => format!("in {count} processes"),
+        };
+        let effect = rule.split_once('=').map_or("", |(_, effect)| effect);
+        match effect.strip_prefix("late:") {
+            _ if effect.starts_with(|letter: char| letter.is_ascii_digit())
+                && !effect.starts_with("0x") =>
+            {
+                format!("planned delay {rule} happened {place}; a delay is no fault, so no {part} reports it")
+            }
+            Some(_) => format!(
+                "planned fault {rule} happened {place}, and no {part} of this run detected it; a late effect is a fault \
+                 only if the call promises its end: docs/detection.md names the {part} that detects each fault, or \
+                 the reason why none does"
+            ),
+            None => format!(
+                "planned fault {rule} happened {place}, and no {part} of this run detected it: docs/detection.md names \
+                 the {part} that detects each fault, or the reason why none does"
+            ),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{describe_not_happened, gpu_faults};
+    use super::{describe_not_happened, describe_undetected, gpu_faults};
     use hsa_vmm_conformance::{FaultTarget, PlannedFault};
 
     #[test]
@@ -121,9 +158,39 @@ mod tests {
             (FaultTarget::Runtime, "`fuzz` starts a simulation for each sequence"),
             (FaultTarget::Gpu, "the fault changes nothing in it"),
         ] {
-            let fault = PlannedFault { by, rule: "CALL#9=lost".to_owned(), happened: Some(false) };
+            let fault = PlannedFault {
+                by,
+                rule: "CALL#9=lost".to_owned(),
+                happened: Some(false),
+                count: Some(0),
+            };
             let line = describe_not_happened(&[fault]).next().unwrap();
             assert!(line.ends_with(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn undetected_fault_says_how_often_it_happened() {
+        let fault = |by, rule: &str, count| PlannedFault {
+            by,
+            rule: rule.to_owned(),
+            happened: Some(count > 0),
+            count: Some(count),
+        };
+        let faults = [
+            fault(FaultTarget::Driver, "DESTROY_EVENT=lost", 3),
+            fault(FaultTarget::Gpu, "INTERRUPT=late:5ms", 7),
+            fault(FaultTarget::Runtime, "hsa_init=5ms", 1),
+            fault(FaultTarget::Driver, "GEM_VA#99=EIO", 0),
+        ];
+        let lines: Vec<_> = describe_undetected(&faults, "case").collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        for (line, expected) in lines.iter().zip([
+            "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it: docs/detection.md",
+            "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it; a late effect",
+            "planned delay hsa_init=5ms happened in 1 process; a delay is no fault",
+        ]) {
+            assert!(line.contains(expected), "{line}");
         }
     }
 

@@ -297,6 +297,47 @@ fn redact_removes_logs_and_folders() {
 }
 
 #[test]
+fn redact_keeps_causes_and_requests() {
+    if test::fetch_releases("redact_keeps_causes_and_requests").is_none() {
+        return;
+    }
+    let whole = ["conform", "--filter", "map.memory.whole_handle", "--redact", "--build-id", "a:b"];
+    for format in ["table", "json", "junit", "ktap", "kcidb", "html"] {
+        let arguments = [&whole[..], &["--format", format]].concat();
+        let text = stdout(&run_emulated("GEM_VA.MAP=lost", &arguments));
+        assert!(text.contains("GPU memory access fault: crashed: SIGABRT"), "{format}: {text}");
+        assert!(!text.contains("Memory access fault by"), "{format}: {text}");
+        let text = stdout(&run_emulated("EXPORT_DMABUF=EIO", &arguments));
+        for expected in ["kfd EXPORT_DMABUF EIO", "-- hsa-vmm bringup"] {
+            assert!(text.contains(expected), "{format}: {expected}: {text}");
+        }
+    }
+}
+
+#[test]
+fn faults_that_nothing_detects_are_named() {
+    if test::fetch_releases("faults_that_nothing_detects_are_named").is_none() {
+        return;
+    }
+    for (arguments, part) in [
+        (&["conform", "--filter", "map.memory.whole_handle"][..], "case"),
+        (&["bringup", "--until", "mapped"], "level"),
+    ] {
+        for (rule, sentence) in [
+            ("DESTROY_EVENT=lost", format!("and no {part} of this run detected it: docs/")),
+            ("DESTROY_EVENT=5ms", format!("a delay is no fault, so no {part} reports it")),
+        ] {
+            let output = run_emulated(rule, &[arguments, &["--format", "ktap"]].concat());
+            assert!(output.status.success(), "{output:?}");
+            for text in [stdout(&output), stderr(&output)] {
+                assert!(text.contains(&format!(" {rule} happened in ")), "{arguments:?}: {text}");
+                assert!(text.contains(&sentence), "{arguments:?}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn ktap_reports_a_runtime_that_does_not_start() {
     let is_fetched = test::fetch_releases("ktap_reports_a_runtime_that_does_not_start").is_some();
     let assert_bails_out = |output: &Output, fault: Option<&str>| {

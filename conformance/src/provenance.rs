@@ -46,6 +46,10 @@ pub struct PlannedFault {
     /// Whether the fault happened in any call; `None` if unknown.
     #[serde(default)]
     pub happened: Option<bool>,
+    /// The number of operations in which a fault of a software GPU happened, or the number of processes in which
+    /// another fault happened; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
 }
 
 /// A component in which faults can be planned.
@@ -160,10 +164,13 @@ mod tests {
     fn planned_faults_are_listed_with_their_target() {
         let mut provenance = Provenance::default();
         assert_eq!(provenance.planned_faults_text(), None);
-        let fault = |by, rule: &str, happened| PlannedFault { by, rule: rule.into(), happened };
+        let fault = |by, rule: &str, happened| {
+            let (rule, happened, count) = (rule.into(), Some(happened), None);
+            PlannedFault { by, rule, happened, count }
+        };
         provenance.planned_faults = vec![
-            fault(FaultTarget::Driver, "GEM_VA=EIO", Some(true)),
-            fault(FaultTarget::Runtime, "hsa_init#9=lost", Some(false)),
+            fault(FaultTarget::Driver, "GEM_VA=EIO", true),
+            fault(FaultTarget::Runtime, "hsa_init#9=lost", false),
         ];
         let expected = "planned faults: GEM_VA=EIO (emulated driver); \
                         hsa_init#9=lost (simulated runtime), which never happened";

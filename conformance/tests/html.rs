@@ -156,7 +156,8 @@ fn html_shows_provenance_and_planned_faults() {
     let html = report.html().unwrap();
     assert!(html.contains(reproduce) && !html.contains("class=\"faults\""), "{html}");
     let rule = "hsa_amd_vmem_map=<b>".to_owned();
-    let planned = PlannedFault { by: FaultTarget::Runtime, rule, happened: Some(true) };
+    let planned =
+        PlannedFault { by: FaultTarget::Runtime, rule, happened: Some(true), count: None };
     report.run.as_mut().unwrap().provenance = Some(Provenance {
         command: format!("hsa-vmm {HOSTILE}"),
         reproduce: "hsa-vmm emulate --gpus 2 -- hsa-vmm conform".to_owned(),

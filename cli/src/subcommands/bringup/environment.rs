@@ -222,6 +222,7 @@ mod tests {
             by: FaultTarget::Runtime,
             rule: rule.to_owned(),
             happened: Some(happened),
+            count: None,
         };
         let planned = [plan("hsa_init#9=lost", false), plan("hsa_amd_vmem_map=lost", true)];
         let config = Some("vmem=off,faults=hsa_init#9=lost");

@@ -39,7 +39,7 @@ pub use interface::{is_called, is_request_of_a_level};
 use crate::arguments::{RunFormat, typed_time_limit};
 use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
-use crate::planned_faults::describe_not_happened;
+use crate::planned_faults::{describe_not_happened, describe_undetected};
 use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
 use advice::Setup;
@@ -156,9 +156,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
         _ => Ok(()),
     };
+    let is_passed = failed_run.is_none() && is_complete;
+    let undetected: Vec<_> = describe_undetected(&faults, "level").filter(|_| is_passed).collect();
+    let about_faults = || describe_not_happened(&faults).chain(undetected.iter().cloned());
     if let Some(out) = &mut table {
         show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;
-        for (number, line) in describe_not_happened(&faults).enumerate() {
+        for (number, line) in about_faults().enumerate() {
             writeln!(out, "{}{line}", if number == 0 { "\n" } else { "" })?;
         }
         for differing in differing_probes(probes.iter().flatten()) {
@@ -188,7 +191,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
         }
-        describe_not_happened(&faults).try_for_each(|line| ktap.write_note(&line))?;
+        about_faults().try_for_each(|line| ktap.write_note(&line))?;
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
@@ -209,7 +212,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     if !is_complete {
         note!("interrupted after {} of {} levels", runs.len(), levels().count());
     }
-    planned_faults::note_not_happened(&faults);
+    about_faults().for_each(|line| note!("{line}"));
     program_written?;
     log_written?;
     Ok(match failed_run {

@@ -6,7 +6,7 @@
 use super::background_output::BackgroundOutput;
 use super::show::print_causes;
 use crate::bail_out::bail_out;
-use crate::planned_faults::describe_not_happened;
+use crate::planned_faults::{describe_not_happened, describe_undetected};
 use crate::screen::Screen;
 use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,11 @@ impl KtapStream {
             self.ktap.write_note(line)?;
         }
         let faults = report.provenance().map(|it| it.planned_faults.as_slice());
-        describe_not_happened(faults.unwrap_or_default())
+        let faults = faults.unwrap_or_default();
+        let is_passed = report.summary.failed == 0 && report.interruption().is_none();
+        let undetected = describe_undetected(faults, "case").filter(|_| is_passed);
+        describe_not_happened(faults)
+            .chain(undetected)
             .try_for_each(|line| self.ktap.write_note(&line))
     }
 }

@@ -14,6 +14,7 @@ use crate::arguments::typed_time_limit;
 use crate::choice::note_dimmed;
 use crate::driver_log::{DriverLog, driver_failures};
 use crate::interrupt::Interrupt;
+use crate::planned_faults::describe_undetected;
 use crate::screen::{Screen, note};
 use crate::table::table;
 use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
@@ -138,7 +139,11 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         closing.iter().for_each(|line| note!("{line}"));
     }
     if let Some(provenance) = report.provenance() {
-        planned_faults::note_not_happened(&provenance.planned_faults);
+        let faults = &provenance.planned_faults;
+        planned_faults::note_not_happened(faults);
+        if report.summary.failed == 0 && is_complete {
+            describe_undetected(faults, "case").for_each(|line| note!("{line}"));
+        }
     }
     written?;
     Ok(if report.summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
