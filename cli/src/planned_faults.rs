@@ -134,9 +134,9 @@ pub fn describe_undetected(
                 format!("planned delay {rule} happened {place}; a delay is no fault, so no {part} reports it")
             }
             Some(_) => format!(
-                "planned fault {rule} happened {place}, and no {part} of this run detected it; a late effect is a fault \
-                 only if the call promises its end: docs/detection.md names the {part} that detects each fault, or \
-                 the reason why none does"
+                "planned fault {rule} happened {place}, and no {part} of this run detected it; a late effect is a \
+                 fault only if the call promises its end: docs/detection.md names the {part} that detects each fault, \
+                 or the reason why none does"
             ),
             None => format!(
                 "planned fault {rule} happened {place}, and no {part} of this run detected it: docs/detection.md names \

@@ -34,9 +34,9 @@ impl Snapshot {
         }
     }
 
-    /// Explains why the state changed while a call was rejected with `error`. `difference` is the change right after the
-    /// call, and `later` the state some time afterwards. A free that takes effect late can open a descriptor for some
-    /// time, or close one only during the call.
+    /// Explains why the state changed while a call was rejected with `error`. `difference` is the change right after
+    /// the call, and `later` the state some time afterwards. A free that takes effect late can open a descriptor for
+    /// some time, or close one only during the call.
     pub fn explain(&self, later: &Self, difference: &str, error: &impl fmt::Display) -> String {
         const LATE_FREE: &str = "suspect a free that takes effect late (hsa_amd_vmem_handle_release, \
                                  FREE_MEMORY_OF_GPU, GEM_CLOSE)";

@@ -1,5 +1,5 @@
-//! Waits for the end of a copy, and looks at a copy that does not end: a GPU that has not copied, a missing signal and a
-//! missing interrupt all make the wait hang.
+//! Waits for the end of a copy, and looks at a copy that does not end: a GPU that has not copied, a missing signal and
+//! a missing interrupt all make the wait hang.
 
 use super::{Address, Hsa};
 use crate::subcommands::bringup::record::StuckCopy;
