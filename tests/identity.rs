@@ -49,10 +49,14 @@ fn load_without_starting(path: &Path) {
     assert!(!library.is_null(), "{}", path.display());
 }
 
-/// Returns the quirks that the library works around on every unknown runtime.
+/// Returns the quirks that the library works around on an unknown runtime without probes.
 fn quirks_if_unknown() -> Quirks {
     let mut quirks = Quirks::default();
-    Quirks::KNOWN.iter().for_each(|quirk| quirks.set(quirk, quirk.if_unknown));
+    for quirk in Quirks::KNOWN {
+        quirks.set(quirk, quirk.probed || quirk.if_unknown);
+    }
+    // A probe cannot exclude this quirk.
+    quirks.peer_after_owner_fails = false;
     quirks
 }
 

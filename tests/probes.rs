@@ -7,7 +7,7 @@ mod process;
 use hostile::fake_runtime;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::runtime::Implementation;
-use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::{Probing, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
@@ -175,11 +175,8 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
                     // it.
                     continue;
                 }
-                let faults = hsa_vmm::simulation::FaultPlan::none().fail(
-                    function,
-                    call,
-                    HSA_STATUS_ERROR_OUT_OF_RESOURCES,
-                );
+                let faults =
+                    FaultPlan::none().fail(function, call, HSA_STATUS_ERROR_OUT_OF_RESOURCES);
                 let machine =
                     Machine::with_options(config.clone().with_faults(faults), always_probing());
                 let usage = machine.vmm.usage();
@@ -229,6 +226,66 @@ fn unidentified_simulation_is_probed_by_default() {
             machine.assert_empty();
         }
     }
+}
+
+/// Returns the undecided quirks that are missing in an unknown runtime's `Vmm`. A probe cannot exclude
+/// [`PEER_AFTER_OWNER`].
+fn missing_undecided(vmm: &Vmm) -> Vec<&'static str> {
+    let decided = names(vmm.probes().iter().map(|probe| probe.quirk));
+    let undecided = PROBED.into_iter().filter(|name| !decided.contains(name));
+    let is_missing = |name: &&str| {
+        let quirk = Quirks::KNOWN.iter().find(|quirk| quirk.name == *name).unwrap();
+        !vmm.quirks().has(quirk)
+    };
+    undecided.filter(is_missing).collect()
+}
+
+/// On an unknown runtime, the library works around each quirk that no probe could decide: without probes, after a failed
+/// call, without a free descriptor, and without a requirement of a probe.
+#[test]
+fn undecided_quirks_count_as_present_if_unknown() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let unknown = |config: Config| config.with_false_build("another runtime");
+    for (release, config) in machine::releases() {
+        let never = VmmOptions::new().with_probing(Probing::Never);
+        let machine = Machine::with_options(unknown(config.clone()), never);
+        assert_eq!(missing_undecided(&machine.vmm), [""; 0], "{release} without probes");
+        for function in ["hsa_amd_vmem_handle_create", "hsa_amd_vmem_export_shareable_handle"] {
+            let status = HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+            let faults = FaultPlan::none().fail(function, 1, status);
+            let machine = Machine::new(unknown(config.clone().with_faults(faults)));
+            let probed = names(machine.vmm.probes().iter().map(|probe| probe.quirk));
+            assert!(!probed.contains("export_keeps_descriptor"), "{release} {function}");
+            assert_eq!(missing_undecided(&machine.vmm), [""; 0], "{release} {function}");
+            // The failed probes were not kept.
+            let next = Vmm::open(&machine.runtime).unwrap();
+            assert_eq!(missing_undecided(&next), [""; 0], "{release} {function}");
+            assert!(next.probes().iter().any(|it| it.quirk.name == "export_keeps_descriptor"));
+        }
+    }
+    let machine = Machine::new(unknown(Config::consumer()));
+    assert!(machine.vmm.quirks().cpu_unmap_leaves_hole);
+    assert_eq!(missing_undecided(&machine.vmm), [""; 0]);
+    let runtime = Runtime::simulated(unknown(Config::mi300x(2))).unwrap();
+    let vmm = process::with_free_descriptors(0, || Vmm::open(&runtime)).unwrap();
+    assert!(vmm.probes().is_empty());
+    assert_eq!(missing_undecided(&vmm), [""; 0]);
+}
+
+/// The probes use memory that the CPU can access, if a GPU has such memory.
+#[test]
+fn probes_choose_gpu_with_large_bar() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let mut config = Config::mi300x(2);
+    config.gpus[0].large_bar = false;
+    let machine = Machine::with_options(config, always_probing());
+    let probed = names(machine.vmm.probes().iter().map(|probe| probe.quirk));
+    assert!(probed.contains("cpu_unmap_leaves_hole"), "{probed:?}");
+    machine.assert_empty();
 }
 
 /// `VmmOptions::with_probing` decides which runtimes a `Vmm` probes.

@@ -108,6 +108,12 @@ impl VmmOptions {
     /// and run once for each [`Runtime`](crate::Runtime). Together they make up to 20 runtime calls, copy nothing, and
     /// use one granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the
     /// results that contradict the version.
+    ///
+    /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, the
+    /// library also works around each quirk that a probe could exclude but has not: without probes, if a call of a
+    /// probe failed, or if the GPUs lack a requirement of a probe. An unneeded workaround can leak descriptors or
+    /// quarantine addresses ([`Quirks`] lists these workarounds). A probe can find `peer_after_owner_fails`, but not
+    /// exclude this quirk.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }

@@ -28,7 +28,9 @@ use std::{fs, io};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Probing {
-    /// On no runtime: the quirks follow from the implementation and its version.
+    /// On no runtime: the quirks follow from the implementation and its version. An
+    /// [unknown](crate::runtime::Implementation::Unknown) runtime then counts as having every quirk that a probe could
+    /// exclude ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
     Never,
     /// On every runtime except the [simulation](crate::runtime::Implementation::Simulation), whose quirks always match
     /// its version.
@@ -95,7 +97,24 @@ pub(super) fn choose_quirks(
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
+    if let Implementation::Unknown { .. } = implementation {
+        quirks = quirks.union(undecided_quirks(&probes));
+    }
     (quirks.union(options.more_quirks), probes)
+}
+
+/// Returns the quirks that no probe has decided, because no probes were made, a call has failed, or a requirement is
+/// missing. An unknown runtime may have these quirks. Without their workarounds, safe code could close descriptors of
+/// other code, or replace its mappings.
+fn undecided_quirks(probes: &[Probe]) -> Quirks {
+    let is_decided = |quirk: &Quirk| probes.iter().any(|probe| probe.quirk.name == quirk.name);
+    let mut undecided = Quirks::all_where(|quirk| quirk.probed && !is_decided(quirk));
+    // The probe for this quirk decides nothing if it does not find the quirk. The quirk does not affect other code.
+    undecided.peer_after_owner_fails = false;
+    for quirk in Quirks::KNOWN.iter().filter(|quirk| undecided.has(quirk)) {
+        crate::log::event!(INFO, quirk = quirk.name, "not decided by a probe, so worked around");
+    }
+    undecided
 }
 
 /// Returns the result of each probe, and the result that the version predicts. Probes the runtime unless findings were
@@ -151,9 +170,10 @@ struct Prober<'a> {
 
 impl Prober<'_> {
     fn run(runtime: &Runtime, size: usize, findings: &mut Findings) -> Result<(), Failure> {
-        let Some((gpu, pool)) = runtime.gpus().find_map(|gpu| Some((gpu, gpu.vmem_pool()?))) else {
-            return Ok(());
-        };
+        let with_pool = || runtime.gpus().filter_map(|gpu| Some((gpu, gpu.vmem_pool()?)));
+        // The probes of the CPU's access need memory that the CPU can access.
+        let chosen = with_pool().find(|(gpu, _)| gpu.large_bar).or_else(|| with_pool().next());
+        let Some((gpu, pool)) = chosen else { return Ok(()) };
         let is_peer = |other: &&Agent| other.id() != gpu.id() && other.can_access(gpu.id());
         let native = runtime.native();
         let prober = Prober {

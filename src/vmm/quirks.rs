@@ -2,10 +2,11 @@
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the affected
 //! implementations and versions. Opening a `Vmm` [probes](crate::vmm::Probing) for the quirks that a harmless call
-//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, two kinds of quirks
-//! are enabled: the quirks that probes find, and quirks that can crash the process and whose workaround is harmless.
-//! Callers can enable more quirks ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's
-//! build that lacks a fix. Disabling the workaround of a quirk that the runtime has is unsafe.
+//! reveals, and these results override the version. On an [unknown](Implementation::Unknown) runtime, three kinds of
+//! quirks are enabled: the quirks that probes find, the quirks that a probe could exclude but has not, and quirks that
+//! can crash the process and whose workaround is harmless. Callers can enable more quirks
+//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix. Disabling
+//! the workaround of a quirk that the runtime has is unsafe.
 
 use crate::runtime::{Implementation, RuntimeInfo};
 use core::ops::RangeInclusive;
@@ -180,7 +181,8 @@ impl Quirks {
         Self::all_where(|quirk| self.has(quirk) || other.has(quirk))
     }
 
-    fn all_where(enabled: impl Fn(&Quirk) -> bool) -> Self {
+    /// Returns the quirks for which `enabled` returns `true`.
+    pub(super) fn all_where(enabled: impl Fn(&Quirk) -> bool) -> Self {
         let mut quirks = Self::default();
         Self::KNOWN.iter().for_each(|quirk| quirks.set(quirk, enabled(quirk)));
         quirks

@@ -65,9 +65,12 @@ The last column says what the library does if the runtime is neither ROCr nor ro
   `hsa-vmm info` and the reports of `hsa-vmm conform` show these results. `VmmOptions::with_probing` can switch the
   probes off.
 
+  If no probe decides, for example because a call failed or the probes are off, the library uses the workaround. An
+  unneeded workaround can leak descriptors or quarantine addresses (`Quirks`).
+
   The probe for `peer_after_owner_fails` can find the defect, but cannot exclude it: a grant that succeeds may still
-  corrupt the mapping. If the probe finds nothing, the version decides. No probe checks whether exported descriptors are
-  close-on-exec, because the library always makes them close-on-exec.
+  corrupt the mapping. If the probe finds nothing, the version decides, and an unknown runtime counts as free of it. No
+  probe checks whether exported descriptors are close-on-exec, because the library always makes them close-on-exec.
 * \"on\": the library always uses the workaround. A probe could crash the process, and the workaround is harmless on a
   correct runtime.
 
