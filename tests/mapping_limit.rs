@@ -133,3 +133,32 @@ fn calls_at_the_mapping_limit_lose_no_page() {
         assert_eq!(end, End::Success, "{generation:?}");
     }
 }
+
+/// At the kernel's limit of mappings, the kernel cannot replace the CPU's view when the CPU loses its access. The unmap
+/// replaces the view. Otherwise the memory would stay allocated after its release.
+#[test]
+fn view_kept_at_the_mapping_limit_ends_with_unmap() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (name, config) in machine::generations() {
+        let end = process::in_child(|| {
+            let machine = Machine::new(config.clone());
+            let granule = machine.granule();
+            let (base, handle) = machine.map_new_memory(0, granule);
+            machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+            let exhausted = ExhaustedMappings::new();
+            let no_access = [access(machine.cpu(0), Access::None)];
+            let revoked = machine.vmm.set_access(base, granule, &no_access);
+            drop(exhausted);
+            revoked.unwrap();
+            process::assert_inaccessible(base.get(), granule, "revoked");
+            machine.vmm.unmap(base, granule).unwrap();
+            let is_view = |it: &process::Region| it.start == base.get() && !it.name.is_empty();
+            assert!(!process::regions().iter().any(is_view), "{name}");
+            machine.vmm.release(handle).unwrap();
+            machine.vmm.check().unwrap();
+        });
+        assert_eq!(end, End::Success, "{name}");
+    }
+}

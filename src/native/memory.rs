@@ -222,21 +222,31 @@ unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Resu
     Ok(())
 }
 
+/// How [`block_access`] has removed the access to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// The mappings were replaced.
+    Replaced,
+    /// The mappings were kept. A dma-buf stays allocated while it is mapped.
+    Kept,
+}
+
 /// Replaces the mappings in a range by one inaccessible mapping. The range has no holes. If the process has reached
-/// the kernel's limit of mappings, keeps the mappings and removes all access to them. A dma-buf stays allocated while
-/// it is mapped.
+/// the kernel's limit of mappings, keeps the mappings and removes all access to them.
 ///
 /// # Errors
 /// `NOMEM` if a part is not mapped, or if the kernel would have to split a mapping, and the process has reached the
-/// limit of mappings.
+/// limit of mappings. A part can be unmapped only since this call, if the kernel has unmapped it before it failed.
 ///
 /// # Safety
 /// As for [`map_shared`].
-pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<Blocked, Errno> {
     // SAFETY: the caller guarantees that only this library and the runtime use the range.
     unsafe {
-        map_inaccessible(address, size, MapFlags::FIXED)
-            .or_else(|_| protect(address, size, ProtFlags::empty()))
+        match map_inaccessible(address, size, MapFlags::FIXED) {
+            Ok(()) => Ok(Blocked::Replaced),
+            Err(_) => protect(address, size, ProtFlags::empty()).map(|()| Blocked::Kept),
+        }
     }
 }
 

@@ -306,7 +306,7 @@ impl Shared {
         let access = AccessState { runtime_granted: granted, ..before };
         let restored = MappedRange { access, ..*now };
         // SAFETY: the caller guarantees that the mapping is locked and mapped.
-        unsafe { self.drop_unused_view(&restored, &now.access) };
+        unsafe { self.drop_unused_view(&restored, &now.access) }?;
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
         let request = self.request_all(&restored, &change);

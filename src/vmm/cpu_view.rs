@@ -13,6 +13,7 @@
 //! first dma-buf fails, the runtime maps all memory for the CPU from then on.
 
 use super::Shared;
+use super::journal::Journal;
 use super::ledger::{AddressRange, MappedRange};
 use super::runtime_mapping::hole_not_filled;
 use super::shareable::exportable;
@@ -20,8 +21,8 @@ use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
 use crate::native::{
-    NotReplaced, block_access, fill_possible_hole, map_shared, out_of_descriptors, protect,
-    try_map_shared,
+    Blocked, NotReplaced, block_access, fill_possible_hole, map_shared, out_of_descriptors,
+    protect, try_map_shared,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -36,6 +37,29 @@ pub(super) struct CpuAccess {
     by_runtime: AtomicBool,
     /// Whether mapping a dma-buf of a GPU's memory, created by this process, has succeeded.
     dma_buf_works: AtomicBool,
+    /// Whether the kernel has failed to replace an unused view. Never reset: after such a failure, each unmap replaces
+    /// what is mapped at its addresses.
+    keeps_unused_view: AtomicBool,
+}
+
+impl Journal<'_, '_> {
+    /// Removes the views that the operation has made unnecessary. If a view leaves a hole that cannot be filled,
+    /// quarantines its reservation.
+    pub(super) fn drop_unused_views(&mut self) {
+        for index in 0..self.targets.len() {
+            let target = &self.targets[index];
+            if !target.is_mapped() {
+                continue;
+            }
+            // SAFETY: the journal holds the lock of the target, which is mapped.
+            let dropped = unsafe { self.shared.drop_unused_view(&target.now, &target.before) };
+            if let Err(failure) = dropped
+                && self.reservation_of(index).quarantined().is_none()
+            {
+                self.quarantine(index, failure, None);
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -122,20 +146,43 @@ impl Shared {
         }
     }
 
-    /// Removes the view of a mapping that had a view before and does not need it now. If the kernel cannot remove the
-    /// view, the view stays, without access; this is not an error.
+    /// Removes the view of a mapping that had a view before and does not need it now. At the kernel's limit of mappings,
+    /// the view stays, without access; this is not an error. The view keeps the memory allocated until
+    /// [`keep_reserved`](Self::keep_reserved) replaces it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::HoleNotFilled`] if the kernel has removed the view but has failed to map other pages.
     ///
     /// # Safety
     /// The mapping is [locked](super::runtime_mapping), and mapped.
-    pub(super) unsafe fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
+    pub(super) unsafe fn drop_unused_view(
+        &self,
+        now: &MappedRange,
+        before: &AccessState,
+    ) -> Result<(), ErrorKind> {
         let is_needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
-        if self.has_own_view(before) && !is_needed {
-            // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this
-            // library's view or, if the memory was mapped again since the view was made, the runtime's inaccessible
-            // mapping.
-            let _ = unsafe { block_access(now.start, now.size) };
+        if !self.has_own_view(before) || is_needed {
+            return Ok(());
         }
+        // SAFETY: the caller guarantees that the mapping is locked and mapped. The call replaces only this library's
+        // view or, if the memory was mapped again since the view was made, the runtime's inaccessible mapping.
+        let blocked = unsafe { block_access(now.start, now.size) };
+        if blocked == Ok(Blocked::Replaced) {
+            return Ok(());
+        }
+        self.cpu_access.keeps_unused_view.store(true, Ordering::Relaxed);
+        match blocked {
+            Ok(_) => Ok(()),
+            // The kernel may have unmapped the view before it failed.
+            Err(_) => fill_possible_hole(now.start, now.size)
+                .map_err(|errno| hole_not_filled(now.range(), errno)),
+        }
+    }
+
+    /// Returns whether an unused view may still be mapped at the addresses of a mapping that has no view now.
+    pub(super) fn may_keep_unused_view(&self) -> bool {
+        self.cpu_access.keeps_unused_view.load(Ordering::Relaxed)
     }
 
     /// Fails if the memory cannot be mapped again with its access. This is the case if no descriptor is free for the

@@ -69,7 +69,7 @@ enum State {
 }
 
 impl Target<'_> {
-    fn is_mapped(&self) -> bool {
+    pub fn is_mapped(&self) -> bool {
         matches!(self.state, State::AsBefore | State::MappedAnew)
     }
 }
@@ -374,12 +374,12 @@ impl<'a, 'c> Journal<'a, 'c> {
         Ok(not_kept)
     }
 
-    fn reservation_of(&self, index: usize) -> &'a ReservationRecord {
+    pub fn reservation_of(&self, index: usize) -> &'a ReservationRecord {
         self.guards[self.targets[index].guard].reservation
     }
 
     /// Quarantines the reservation of a target.
-    fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
+    pub fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
         let reservation = self.reservation_of(index);
         let range = reservation.range();
         let entry = self.shared.quarantine(self.operation, range, failure, rollback);
@@ -395,10 +395,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         {
             return Err(self.abort(failure));
         }
-        for it in self.targets.iter().filter(|it| it.is_mapped()) {
-            // SAFETY: the target is locked, and mapped.
-            unsafe { self.shared.drop_unused_view(&it.now, &it.before) };
-        }
+        self.drop_unused_views();
         self.finish();
         self.check_quarantine()
     }

@@ -69,7 +69,10 @@ impl Shared {
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(lost);
         }
-        if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
+        if self.quirks.unmap_keeps_memory
+            || self.has_own_view(&mapping.access)
+            || self.may_keep_unused_view()
+        {
             // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
             // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
             return unsafe { replace_mapping(start, size) }.map_err(lost);

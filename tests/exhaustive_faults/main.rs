@@ -25,10 +25,11 @@ mod system_calls;
 
 use hsa_rocr::test::{is_long, runs_long_test};
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions, PageTableUpdates};
-use machine::without_cpu_mapping;
+use hsa_vmm::{Access, Error, ErrorKind};
+use machine::{Machine, without_cpu_mapping};
 use search::{PageTables, Search};
 use std::time::Instant;
-use system_calls::watch_this_thread;
+use system_calls::{watch_this_thread, with_unmapping_mmap};
 
 /// Tests a machine whose GPUs enforce the permissions that the runtime sets. `min_runs` is as in [`run_search`].
 fn search(name: &'static str, config: Config, min_runs: u64) {
@@ -207,4 +208,43 @@ fn faults_in_generation_c_with_barrier() {
 #[test]
 fn faults_in_generation_d_with_barrier() {
     search_with_barrier("generation D, barrier", Generation::D);
+}
+
+/// When the CPU loses its access, the library replaces the CPU's view. If `mmap` fails after it has unmapped the view,
+/// the library fills the hole. If this also fails, the reservation is quarantined.
+#[test]
+fn hole_in_place_of_an_unused_view_is_filled() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let test = || {
+        watch_this_thread();
+        for generation in Generation::ALL {
+            // The calls are: `mprotect` of the view, `mmap`, `mprotect` after the failure, and `mmap` to fill the hole.
+            for (calls, is_filled) in [(2..=2, true), (2..=4, false)] {
+                let machine = Machine::new(config_of(generation));
+                let granule = machine.granule();
+                let (base, _) = machine.map_new_memory(0, granule);
+                machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+                let no_access = [machine::access(machine.cpu(0), Access::None)];
+                let range = base.get()..base.get() + granule;
+                let set = || machine.vmm.set_access(base, granule, &no_access);
+                let result = with_unmapping_mmap(range, calls, set);
+                let is_quarantined = matches!(
+                    result.as_ref().map_err(Error::kind),
+                    Err(ErrorKind::Quarantined { now: true, .. })
+                );
+                assert_eq!((result.is_ok(), is_quarantined), (is_filled, !is_filled), "{result:?}");
+                if is_filled {
+                    process::assert_inaccessible(base.get(), granule, "revoked");
+                    machine.vmm.unmap(base, granule).unwrap();
+                    process::assert_inaccessible(base.get(), granule, "unmapped");
+                }
+                assert_eq!(machine.vmm.quarantined_ranges().len(), usize::from(!is_filled));
+                machine.vmm.check().unwrap();
+            }
+        }
+    };
+    // Starts a thread, because a thread cannot remove its system call filter.
+    std::thread::spawn(test).join().expect("nothing panics");
 }

@@ -6,7 +6,7 @@
 use libc::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 core::arch::global_asm!(
     ".globl exhaustive_faults_call, exhaustive_faults_called",
@@ -35,6 +35,8 @@ static FIRST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
 static LAST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
 /// The error of the failing calls.
 static ERRNO: AtomicI32 = AtomicI32::new(0);
+/// Whether a failing `mmap` also unmaps the range.
+static UNMAPS: AtomicBool = AtomicBool::new(false);
 /// The number of calls at watched addresses so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 /// The number of calls that failed so far.
@@ -63,6 +65,10 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         if (FIRST_FAILING_CALL.load(SeqCst)..=LAST_FAILING_CALL.load(SeqCst)).contains(&call_number)
         {
             FAILED_CALLS.fetch_add(1, SeqCst);
+            if UNMAPS.load(SeqCst) && number == libc::SYS_mmap {
+                // SAFETY: the caller of `mmap` with `MAP_FIXED` has allowed the kernel to unmap the range.
+                unsafe { libc::munmap(arguments[0] as *mut c_void, arguments[1] as usize) };
+            }
             registers[libc::REG_RAX as usize] = -i64::from(ERRNO.load(SeqCst));
             return;
         }
@@ -133,4 +139,18 @@ pub fn with_failing_calls<T>(
     let result = function();
     WATCHED.iter().for_each(|address| address.store(0, SeqCst));
     (result, FAILED_CALLS.load(SeqCst))
+}
+
+/// Calls `function`, as [`with_failing_calls`] does with `ENOMEM`. A failing `mmap` also unmaps the range. Up to Linux
+/// 6.11, the kernel can unmap the old mapping before `mmap` fails.
+pub fn with_unmapping_mmap<T>(
+    watched: Range<usize>,
+    calls: std::ops::RangeInclusive<u64>,
+    function: impl FnOnce() -> T,
+) -> T {
+    UNMAPS.store(true, SeqCst);
+    let (result, failed) = with_failing_calls(&[watched], calls, libc::ENOMEM, function);
+    UNMAPS.store(false, SeqCst);
+    assert_ne!(failed, 0, "no call has failed");
+    result
 }
