@@ -203,7 +203,8 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
     drop(runtime);
     assert!(foreign_page_is_at(base), "after the runtime was dropped");
-    assert_eq!(hostile.get(c"hostile_started"), 0);
+    // A runtime could unmap reserved addresses, and with them the foreign mapping, when it stops.
+    assert_eq!(hostile.get(c"hostile_started"), 1);
 }
 
 /// A call that only unmaps also unmaps the mappings in other reservations.

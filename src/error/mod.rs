@@ -254,7 +254,9 @@ pub struct Quarantined {
 impl Quarantined {
     /// Returns whether the range may contain a foreign mapping.
     pub(crate) fn leaves_hole(&self) -> bool {
-        self.failure.leaves_hole() || self.rollback.as_ref().is_some_and(ErrorKind::leaves_hole)
+        let leaves_hole =
+            |kind: &ErrorKind| kind.leaves_hole() || matches!(kind, ErrorKind::ReservedTwice(_));
+        leaves_hole(&self.failure) || self.rollback.as_ref().is_some_and(leaves_hole)
     }
 
     /// Describes why the range or memory is quarantined: the failure of the operation and, if there is one, the

@@ -430,6 +430,7 @@ impl Drop for Shared {
     /// Frees everything except mappings that are quarantined one by one, mappings that cannot be unmapped, the memory
     /// and reservations of these mappings, quarantined reservations, and what the runtime fails to free. If mappings
     /// may stay, the runtime stays started: stopping a runtime with live mappings can crash the process (ROCm 6.4.3).
+    /// The runtime also stays started if a foreign mapping may be in a quarantined reservation.
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Dropping the page tables could wait forever: another thread of the parent may have held locks of libdrm.
@@ -446,7 +447,10 @@ impl Drop for Shared {
         });
         // These mappings and their memory stay until the process ends, because agents may still use them.
         let mut kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
-        if !kept.is_empty() {
+        // The probes keep the runtime started for the same reason (`Prober::run`): a later release could unmap reserved
+        // addresses when it stops, and with them a foreign mapping.
+        let has_hole = lock(&self.quarantine).iter().any(|entry| entry.leaves_hole());
+        if has_hole || !kept.is_empty() {
             self.runtime.stay_started();
         }
         for mapping in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it) {
