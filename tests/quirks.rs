@@ -9,7 +9,7 @@ use hostile::HostileRuntime;
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
-use hsa_vmm::{Access, AllocationProperties, Error, HandleType, Runtime, Vmm};
+use hsa_vmm::{Access, Address, AllocationProperties, Error, HandleType, Runtime, Vmm};
 use machine::{Machine, without_cpu_mapping};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -327,5 +327,22 @@ fn grants_of_adjacent_mappings_are_recorded_for_each() {
     for mapping in &reservations[0].mappings {
         let kept: Vec<_> = mapping.access.iter().map(|it| (it.agent, it.can_do_more)).collect();
         assert_eq!(kept, both.map(|agent| (agent, true)), "{}", mapping.address);
+    }
+}
+
+#[test]
+fn addresses_are_aligned_if_the_runtime_does_not() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    // The hostile runtime ignores the alignment.
+    let (_runtime, vmm, _) = hostile.open();
+    for alignment in [1 << 30, 1 << 32] {
+        for hint in [None, Some(Address::new(0x7000_0000_1000))] {
+            let base = vmm.address_reserve(4096, alignment, hint).unwrap();
+            assert_eq!(base.get() % alignment, 0, "{base} with hint {hint:?}");
+            vmm.address_free(base, 4096).unwrap();
+        }
     }
 }

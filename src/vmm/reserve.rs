@@ -139,8 +139,9 @@ impl Shared {
         })
     }
 
-    /// Reserves addresses. With hint 0, the result is aligned, even if the runtime does not support alignment. With
-    /// another hint, the result can be at another address and unaligned; the caller checks both.
+    /// Reserves addresses. With hint 0, the result is aligned, even if the runtime does not support alignment, or
+    /// ignores the alignment. With another hint, the result can be at another address and unaligned; the caller checks
+    /// both.
     fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
         let nothing_left = Failure {
             call: "hsa_amd_vmem_address_reserve",
@@ -152,7 +153,7 @@ impl Shared {
         }
         let reserve = |hint, size| self.native().address_reserve(size, hint, alignment);
         let address = reserve(hint, size)?;
-        if address % alignment == 0 || hint != 0 || self.native().reserves_aligned() {
+        if address % alignment == 0 || hint != 0 {
             return Ok(address);
         }
         // SAFETY: the range was just reserved.
@@ -161,7 +162,8 @@ impl Shared {
         // the range, and reserves the aligned part. Tries again if another thread has reserved that part first.
         let mut last_failure = nothing_left;
         for _ in 0..16 {
-            let Some(larger_size) = size.checked_add(alignment) else { return Err(last_failure) };
+            let larger_size = size.checked_add(alignment).filter(|&it| it <= isize::MAX as usize);
+            let Some(larger_size) = larger_size else { return Err(last_failure) };
             let larger_start = reserve(0, larger_size)?;
             // SAFETY: the range was just reserved.
             unsafe { self.unreserve(larger_start, larger_size) }?;

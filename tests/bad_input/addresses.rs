@@ -157,6 +157,15 @@ fn reserve_of_too_much_is_out_of_memory() {
     }
 }
 
+/// ROCm 6.1 cannot align addresses. To align them, the library reserves more, but not more than the address space has.
+#[test]
+fn alignment_never_exceeds_the_address_space() {
+    let (_, config) = machine::releases().swap_remove(1);
+    let machine = Machine::new(config);
+    let reserve = || drop(machine.vmm.address_reserve(machine.granule(), 1 << 63, None));
+    assert_eq!(machine.calls(reserve), [("address_reserve", 1), ("address_free", 1)]);
+}
+
 /// AMD's runtime would reserve addresses below those of GPUs, but could not free them.
 #[test]
 fn addresses_below_gpu_addresses_are_not_reserved() {
