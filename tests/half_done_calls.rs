@@ -2,15 +2,18 @@
 //! unmapped the addresses. In the last tests, a rollback fails half-way, and unmaps fail while the library is dropped.
 
 mod hostile;
+mod log;
 mod machine;
 mod process;
 
 use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
+use hsa_vmm::error::Rejected;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{MapRequest, Probing, Quirks, VmmOptions};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use machine::{Machine, access, at, quirks_of, releases, without_cpu_mapping};
+use std::sync::Mutex;
 
 /// To unmap memory, AMD's runtime revokes the access of one agent after the other, and returns at the first failure.
 /// The runtime also revokes the access of agents whose access was set to none before.
@@ -316,4 +319,30 @@ fn drop_frees_all_if_one_unmap_fails() {
         assert_eq!(process::permissions(base.get(), granule), Err(base.get()), "{release}");
         drop(runtime);
     }
+}
+
+/// A mapping that was unmapped, but whose addresses were lost, is not unmapped again when it is dropped.
+#[test]
+fn mapping_without_addresses_is_unmapped_once() {
+    static WARNINGS: Mutex<Vec<log::Fields>> = Mutex::new(Vec::new());
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| *metadata.level() == tracing::Level::WARN,
+        |fields| WARNINGS.lock().unwrap().push(fields),
+    );
+    let hostile = HostileRuntime::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let reservation = Reservation::builder(4096).reserve(&vmm).unwrap();
+    let memory = Allocation::create(&vmm, 4096, &AllocationProperties::on(gpu)).unwrap();
+    let mapping = reservation.map(0, &memory).unwrap();
+    mapping.grant(&[runtime.host().id()], Access::ReadWrite).unwrap();
+    hostile.set(c"hostile_foreign_mappings", 1);
+    let Rejected { value, error } = mapping.unmap().unwrap_err();
+    assert_quarantines(Err(error));
+    assert_eq!(vmm.mappings(), []);
+    WARNINGS.lock().unwrap().clear();
+    drop(value);
+    assert_eq!(*WARNINGS.lock().unwrap(), [] as [log::Fields; 0]);
 }

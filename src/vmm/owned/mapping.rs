@@ -250,10 +250,12 @@ impl Mapping {
     /// Unmaps the mapping now (`hipMemUnmap`).
     ///
     /// # Errors
-    /// As for [`Vmm::unmap`]; the error contains the mapping.
+    /// As for [`Vmm::unmap`]; the error contains the mapping. If the addresses were lost, the memory is nevertheless
+    /// unmapped ([`check_mapped`](Self::check_mapped) then fails).
     pub fn unmap(mut self) -> Result<(), Rejected<Self>> {
         let unmapped = self.unmap_now();
-        self.mapped = unmapped.is_err();
+        // The runtime can have unmapped the memory although the addresses were lost.
+        self.mapped = unmapped.is_err() && self.check_mapped().is_ok();
         unmapped.map_err(|error| Rejected { value: self, error })
     }
 
@@ -318,7 +320,7 @@ impl Drop for Mapping {
             && !self.vmm().runtime().has_forked()
             && let Err(error) = self.unmap_now()
         {
-            crate::log::event!(WARN, %error, address = %self.address, "a mapping was not unmapped");
+            crate::log::event!(WARN, %error, address = %self.address, "unmapping a dropped mapping failed");
         }
     }
 }
