@@ -61,7 +61,8 @@ impl Vmm {
     /// references were released. Each retain needs a [`release`](Vmm::release).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address; [`ErrorKind::LimitReached`] if the memory
+    /// already has 2^32 - 1 references.
     pub fn retain_allocation_handle(&self, address: Address) -> Result<Handle, Error> {
         self.run(Operation::RetainAllocationHandle, |shared| match address {
             Address::NULL => Err(ErrorKind::invalid(Argument::Address, address, Problem::Null)),

@@ -93,14 +93,25 @@ impl Ledger {
 
     /// Adds a reference to the memory that is mapped at an address. The memory may have no reference, because the
     /// mapping keeps the memory alive.
+    ///
+    /// # Errors
+    /// [`Problem::NotMapped`]; [`ErrorKind::LimitReached`] if the memory has the maximum number of references.
     pub fn retain(&self, address: usize) -> Result<Handle, ErrorKind> {
         let retained = self.reservations.at(address, |reservation| {
             // While the mappings are locked, no other thread removes the mapping.
             let mappings = reservation.mappings();
             let handle = mappings.at(address)?.handle;
-            self.handles.retain(handle).then_some(handle)
+            // The mapping keeps the handle live, so only a full counter makes this fail.
+            Some(self.handles.retain(handle).then_some(handle))
         });
-        retained.flatten().ok_or_else(|| not_mapped(address))
+        match retained.flatten() {
+            Some(retained) => retained.ok_or(ErrorKind::LimitReached {
+                table: "references to one handle",
+                limit: u32::MAX as usize,
+                advice: "release some",
+            }),
+            None => Err(not_mapped(address)),
+        }
     }
 }
 

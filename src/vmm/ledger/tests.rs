@@ -152,6 +152,9 @@ fn look_ups_end_where_the_mapping_ends() {
     assert_eq!(found(9 * PAGE), None);
     assert_eq!(ledger.retain(3 * PAGE).unwrap(), handle);
     assert_eq!(problem(ledger.retain(5 * PAGE)), Problem::NotMapped(page_address(5)));
+    ledger.handles.with(handle, |record| record.references = u32::MAX).unwrap();
+    let error = ledger.retain(3 * PAGE).unwrap_err();
+    assert!(matches!(error, ErrorKind::LimitReached { .. }), "{error}");
 }
 
 #[test]
