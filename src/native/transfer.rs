@@ -127,7 +127,8 @@ impl Native {
         };
         let mut pinned = Pinned::new(self, bytes.len(), agent)?;
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
-            pinned.bytes[..part.len()].copy_from_slice(part);
+            // SAFETY: the pinned bytes are this process's own, at least as long as a part, and no copy from them runs.
+            unsafe { write_memory(pinned.bytes.as_mut_ptr() as usize, part) };
             let destination = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller guarantees that the agent can write
             // the destination.
