@@ -316,6 +316,26 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
     });
 }
 
+/// A call by address can unmap a page that was mapped ahead. Mapping the page then maps new memory.
+#[test]
+fn map_replaces_page_ahead_unmapped_by_address() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let buffer = new_buffer(&machine, 2);
+        buffer.map(0..1).unwrap();
+        wait_for(&buffer, ahead_is(2));
+        machine.vmm.unmap(buffer.address_of(1).unwrap(), PAGE).unwrap();
+        buffer.map(1..3).unwrap();
+        for page in 1..3 {
+            buffer.write(page * PAGE, b"text").unwrap();
+        }
+        assert_eq!(buffer.statistics().mapped, 3, "{generation}");
+        buffer.unmap(0..3).unwrap();
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
 /// A forked child does not have the thread. The child must not wait for the thread, or for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {

@@ -129,7 +129,7 @@ impl PagedBuffer {
         let pages = core.check_range(pages).map_err(to_error)?;
         let memory = loop {
             locked.check_free(&pages).map_err(to_error)?;
-            let missing_count = pages.len() - locked.mapped_ahead(pages.clone()).count();
+            let missing_count = locked.count_missing(&pages);
             match locked.take(missing_count, &pages) {
                 Ok(memory) => break memory,
                 Err(error) => locked = locked.wait_for_memory(error)?,

@@ -1,5 +1,6 @@
 //! The table of a buffer's pages: the state of each page, and the changes of these states.
 
+mod ahead;
 mod retired;
 
 use super::{PageState, PagedStatistics};
@@ -248,52 +249,6 @@ impl LockedTable<'_> {
         Ok(BufferPart { base: core.reservation.address(), offset, mappings })
     }
 
-    /// Returns the pages in a range that are mapped ahead.
-    pub fn mapped_ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
-        let ahead = self.table.pages.range(pages).filter(|(_, it)| it.state == PageState::Ahead);
-        ahead.map(|(&page, _)| page)
-    }
-
-    /// Changes the pages of a range from [`PageState::Ahead`] to [`PageState::Mapped`].
-    pub fn mark_used(&mut self, pages: &Range<usize>) {
-        let Table { pages: all_pages, counters, .. } = &mut *self.table;
-        for (_, page) in all_pages.range_mut(pages.clone()) {
-            if page.state == PageState::Ahead {
-                counters.count(page.state, PageState::Mapped);
-                page.state = PageState::Mapped;
-            }
-        }
-    }
-
-    /// Unmaps pages from `page` on that were mapped ahead, but that no longer follow a page in use.
-    pub fn unmap_ahead(&mut self, page: usize) {
-        let count = self.core.pages_ahead;
-        let follows_a_mapped_page = |page: usize| {
-            let mut preceding_pages = self.table.pages.range(page.saturating_sub(count)..page);
-            preceding_pages.any(|(_, it)| it.state == PageState::Mapped)
-        };
-        let candidates = self.mapped_ahead(page..page.saturating_add(count));
-        let idle: Vec<_> = candidates.filter(|&page| !follows_a_mapped_page(page)).collect();
-        if let Err(error) = self.empty_pages(idle) {
-            crate::log::event!(WARN, %error, "pages stay mapped ahead");
-        }
-    }
-
-    /// Returns the next page to map ahead. Removes entries of `ahead_from` for which there is no page to map.
-    fn next_ahead(&mut self) -> Option<usize> {
-        while let Some(&start) = self.table.ahead_from.first() {
-            let follows_mapped = start > 0 && self.state(start - 1) == PageState::Mapped;
-            let end = start.saturating_add(self.core.pages_ahead).min(self.core.page_count);
-            let mut pages = start..end;
-            let found = pages.find(|page| !self.table.pages.contains_key(page));
-            if let Some(page) = found.filter(|_| follows_mapped) {
-                return Some(page);
-            }
-            self.table.ahead_from.pop_first();
-        }
-        None
-    }
-
     pub fn statistics(&self) -> PagedStatistics {
         let (core, pages) = (self.core, &self.table.pages);
         let count = |state| pages.values().filter(|page| page.state == state).count();
@@ -323,14 +278,14 @@ impl LockedTable<'_> {
     /// mapped ahead, and tries again.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<Allocation>, Error> {
         let mut taken = self.core.pool.take(count);
-        let ahead = self.mapped_ahead(0..self.core.page_count);
-        let others: Vec<_> = ahead.filter(|page| !pages.contains(page)).collect();
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
-            && !others.is_empty()
-            && self.empty_pages(others).is_ok()
         {
-            taken = self.core.pool.take(count);
+            let ahead = self.mapped_ahead(0..self.core.page_count);
+            let others: Vec<_> = ahead.filter(|page| !pages.contains(page)).collect();
+            if !others.is_empty() && self.empty_pages(others).is_ok() {
+                taken = self.core.pool.take(count);
+            }
         }
         taken.map_err(|error| error.for_pages(&[self.core.with_address(pages)]))
     }
