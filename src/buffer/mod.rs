@@ -196,7 +196,7 @@ impl DeviceBuffer {
     }
 
     /// Grants agents access to the whole buffer, including memory that it maps later (`hipMemSetAccess`).
-    /// Other agents keep their access.
+    /// Other agents keep their access. The call can unmap the memory for a moment, as [`Vmm::set_access`] describes.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].

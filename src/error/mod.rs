@@ -45,9 +45,10 @@ use derive_more::{Debug, Display};
 /// The error of an operation that failed.
 ///
 /// The failed operation has changed nothing, with these exceptions. A failed copy or fill may have written some of the
-/// bytes. The kinds [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`] and [`ErrorKind::PartlyFreed`] say
-/// what was lost, mostly because the runtime failed again during the rollback. The documentation of a method names any
-/// other exception, such as a buffer that stays paused.
+/// bytes. A rollback can have unmapped memory for a moment, so that agents that used it have faulted
+/// ([`Vmm::set_access`](crate::Vmm::set_access)). The kinds [`ErrorKind::Quarantined`] with `now`,
+/// [`ErrorKind::PagesLost`] and [`ErrorKind::PartlyFreed`] say what was lost, mostly because the runtime failed again
+/// during the rollback. The documentation of a method names any other exception, such as a buffer that stays paused.
 ///
 /// `Debug` writes the `Display` text, followed by the [sources](core::error::Error::source). Therefore a `main` that
 /// returns the error prints the whole message.

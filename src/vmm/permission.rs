@@ -23,6 +23,17 @@ impl Vmm {
     /// effect: AMD's driver maps the memory readable and writable, whatever was requested. The GPU keeps full access
     /// until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
+    /// Agents and threads may use the memory during the call. However, a call that grants a GPU its first access to a
+    /// mapping can unmap the memory and map it again, which keeps the contents. An access in between faults, and a GPU's
+    /// fault ends the process. This happens in two cases:
+    ///
+    /// * A step fails, and the call rolls back. Only unmapping revokes a GPU's access. The rollback unmaps each
+    ///   mapping of the call to which it has granted, or tried to grant, a GPU its first access.
+    /// * The runtime has the quirk [`peer_after_owner_fails`](crate::vmm::Quirks) (ROCm 7.14), and the GPU that owns the
+    ///   memory already has access. If the owner is unknown, any GPU may be the owner.
+    ///
+    /// To avoid both cases, grant all GPUs access in one call, before an agent uses the memory.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
     /// an agent is unknown or cannot access the memory; [`ErrorKind::NotSupported`] for a CPU if the GPU has
@@ -43,7 +54,8 @@ impl Vmm {
     /// nothing (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
     ///
     /// Each change is an address, a size and descriptors, and must meet the conditions of
-    /// [`set_access`](Self::set_access). Other threads observe a single step.
+    /// [`set_access`](Self::set_access). Other threads observe a single step. As for `set_access`, the call can unmap
+    /// memory and map it again; a rollback can do so with all ranges of the call.
     ///
     /// # Errors
     /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that

@@ -70,6 +70,12 @@ macro_rules! quirks {
         ///   keeps the memory alive.
         /// * `import_is_lazy`: the owner of imported memory is reported as unknown, unless the runtime
         ///   reports the memory's pool.
+        /// * `import_needs_descriptor`: each import keeps a descriptor open.
+        /// * `grant_without_descriptor_aborts`: without a free descriptor, a GPU's first access cannot be granted, even
+        ///   if the runtime needs no descriptor.
+        /// * `peer_after_owner_fails`: a grant to another GPU unmaps the memory for a moment, and agents that
+        ///   use it fault.
+        /// * `ipc_server_outlives_stop`: a runtime that has exported memory stays started.
         ///
         /// ```
         /// fn can_unmap_adjacent_at_once(vmm: &hsa_vmm::Vmm) -> bool {
@@ -120,8 +126,8 @@ quirks! {
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15, if_unknown;
 
     /// A grant to a peer fails or corrupts the mapping if the memory's owner already has access (ROCm 7.14).
-    /// Workaround: the library maps the memory again, and grants the owner access last. The probe can find a failed
-    /// grant, but not a corrupted mapping.
+    /// Workaround: the library unmaps the memory, maps it again, and grants the owner access last. An agent that uses
+    /// the memory meanwhile faults. The probe can find a failed grant, but not a corrupted mapping.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
     /// Export, import and properties take no lock in the runtime, and race with every other call on handles (before

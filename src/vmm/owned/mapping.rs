@@ -76,7 +76,8 @@ impl Mapping {
         &self.allocation
     }
 
-    /// Sets the access of agents to the mapping (`hipMemSetAccess`). Other agents keep their access.
+    /// Sets the access of agents to the mapping (`hipMemSetAccess`). Other agents keep their access. The call can unmap
+    /// the memory for a moment, as [`Vmm::set_access`] describes.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -86,7 +87,8 @@ impl Mapping {
         })
     }
 
-    /// Grants several agents the same access (`hipMemSetAccess`).
+    /// Grants several agents the same access (`hipMemSetAccess`). The call can unmap the memory for a moment, as
+    /// [`Vmm::set_access`] describes.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
