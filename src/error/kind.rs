@@ -7,7 +7,7 @@ use super::message::{
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
-use crate::native::{DriverError, DriverState, Failure, Status, out_of_descriptors};
+use crate::native::{DriverState, FailedCall, Failure, Status, out_of_descriptors};
 use crate::signal::SignalCondition;
 use crate::trust::UntrustedUser;
 use core::time::Duration;
@@ -484,17 +484,8 @@ impl From<Failure> for ErrorKind {
     }
 }
 
-impl From<DriverError> for ErrorKind {
-    fn from(error: DriverError) -> Self {
-        match error {
-            DriverError::Runtime(failure) => failure.into(),
-            DriverError::Call { call, errno } => Self::of_system(call, errno),
-            DriverError::File { errno, .. } => Self::of_system("open", errno),
-            DriverError::NoLibrary => Self::of_system("dlopen", Errno::NOENT),
-            DriverError::NoFunction { .. } => Self::of_system("dlsym", Errno::NOENT),
-            DriverError::NoProperty { .. } => Self::of_system("read", Errno::NODATA),
-            // The call returned a file other than the runtime's.
-            DriverError::NotShared { .. } => Self::of_system("amdgpu_device_get_fd", Errno::BADF),
-        }
+impl From<FailedCall> for ErrorKind {
+    fn from(FailedCall { call, errno }: FailedCall) -> Self {
+        Self::of_system(call, errno)
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of the host that the driver of a GPU allocates (GTT), as a dma-buf.
 
 use super::Native;
-use super::page_table::{DriverError, KernelGpu, ioctl, open_device};
+use super::page_table::{DriverError, FailedCall, KernelGpu, ioctl, open_device};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     };
     exported?;
     if prime.descriptor < 0 {
-        return Err(DriverError::Call { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF });
+        return Err(FailedCall { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF }.into());
     }
     // SAFETY: the driver has just opened the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(prime.descriptor) })
@@ -80,8 +80,8 @@ impl Native {
         #[cfg(feature = "simulation")]
         if let Some(simulation) = self.simulation() {
             let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP);
-            let failed = |error| DriverError::Call { call: "GEM_CREATE", errno: errno(error) };
-            return simulation.host_buffer(size as u64).map_err(failed);
+            let failed = |error| FailedCall { call: "GEM_CREATE", errno: errno(error) };
+            return Ok(simulation.host_buffer(size as u64).map_err(failed)?);
         }
         let created = KernelGpu::of_node(node).and_then(|gpu| gtt_buffer(gpu, size));
         match &created {

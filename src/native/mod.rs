@@ -34,8 +34,8 @@ pub(crate) use memory::{
     parse_mapping, protect, replace_mapping, try_map_shared,
 };
 pub(crate) use page_table::{
-    AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,
-    PinnedPage,
+    AddressSpace, Barrier, Buffer, DriverError, FailedCall, KernelGpu, KfdPage, Libdrm,
+    PagePermissions, PinnedPage,
 };
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};

@@ -11,7 +11,7 @@ use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::handle::HandleType;
 use crate::log::with_expected_failures;
-use crate::native::{DriverError, Failure, NativeHandle, Status};
+use crate::native::{DriverError, FailedCall, Failure, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
 use hsa_sys::MEMORY_TYPE_NONE;
@@ -131,11 +131,11 @@ impl Shared {
         }
         let gpu = self.runtime.gpus().next().ok_or_else(|| missing("a GPU"))?;
         let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
-            DriverError::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
+            DriverError::Call(FailedCall { errno: Errno::NOMEM | Errno::NOSPC, .. }) => {
                 let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);
                 ErrorKind::OutOfMemory { call, status, size }
             }
-            DriverError::Call { errno: Errno::MFILE | Errno::NFILE, .. }
+            DriverError::Call(FailedCall { errno: Errno::MFILE | Errno::NFILE, .. })
             | DriverError::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
                 ErrorKind::OutOfDescriptors
             }

@@ -1,7 +1,7 @@
 //! The address space of a GPU in ROCr's DRM file, and memory imported into that file.
 
 use super::libdrm::{Libdrm, check};
-use super::{DriverError, KernelGpu, open_device};
+use super::{DriverError, FailedCall, KernelGpu, open_device};
 #[cfg(feature = "simulation")]
 use crate::native::NativeAgent;
 use core::ptr::{NonNull, null_mut};
@@ -59,8 +59,7 @@ impl AddressSpace {
         check("amdgpu_device_initialize", || unsafe {
             (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
         })?;
-        let null_error =
-            DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
+        let null_error = FailedCall { call: "amdgpu_device_initialize", errno: Errno::FAULT };
         let device = NonNull::new(device).ok_or(null_error)?;
         let drm_device = DrmDevice { library, device };
         // If libdrm already has a device for this GPU, libdrm returns that device, which has ROCr's file. Otherwise
@@ -80,7 +79,7 @@ impl AddressSpace {
     }
 
     /// Imports memory. libdrm has one counter for this import and ROCr's import of the same memory.
-    pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, DriverError> {
+    pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, FailedCall> {
         match self {
             Self::Drm(device) => device.import(memory).map(Buffer::Drm),
             #[cfg(feature = "simulation")]
@@ -92,14 +91,14 @@ impl AddressSpace {
 }
 
 impl DrmDevice {
-    fn import(&self, memory: BorrowedFd<'_>) -> Result<DrmBuffer<'_>, DriverError> {
+    fn import(&self, memory: BorrowedFd<'_>) -> Result<DrmBuffer<'_>, FailedCall> {
         let mut result = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
         let (kind, number) = (abi::amdgpu_bo_handle_type_dma_buf_fd, memory.as_raw_fd() as u32);
         // SAFETY: the device is alive, the descriptor is open, and the result is writable.
         check("amdgpu_bo_import", || unsafe {
             (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result)
         })?;
-        let null_error = DriverError::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
+        let null_error = FailedCall { call: "amdgpu_bo_import", errno: Errno::FAULT };
         let handle = NonNull::new(result.buf_handle).ok_or(null_error)?;
         Ok(DrmBuffer { device: self, handle, size: result.alloc_size })
     }
@@ -149,7 +148,7 @@ impl Buffer<'_> {
         size: usize,
         offset: usize,
         permissions: PagePermissions,
-    ) -> Result<(), DriverError> {
+    ) -> Result<(), FailedCall> {
         match self {
             // SAFETY: the caller guarantees the condition of `DrmBuffer::replace`, which is the same.
             Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
@@ -162,7 +161,7 @@ impl Buffer<'_> {
                 }
                 let replaced = simulation.replace_entries(gpu.raw(), *memory, range, offset, bits);
                 crate::log::event!(TRACE, call, succeeded = replaced.is_ok());
-                replaced.map_err(|_| DriverError::Call { call, errno: Errno::IO })
+                replaced.map_err(|_| FailedCall { call, errno: Errno::IO })
             }
         }
     }
@@ -179,11 +178,11 @@ impl DrmBuffer<'_> {
         size: usize,
         offset: usize,
         permissions: PagePermissions,
-    ) -> Result<(), DriverError> {
+    ) -> Result<(), FailedCall> {
         let (device, handle) = (self.device.device.as_ptr(), self.handle.as_ptr());
         let [address, size, offset] = [address, size, offset].map(|number| number as u64);
         if offset.checked_add(size).is_none_or(|end| end > self.size) {
-            return Err(DriverError::Call { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
+            return Err(FailedCall { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
         }
         let (flags, replace) = (u64::from(permissions.bits()), abi::AMDGPU_VA_OP_REPLACE);
         // SAFETY: device and buffer are alive, the caller guarantees the range, and the kernel checks the numbers.

@@ -1,6 +1,6 @@
 //! The two ways to wait until changes of page tables have taken effect.
 
-use super::{DriverError, ioctl, open_device};
+use super::{DriverError, FailedCall, ioctl, open_device};
 use crate::native::library_lock::allocate_unlocked;
 use crate::native::{Failure, Native, NativeAgent};
 use crate::sync::{Mutex, lock};
@@ -26,9 +26,9 @@ pub(crate) enum Barrier {
 }
 
 impl Barrier {
-    pub fn wait(&self, native: &Native) -> Result<(), DriverError> {
+    pub fn wait<E: From<FailedCall> + From<Failure>>(&self, native: &Native) -> Result<(), E> {
         match self {
-            Self::Kfd(page) => page.wait(),
+            Self::Kfd(page) => Ok(page.wait()?),
             Self::Pinned(page) => Ok(page.wait(native)?),
         }
     }
@@ -70,7 +70,7 @@ impl KfdPage {
         let reserved = unsafe {
             mmap_anonymous(null_mut(), RESERVED_SIZE, ProtFlags::empty(), MapFlags::PRIVATE)
         };
-        let failed = |errno| DriverError::Call { call: "mmap", errno };
+        let failed = |errno| FailedCall { call: "mmap", errno };
         let address = reserved.map_err(failed)?.expose_provenance();
         let mut new =
             Self { kfd, gpus: gpus.into(), page: 0, address, state: Mutex::new(State::Unmapped) };
@@ -92,7 +92,7 @@ impl KfdPage {
     }
 
     /// Waits by mapping or unmapping the page.
-    pub fn wait(&self) -> Result<(), DriverError> {
+    pub fn wait(&self) -> Result<(), FailedCall> {
         let mut state = lock(&self.state);
         let old_state = std::mem::replace(&mut *state, State::Unknown);
         if old_state != State::Mapped {
@@ -106,7 +106,7 @@ impl KfdPage {
     }
 
     /// Maps the page on the GPUs, or unmaps it.
-    fn set_mapped(&self, mapped: bool) -> Result<(), DriverError> {
+    fn set_mapped(&self, mapped: bool) -> Result<(), FailedCall> {
         let (call, number) = match mapped {
             true => ("MAP_MEMORY_TO_GPU", 0x18),
             false => ("UNMAP_MEMORY_FROM_GPU", 0x19),
@@ -123,7 +123,7 @@ impl KfdPage {
     }
 
     /// Frees the page. First unmaps it if it may be mapped on a GPU.
-    fn free(&mut self) -> Result<(), DriverError> {
+    fn free(&mut self) -> Result<(), FailedCall> {
         let state = *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if state != State::Unmapped {
             self.set_mapped(false)?;

@@ -1,6 +1,6 @@
 //! The copy of libdrm that ROCr has loaded.
 
-use super::DriverError;
+use super::{DriverError, FailedCall};
 use hsa_sys::driver as abi;
 use hsa_sys::table::Required;
 use libloading::os::unix::{Library, RTLD_NOW};
@@ -75,7 +75,7 @@ impl Libdrm {
 /// Calls a function of libdrm, logs the call, and converts its result: 0, or a negative error number.
 /// `amdgpu_bo_import` can also return -1 with `errno` set. Any other result is invalid (`EIO`). Also logs before the
 /// call, so that the log shows a call that never returns.
-pub(super) fn check(call: &'static str, function: impl FnOnce() -> i32) -> Result<(), DriverError> {
+pub(super) fn check(call: &'static str, function: impl FnOnce() -> i32) -> Result<(), FailedCall> {
     crate::log::event!(TRACE, calling = call);
     let result = function();
     let status = match result {
@@ -87,7 +87,7 @@ pub(super) fn check(call: &'static str, function: impl FnOnce() -> i32) -> Resul
         _ => Err(Errno::IO),
     };
     crate::log::event!(TRACE, call, result);
-    status.map_err(|errno| DriverError::Call { call, errno })
+    status.map_err(|errno| FailedCall { call, errno })
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn check_converts_every_result() {
         let errno = |call, result| match check(call, || result) {
-            Err(DriverError::Call { errno, .. }) => errno,
+            Err(FailedCall { errno, .. }) => errno,
             other => panic!("{other:?}"),
         };
         assert!(check("amdgpu_bo_free", || 0).is_ok());

@@ -46,12 +46,20 @@ pub(crate) enum DriverError {
     File { path: PathBuf, errno: Errno },
     #[error("{} does not contain {key}", path.display())]
     NoProperty { path: PathBuf, key: &'static str },
-    #[error("{call} failed: {errno}")]
-    Call { call: &'static str, errno: Errno },
+    #[error(transparent)]
+    Call(#[from] FailedCall),
     #[error("{library} does not share the runtime's file of {}", path.display())]
     NotShared { library: &'static str, path: PathBuf },
     #[error("{} returned {}", .0.call, .0.status)]
     Runtime(Failure),
+}
+
+/// A call of the driver or of libdrm that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {errno}")]
+pub(crate) struct FailedCall {
+    pub call: &'static str,
+    pub errno: Errno,
 }
 
 /// Opens a file of the driver for reading and writing.
@@ -72,7 +80,7 @@ pub(in crate::native) unsafe fn ioctl<T>(
     opcode: Opcode,
     argument: &mut T,
     retried: &[Errno],
-) -> Result<(), DriverError> {
+) -> Result<(), FailedCall> {
     loop {
         crate::log::event!(TRACE, calling = call);
         // SAFETY: the caller guarantees that `argument` is what the opcode reads and writes. Calls libc, because the
@@ -87,7 +95,7 @@ pub(in crate::native) unsafe fn ioctl<T>(
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         crate::log::event!(TRACE, call, %errno);
         if !retried.contains(&errno) {
-            return Err(DriverError::Call { call, errno });
+            return Err(FailedCall { call, errno });
         }
     }
 }

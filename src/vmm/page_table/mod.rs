@@ -15,7 +15,7 @@ use crate::access::{Access, AgentSet};
 use crate::agent::{Agent, AgentId, Enforcement};
 use crate::error::ErrorKind;
 use crate::native::{
-    AddressSpace, Barrier, DriverError, Failure, KernelGpu, KfdPage, Libdrm, Native,
+    AddressSpace, Barrier, DriverError, FailedCall, Failure, KernelGpu, KfdPage, Libdrm, Native,
     PagePermissions, PinnedPage,
 };
 use crate::runtime::Runtime;
@@ -59,6 +59,12 @@ enum ControlFailure {
 }
 
 impl From<Failure> for ControlFailure {
+impl From<FailedCall> for ControlFailure {
+    fn from(failure: FailedCall) -> Self {
+        Self::Driver(failure.into())
+    }
+}
+
     fn from(failure: Failure) -> Self {
         Self::Driver(failure.into())
     }
@@ -237,7 +243,7 @@ impl Shared {
     /// Waits until the changes of page tables have taken effect. Does nothing without a barrier.
     pub(super) fn wait_for_gpus(&self) -> Result<(), ErrorKind> {
         match &self.page_tables.barrier {
-            Some(barrier) => Ok(barrier.wait(self.native())?),
+            Some(barrier) => barrier.wait(self.native()),
             None => Ok(()),
         }
     }

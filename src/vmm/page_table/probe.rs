@@ -87,7 +87,7 @@ impl<'a> PageTableProbe<'a> {
         let result = self.with_mapping(probe_memory, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
         self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
-        self.barrier.wait(self.native)?;
+        self.barrier.wait::<ControlFailure>(self.native)?;
         Ok(result)
     }
 
@@ -110,7 +110,7 @@ impl<'a> PageTableProbe<'a> {
         let read = replaced.map_err(ControlFailure::from).and_then(|()| self.read(address));
         // SAFETY: the range is the whole mapping, and no GPU uses it. The runtime's unmap removes the entries.
         unsafe { buffer.replace(address, 2 * half, 0, all) }?;
-        self.barrier.wait(self.native)?;
+        self.barrier.wait::<ControlFailure>(self.native)?;
         Ok(read.and_then(|read| match read == PATTERNS[1] {
             true => Ok(()),
             false => Err(ControlFailure::NoEffect),
@@ -132,7 +132,7 @@ impl<'a> PageTableProbe<'a> {
         // SAFETY: the range is one mapping.
         let grant = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };
         self.native.call_shared(grant)?;
-        self.barrier.wait(self.native)?;
+        self.barrier.wait::<ControlFailure>(self.native)?;
         let engine = CopyEngine::Agent(self.gpu.native);
         for (start, pattern) in [address, address + half].into_iter().zip(&PATTERNS) {
             // SAFETY: the mapping is allocated, and the GPU can write it.
@@ -142,7 +142,7 @@ impl<'a> PageTableProbe<'a> {
     }
 
     fn read(self, address: usize) -> Result<[u8; 64], ControlFailure> {
-        self.barrier.wait(self.native)?;
+        self.barrier.wait::<ControlFailure>(self.native)?;
         let mut bytes = [0; 64];
         // SAFETY: the mapping is allocated, and the GPU can read it.
         unsafe { self.native.read(CopyEngine::Agent(self.gpu.native), address, &mut bytes) }?;
