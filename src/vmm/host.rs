@@ -129,7 +129,7 @@ impl Shared {
             // The kernel chooses the node of GTT memory.
             return Err(missing("a runtime that allocates on a NUMA node (ROCm 10)"));
         }
-        let gpu = self.runtime.gpus().next().ok_or_else(|| missing("a GPU"))?;
+        let gpu = self.runtime.gpus().next().ok_or(Feature::Gpu)?;
         let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
             DriverError::Call(FailedCall { errno: Errno::NOMEM | Errno::NOSPC, .. }) => {
                 let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);

@@ -149,7 +149,8 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         for it in mappings {
             let granule = self.ledger.handles.with_live(it.handle, |record| record.granule);
-            let granule = granule.unwrap_or(self.granule);
+            let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
+            let granule = granule.ok_or_else(released)?;
             if !it.start.is_multiple_of(granule) {
                 let problem = Problem::NotAligned { granule };
                 return Err(it.range().invalid(problem).for_argument(argument));

@@ -10,7 +10,7 @@
 use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Feature};
 use crate::native::{fill_hole, replace_mapping};
 use rustix::io::Errno;
 
@@ -47,12 +47,12 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Returns whether the runtime has memory mapped at the addresses of a mapping. Returns `true` without a GPU,
-    /// because only the access of a GPU can be queried.
+    /// Returns whether the runtime has memory mapped at the addresses of a mapping. Queries the access of a GPU, because
+    /// that of a CPU cannot be queried.
     pub(super) fn is_mapped_in_runtime(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
         // Queries an address in the middle, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
-        let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
+        let Some(gpu) = self.runtime.gpus().next() else { return Err(Feature::Gpu.into()) };
         self.call_shared(|native| native.is_mapped(inside, gpu.native))
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }

@@ -21,6 +21,7 @@ use crate::native::{
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
 use probe::PageTableProbe;
+use smallvec::SmallVec;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -58,13 +59,13 @@ enum ControlFailure {
     NoBarrier,
 }
 
-impl From<Failure> for ControlFailure {
 impl From<FailedCall> for ControlFailure {
     fn from(failure: FailedCall) -> Self {
         Self::Driver(failure.into())
     }
 }
 
+impl From<Failure> for ControlFailure {
     fn from(failure: Failure) -> Self {
         Self::Driver(failure.into())
     }
@@ -202,16 +203,17 @@ impl Shared {
         is_rollback: bool,
     ) -> Result<(), ErrorKind> {
         let MappedRange { start, size, handle, offset, access, .. } = *mapping;
-        let agents = agents.intersection(access.runtime_granted).intersection(self.controlled());
-        if agents.is_empty() {
+        let agents = agents.intersection(access.runtime_granted);
+        let space = |agent: usize| Some((agent, self.page_tables.spaces.get(agent)?.as_ref()?));
+        let controlled: SmallVec<[(usize, &AddressSpace); 8]> =
+            agents.iter().filter_map(space).collect();
+        if controlled.is_empty() {
             return Ok(());
         }
         self.with_free_descriptor(is_rollback, || {
             // SAFETY: the mapping keeps the memory alive.
             let descriptor = unsafe { self.export_live(handle) }?;
-            for agent in agents.iter() {
-                let space = self.page_tables.spaces.get(agent).and_then(Option::as_ref);
-                let Some(space) = space else { continue };
+            for (agent, space) in controlled {
                 let permissions = self.permissions(access.requested.get(agent));
                 let buffer = space.import(descriptor.as_fd())?;
                 attempted.insert(agent);
