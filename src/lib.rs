@@ -68,15 +68,16 @@ compile_error!("hsa-vmm needs 64-bit Linux, as AMD's HSA runtime does");
 mod access;
 mod address;
 pub mod agent;
-// `native` is the only module that calls foreign functions and accesses mapped memory. The unsafe code of `area`,
-// `memory`, `runtime` and `vmm` calls unsafe functions of `native`.
+// `native` is the only module that calls foreign functions and accesses mapped memory. The unsafe code of `area`, `ipc`,
+// `memory`, `runtime` and `vmm` calls unsafe functions of `native`; that of `area` and `ipc` also creates and copies a
+// `memory::Span`, whose contract is as important.
 #[allow(unsafe_code)]
 pub mod area;
 pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
-// Unsafe code detaches other processes' memory that this process has opened.
+// Unsafe code detaches memory of other processes that this process has opened.
 #[allow(unsafe_code)]
 pub mod ipc;
 mod log;

@@ -89,7 +89,7 @@ pub struct Pool {
     pub alignment: usize,
     /// The size of the largest single allocation.
     pub largest_allocation: usize,
-    /// Whether all agents can access the memory without a grant.
+    /// Whether every agent can be granted access to the memory.
     pub accessible_by_all: bool,
     /// Whether the memory is on the GPU, and not system memory (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
     pub on_gpu: bool,
@@ -97,7 +97,26 @@ pub struct Pool {
 
 impl Pool {
     /// Returns the runtime's own handle of this pool, for HSA calls that the caller makes itself
-    /// ([`Runtime::function`](crate::Runtime::function)).
+    /// ([`Runtime::table`](crate::Runtime::table)).
+    ///
+    /// ```
+    /// use hsa_vmm::{Runtime, hsa_sys};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// let pool = runtime.gpus().next().and_then(|gpu| gpu.vmem_pool()).ok_or("no pool")?;
+    /// let hsa = &runtime.table().core;
+    /// let functions = hsa.hsa_amd_memory_pool_allocate.zip(hsa.hsa_amd_memory_pool_free);
+    /// let (allocate, free) = functions.ok_or("no pool memory")?;
+    /// let mut memory = std::ptr::null_mut();
+    /// // SAFETY: the pool is of this runtime, and `memory` is writable.
+    /// let status = unsafe { allocate(pool.hsa_pool(), pool.granule, 0, &mut memory) };
+    /// assert_eq!(status, hsa_sys::HSA_STATUS_SUCCESS);
+    /// // SAFETY: nothing uses the memory.
+    /// unsafe { free(memory) };
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }

@@ -164,7 +164,8 @@ impl Area {
     /// Returns how the memory of this area is implemented on its device.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) would fail for every size.
+    /// [`ErrorKind::NotSupported`] if an agent of the area cannot access such memory. Does not check whether the runtime
+    /// has the pools and functions that [`mmap`](Self::mmap) needs.
     pub fn backing(&self) -> Result<Backing, Error> {
         let placement = self.runtime.check_not_forked().and_then(|()| self.placement(self.device));
         Ok(placement.map_err(|kind| Error::new(Operation::Mmap, kind))?.backing)

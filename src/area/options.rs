@@ -94,7 +94,7 @@ pub enum Device {
     #[default]
     #[display("the current device")]
     Current,
-    /// The GPU with this number, counted from 0 in the order of [`Runtime::gpus`], which is also HIP's order.
+    /// The GPU with this number, counted from 0 in the order of [`Runtime::gpus`].
     #[display("GPU {_0}")]
     Number(usize),
     /// The GPU with this identifier.

@@ -84,8 +84,10 @@ impl GrowableBuilder {
 /// A buffer in device memory that grows and shrinks in place.
 ///
 /// The buffer reserves addresses for its maximum once, and maps memory as it grows. Growing never moves or copies the
-/// contents, and pointers into the buffer stay valid. If growing or shrinking fails, the buffer is unchanged. The
-/// buffer dereferences to a [`DeviceBuffer`] of the requested size, whose methods read and write the memory.
+/// contents, and pointers into the buffer stay valid. If growing or shrinking fails, the buffer is unchanged. There is
+/// one exception: if shrinking fails and addresses were quarantined ([`ErrorKind::Quarantined`]), the buffer can be
+/// shorter. The buffer dereferences to a [`DeviceBuffer`] of the requested size, whose methods read and write the
+/// memory.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -165,7 +167,8 @@ impl GrowableBuffer {
     /// `hipMemRelease`). No GPU may still use the removed bytes.
     ///
     /// # Errors
-    /// [`Problem::TooLarge`] if the buffer has fewer bytes; otherwise as for [`Vmm::unmap_many`].
+    /// [`Problem::TooLarge`] if the buffer has fewer bytes; otherwise as for [`Vmm::unmap_many`]. After a quarantine, the
+    /// buffer ends before the first step that is not mapped any more.
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
         let problem = Problem::TooLarge { maximum: self.buffer.size, whole: Argument::Buffer };
         let too_large = || {

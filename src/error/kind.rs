@@ -287,8 +287,10 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnavailableReason {
-    /// The process has ended, or no process of this PID namespace has this number.
-    #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
+    /// The process has ended, no process of this PID namespace has this number, or a ticket is of another time namespace.
+    #[error(
+        "the process has ended, or is in another PID or time namespace (use transport::Channel)"
+    )]
     NoProcess,
     /// The memory was freed or never exported, or the handle was modified.
     #[error("the memory was freed or never exported, or the handle was modified")]

@@ -233,8 +233,12 @@ impl<T> From<Rejected<T>> for Error {
     }
 }
 
-/// A range or memory that the library does not use any more: a rollback failed there, or a GPU may still use it. It
-/// stays mapped and allocated at least until the last [`Vmm`](crate::Vmm) is dropped.
+/// A range or memory that the library does not use any more. In most cases, a rollback failed there, an agent may still
+/// use it, or other code may have mapped memory in the range.
+///
+/// The addresses are never freed. What is mapped in the range stays mapped, and its memory allocated, at least until the
+/// last [`Vmm`](crate::Vmm) is dropped. However, if [`Vmm::unmap`](crate::Vmm::unmap) could not keep the addresses
+/// reserved ([`ErrorKind::HoleNotFilled`]), the memory is unmapped.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]

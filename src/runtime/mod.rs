@@ -286,7 +286,8 @@ impl Runtime {
         &self.inner.agents
     }
 
-    /// Returns the GPUs, in HIP's order.
+    /// Returns the GPUs, in the runtime's order. This is also HIP's order, unless `HIP_VISIBLE_DEVICES` or
+    /// `CUDA_VISIBLE_DEVICES` is set.
     pub fn gpus(&self) -> impl Iterator<Item = &Agent> {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }

@@ -38,8 +38,10 @@ pub struct Offer {
 /// The location of an offer: a line of text for the process that fetches the memory.
 ///
 /// The text contains the process's number, start time and PID namespace, and the descriptor's number, device and inode.
-/// A ticket is rejected after its process has ended or its offer was withdrawn, even if the numbers are in use again.
-/// The text need not be secret: the kernel decides which processes can fetch descriptors of the offering process.
+/// A ticket is rejected after its process has ended, even if the number is in use again, and after its offer was
+/// withdrawn, unless the same file has the same descriptor number again. A ticket never fetches another file. A ticket
+/// of another time namespace is rejected ([`UnavailableReason::NoProcess`]), because start times differ there. The text
+/// need not be secret: the kernel decides which processes can fetch descriptors of the offering process.
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
 #[display("hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")]
 #[non_exhaustive]

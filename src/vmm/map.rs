@@ -123,8 +123,9 @@ impl Vmm {
     ///
     /// # Errors
     /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap. If addresses
-    /// could not be kept reserved, the call quarantines their reservations, and has unmapped the ranges in all
-    /// reservations.
+    /// could not be kept reserved, the call quarantines their reservations, and unmaps the ranges in all reservations.
+    /// If the runtime then fails to unmap another range, the ranges in all other reservations stay mapped; the error is
+    /// nevertheless [`ErrorKind::Quarantined`].
     pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let range = |&(address, size): &_| AddressRange::new(address, size);

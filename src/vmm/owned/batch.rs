@@ -108,8 +108,8 @@ impl Mapping {
     /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). Other threads observe a single step.
     ///
     /// # Errors
-    /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains the old mappings
-    /// that are still mapped, with their old access.
+    /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains all old mappings,
+    /// with their old access, and after a quarantine only those that are still mapped.
     pub fn replace_many(
         mut old: Vec<Self>,
         new: &[MapRequest<'_>],
