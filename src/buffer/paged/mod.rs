@@ -348,7 +348,7 @@ impl PagedBuffer {
     }
 
     /// Grants agents access to all pages, including pages that are mapped later (`hipMemSetAccess`). Grants at most
-    /// read access to the zero page. Other agents keep their access.
+    /// read access to the zero page. Other agents keep their access. The call can unmap memory ([`Vmm::set_access`]).
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
