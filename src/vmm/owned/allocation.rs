@@ -119,8 +119,9 @@ impl Allocation {
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 
-    /// Releases the memory now (`hipMemRelease`). Fails while clones of this value or owned [`Mapping`](super::Mapping)s of the memory
-    /// exist. A mapping by address ([`Vmm::map`]) keeps the memory allocated until it is unmapped.
+    /// Releases the memory now (`hipMemRelease`). Fails while clones of this value, or owned
+    /// [`Mapping`](super::Mapping)s of the memory, exist. A mapping by address ([`Vmm::map`]) keeps the memory allocated
+    /// until it is unmapped.
     ///
     /// # Errors
     /// As for [`Vmm::release`]; the error contains the allocation.
