@@ -141,6 +141,8 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         | Operation::MovePages
         | Operation::SharePages
         | Operation::Exchange
+        | Operation::Relocate
+        | Operation::Revoke
         | Operation::Pause
         | Operation::Resume
             if call == "hsa_amd_vmem_set_access" =>

@@ -84,10 +84,10 @@ pub(super) fn create_handle(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // AMD's server can make this call wait for another process. Then does not lock the record during the call, so that
-    // another thread can free the memory without waiting for that process. Without the server, AMD's runtime crashes if
-    // another thread frees the memory during the call. The server runs only after a first call, so the first call does
-    // not wait.
+    // If the runtime shares through the driver, it crashes if another thread frees the memory during this call, so the
+    // record is locked. If it has a server, the call can wait for another process, so the record is not locked: another
+    // thread can free the memory meanwhile. In an unknown mode, the first call shows the mode. It does not wait: the
+    // server runs only after it.
     let exports = runtime.attachment::<Exports>();
     let locked = (exports.mode(runtime) != IpcMode::Server).then(|| lock(&record.state));
     if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {

@@ -18,8 +18,8 @@ use derive_more::Debug;
 /// | 52–55 | `owners_device_id` | the GPU that owns the memory, as an index of the exporter's [`Runtime::gpus`](crate::Runtime::gpus); read only by HIP, from ROCm 7 on |
 /// | 56–63 | `reserved` | HIP writes nothing here; this library writes the [registration](Self::is_registered): |
 /// | 56–57 | | the slot in the exporter's table of exports |
-/// | 58 | | the low bits of the inode number of the exporter's PID namespace |
-/// | 59–61 | | a check value: the low bits of the CRC-32 (as in zlib) of the other bytes, and of the export's generation (8 bytes, stored in the table) |
+/// | 58–59 | | the low bits of the inode number of the exporter's PID namespace |
+/// | 60–61 | | a check value: the low bits of the CRC-32 (as in zlib) of the other bytes, XOR the low bits of the export's generation, which the table contains |
 /// | 62–63 | | the format, 0x9db5 |
 ///
 /// All numbers are little-endian, like the machines that AMD's runtime supports. In a handle from HIP, the reserved
@@ -62,9 +62,10 @@ pub struct IpcHandle {
 #[repr(C)]
 pub(super) struct Registration {
     pub slot: [u8; 2],
-    /// The low bits of the inode number of the exporter's PID namespace.
-    pub namespace: u8,
-    pub check: [u8; 3],
+    /// The low bits of the inode number of the exporter's PID namespace. Namespaces with equal low bits are taken for
+    /// one namespace.
+    pub namespace: [u8; 2],
+    pub check: [u8; 2],
     pub format: [u8; 2],
 }
 
@@ -78,12 +79,9 @@ impl IpcHandle {
 
     /// Sets the check value of this handle for an export of this generation.
     pub(super) fn with_check(mut self, generation: u64) -> Self {
-        self.registration.check = [0; 3];
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&self.to_bytes());
-        hasher.update(&generation.to_le_bytes());
-        let [low, middle, high, _] = hasher.finalize().to_le_bytes();
-        self.registration.check = [low, middle, high];
+        self.registration.check = [0; 2];
+        let check = crc32fast::hash(&self.to_bytes()) as u16 ^ generation as u16;
+        self.registration.check = check.to_le_bytes();
         self
     }
 
@@ -154,8 +152,12 @@ mod tests {
     const GENERATION: u64 = 0x0123_4567_89ab_cdef;
 
     fn example() -> IpcHandle {
-        let registration =
-            Registration { slot: [0x34, 0x12], namespace: 0x78, check: [0; 3], format: FORMAT };
+        let registration = Registration {
+            slot: [0x34, 0x12],
+            namespace: [0x78, 9],
+            check: [0; 2],
+            format: FORMAT,
+        };
         IpcHandle {
             native: core::array::from_fn(|index| 0x0101_0101 * index as u32),
             allocation_size: 0x1122_3344,
@@ -173,7 +175,7 @@ mod tests {
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52..56].to_vec()), (0x55, 0x66, vec![7, 0, 0, 0]));
-        assert_eq!((bytes[56..59].to_vec(), &bytes[62..]), (vec![0x34, 0x12, 0x78], &FORMAT[..]));
+        assert_eq!((&bytes[56..60], &bytes[62..]), (&[0x34, 0x12, 0x78, 9][..], &FORMAT[..]));
         assert!(
             handle.matches_generation(GENERATION) && !handle.matches_generation(GENERATION + 1)
         );
@@ -234,11 +236,12 @@ mod tests {
     fn handle_of_another_namespace_is_not_freed() {
         let process = std::process::id() as i32;
         let own = own_namespace(process).unwrap();
-        let with = |namespace| {
+        let with = |namespace: [u8; 2]| {
             let registration = Registration { namespace, ..example().registration };
             IpcHandle { process, registration, ..example() }.with_check(GENERATION)
         };
         assert!(with(own).is_freed());
-        assert!(!with(own ^ 1).is_freed());
+        assert!(!with([own[0] ^ 1, own[1]]).is_freed());
+        assert!(!with([own[0], own[1] ^ 1]).is_freed());
     }
 }

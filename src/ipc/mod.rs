@@ -14,8 +14,9 @@
 //!   through `/proc/<process>/fd`. Therefore both processes must belong to the same user, the exporter must be dumpable
 //!   and have no capability that the importer lacks, and the exporter's main thread must not have ended. Memory is not
 //!   freed while another process is mapping it, because AMD's runtime would wait forever.
-//! * A modified handle is rejected. A change of one bit is always detected. Any other change stays undetected with a
-//!   probability of 1 in 2^24. This check detects corruption, but not forgery: see [`IpcHandle`].
+//! * A modified handle is rejected. A change of one bit, of the size or of the runtime's own handle is always detected.
+//!   Any other change stays undetected with a probability of 1 in 2^16. If both bytes of the format are changed, the
+//!   handle is taken for one of HIP's. This check detects corruption, but not forgery: see [`IpcHandle`].
 //! * Opening a handle twice requires two closes. Both opens return the same address, if the first open made the memory
 //!   accessible for all agents of the second. Only an [`OpenedMemory`] closes the memory that it owns.
 //!
@@ -239,10 +240,10 @@ impl Ipc {
 }
 
 /// Returns the low bits of the inode number of this process's PID namespace. `process` is only used in the error.
-fn own_namespace(process: i32) -> Result<u8, ErrorKind> {
+fn own_namespace(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
     let namespace = namespace.ok_or(unavailable(process, UnavailableReason::OtherNamespace))?;
-    Ok(namespace as u8)
+    Ok((namespace as u16).to_le_bytes())
 }
 
 fn unavailable(process: i32, reason: UnavailableReason) -> ErrorKind {

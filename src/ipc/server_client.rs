@@ -120,7 +120,7 @@ pub(super) fn close_server_on_exec(process: u32) {
 ///
 /// The server must run in `process`, and the user of that process must be trusted. The kernel reports the credentials
 /// that the process had when it began to listen. This function accepts the credentials only if the process has not
-/// ended since.
+/// ended since. Linux before 6.5 cannot tell this.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
     // AMD's server ends when it receives the number 2^64 - 1, which the runtime prints as -1. The runtime prints all

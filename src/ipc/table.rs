@@ -3,8 +3,8 @@
 //! Other processes open this memory file (memfd) through `/proc`, so that no server is needed. The file has a header,
 //! and an entry for each slot. A process that opens memory holds a shared lock on the first byte of the slot's entry
 //! while its runtime maps the memory. A process that frees memory holds an exclusive lock on this byte. The lock
-//! prevents an importer from mapping freed memory: AMD's runtime would then wait forever. The kernel unlocks the bytes
-//! when the process has ended, and the children that it forked while it held the lock.
+//! prevents an importer from mapping freed memory: AMD's runtime would then wait forever. When the process has ended,
+//! and all children that it forked while it held the lock, the kernel unlocks the bytes.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server_client::retry;
@@ -41,8 +41,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
-    /// The table's 32 random bits, followed by a counter of 32 bits. A generation is unique among the exports of this
-    /// process, and most likely among those of all processes. 0 if the slot has no export.
+    /// A counter that starts at a random number. A generation is unique among the exports of this table, and most
+    /// likely among those of all tables. 0 if the slot has no export.
     generation: u64,
     size: u64,
     native: NativeIpc,
@@ -82,7 +82,7 @@ pub(super) struct Table {
     file: OwnedFd,
     process: i32,
     /// The low bits of the inode number of this process's PID namespace.
-    namespace: u8,
+    namespace: [u8; 2],
     next_generation: AtomicU64,
     /// The first slot that was never used; at least [`SLOTS`] if all were used.
     next_slot: AtomicU64,
@@ -92,16 +92,15 @@ pub(super) struct Table {
 
 impl Table {
     /// Creates this process's file, without exports.
-    pub fn new(process: i32, namespace: u8) -> Result<Self, ErrorKind> {
+    pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
         // The first generation is random, so that it differs from the generations of an earlier process with the same
-        // number. Generations of one table differ only in the low 32 bits, and the check value always distinguishes
-        // them.
-        let first = random().map_err(system("getrandom"))? << 32 | 1;
+        // number. The check value distinguishes 65,536 successive generations.
+        let first = random().map_err(system("getrandom"))?.max(1);
         let (next_generation, next_slot) = (AtomicU64::new(first), AtomicU64::new(0));
         Ok(Self {
             file,
@@ -134,7 +133,7 @@ impl Table {
         let slot = free_slot.or_else(never_used).ok_or(full)?;
         let (slot_bytes, namespace) = (slot.to_le_bytes(), self.namespace);
         let registration =
-            Registration { slot: slot_bytes, namespace, check: [0; 3], format: FORMAT };
+            Registration { slot: slot_bytes, namespace, check: [0; 2], format: FORMAT };
         let process = self.process;
         let handle = IpcHandle {
             native,
@@ -292,17 +291,12 @@ fn open_table(
     directory: &OwnedFd,
     descriptor: &CStr,
 ) -> Result<Option<OwnedFd>, ErrorKind> {
-    // The process can have closed the file.
-    let of_error = |call, errno| match errno {
-        Errno::NOENT => Ok(None),
-        errno => Err(of_proc(call, process, errno)),
-    };
     // Checks the name first, because opening a device or a pipe can have side effects.
     let name = match readlinkat(directory, descriptor, Vec::new()) {
         Ok(name) => name,
-        // The names `.` and `..` are not links.
-        Err(Errno::INVAL) => return Ok(None),
-        Err(errno) => return of_error("readlink", errno),
+        // The names `.` and `..` are not links. The process can have closed the file.
+        Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(of_proc("readlink", process, errno)),
     };
     let has_name = name.to_str().is_ok_and(|name| {
         let name = name.strip_prefix("/memfd:").unwrap_or_default();
@@ -313,7 +307,11 @@ fn open_table(
     }
     let file = match openat(directory, descriptor, FLAGS, Mode::empty()) {
         Ok(file) => file,
-        Err(errno) => return of_error("open", errno),
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+            return Err(ErrorKind::of_system("open", errno));
+        }
+        // The process can have closed the file, or opened another file under this number.
+        Err(_) => return Ok(None),
     };
     // Only memory files have seals. On another file, `fstat` and `close` can block, too.
     if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
@@ -352,7 +350,7 @@ mod tests {
 
     #[test]
     fn exports_are_found_until_they_are_removed() {
-        let table = Table::new(this_process(), 7).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
         let (first, generation) = table.insert(native, 100, 0).unwrap();
         assert_eq!(look_up((first, generation)), Ok(7));
@@ -393,7 +391,7 @@ mod tests {
     /// If a slot were free before it is unlocked, unlocking could end the lock of the next export in this slot.
     #[test]
     fn slots_are_unlocked_before_they_are_free() {
-        let table = Table::new(this_process(), 7).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
         let (freed_sender, freed) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -418,7 +416,7 @@ mod tests {
 
     #[test]
     fn remove_waits_while_the_export_is_mapped() {
-        let table = Table::new(this_process(), 7).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([9; 8], 1, 0).unwrap();
         let has_mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -458,7 +456,7 @@ mod tests {
         let sealed = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&sealed, FILE_SIZE).unwrap();
         fcntl_add_seals(&sealed, SEALS).unwrap();
-        let tables = [(); 3].map(|()| Table::new(this_process(), 7).unwrap());
+        let tables = [(); 3].map(|()| Table::new(this_process(), [7, 0]).unwrap());
         let exports = tables.each_ref().map(|table| table.insert([3; 8], 4096, 0).unwrap());
         for (index, export) in exports.into_iter().enumerate() {
             assert_eq!(look_up(export), Ok(7));
@@ -477,7 +475,7 @@ mod tests {
 
     #[test]
     fn other_slots_and_processes_are_rejected() {
-        let table = Table::new(this_process(), 7).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([1; 8], 1, 0).unwrap();
         let with = |registration| (IpcHandle { registration, ..handle }, generation);
         for slot in [u16::from_le_bytes(handle.registration.slot) + 1, u16::MAX] {

@@ -250,22 +250,15 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<Blocked
     }
 }
 
-/// Replaces the mappings in a range by one inaccessible mapping, as [`block_access`] does, but keeps them only if they
-/// are inaccessible already, and the kernel would have to split one at its limit of mappings.
-///
-/// # Errors
-/// The range can have a hole, in which other code may have mapped memory.
+/// Replaces the mappings in a range by one inaccessible mapping, as [`block_access`] does, but never keeps them.
 ///
 /// # Safety
 /// As for [`map_shared`].
-pub(crate) unsafe fn replace_mapping(address: usize, size: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn replace_mapping(address: usize, size: usize) -> Result<(), NotReplaced> {
     // SAFETY: the caller guarantees that only this library and the runtime use the range.
     let map = |fixed| unsafe { map_inaccessible(address, size, fixed) };
     // SAFETY: as above.
-    unsafe { replace(address, size, map) }.or_else(|failure| match failure {
-        NotReplaced::Failed(_) => fill_possible_hole(address, size),
-        NotReplaced::Hole(errno) => Err(errno),
-    })
+    unsafe { replace(address, size, map) }
 }
 
 /// Creates an inaccessible mapping over an empty range, without replacing anything.
@@ -280,7 +273,7 @@ pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
 /// Fills the address-space hole that a failed call may have left in a range.
 ///
 /// An inaccessible mapping in the range cannot be told from the mapping that the failed call has left. Therefore this
-/// function also accepts inaccessible mappings that other code has created in the hole.
+/// function also accepts inaccessible mappings that other code has created in the hole. Needs a free descriptor.
 ///
 /// # Errors
 /// `EXIST` if an accessible mapping may be in the range; otherwise the error of `mmap`.

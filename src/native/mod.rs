@@ -311,6 +311,10 @@ mod tests {
         check(&new, "hsa_amd_memory_pool_allocate", &|| new.pool_allocate(pool, 4096).err());
         check(&new, "hsa_amd_vmem_import_shareable_handle", &|| new.import(file.as_fd()).err());
         check(&new, "hsa_amd_vmem_import_fabric_handle", &|| new.import_fabric([1; 16]).err());
+        let address = new.pool_allocate(pool, 4096).unwrap();
+        check(&new, "hsa_amd_ipc_memory_create", &|| new.ipc_create(address, 4096).err());
+        // SAFETY: nothing uses the memory.
+        unsafe { new.pool_free(address) }.unwrap();
         check(&new, "hsa_amd_ipc_memory_attach", &|| {
             new.ipc_attach([1; 8], 4096, agent, &[]).err()
         });

@@ -139,7 +139,7 @@ impl Native {
                 { handle = ?handle.handle }
             )
         }?;
-        Ok(handle.handle)
+        Failure::check_result("hsa_amd_ipc_memory_create", handle.handle)
     }
 
     /// Maps another process's allocation for agents. The parameters require at least one agent, because AMD's runtime

@@ -301,7 +301,7 @@ impl Native {
                 { fabric = ?fabric.handle }
             )
         }?;
-        Ok(fabric.handle)
+        Failure::check_result("hsa_amd_vmem_export_fabric_handle", fabric.handle)
     }
 
     /// Imports a fabric handle.

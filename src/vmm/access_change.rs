@@ -7,10 +7,9 @@
 use super::Shared;
 use super::journal::Journal;
 use super::ledger::{AddressRange, MappedRange};
-use super::runtime_mapping::hole_not_filled;
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
-use crate::native::{NativeAccess, fill_possible_hole};
+use crate::native::NativeAccess;
 use smallvec::SmallVec;
 
 /// The access to set for some agents.
@@ -336,8 +335,7 @@ impl Shared {
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            self.with_free_descriptor(true, || fill_possible_hole(range.start, range.size))
-                .map_err(|errno| hole_not_filled(range, errno))?;
+            self.fill_possible_hole(range)?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }

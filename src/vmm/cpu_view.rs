@@ -175,8 +175,7 @@ impl Shared {
         match blocked {
             Ok(_) => Ok(()),
             // The kernel may have unmapped the view before it failed.
-            Err(_) => fill_possible_hole(now.start, now.size)
-                .map_err(|errno| hole_not_filled(now.range(), errno)),
+            Err(_) => self.fill_possible_hole(now.range()),
         }
     }
 
@@ -207,6 +206,12 @@ impl Shared {
         act: impl FnOnce() -> T,
     ) -> T {
         self.runtime.spare_descriptors().with_reserve(must_not_fail, act)
+    }
+
+    /// Fills the address-space hole that a failed call may have left in a range.
+    pub(super) fn fill_possible_hole(&self, range: AddressRange) -> Result<(), ErrorKind> {
+        self.with_free_descriptor(true, || fill_possible_hole(range.start, range.size))
+            .map_err(|errno| hole_not_filled(range, errno))
     }
 
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.

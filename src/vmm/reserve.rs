@@ -121,7 +121,7 @@ impl Shared {
                 // If `unreserve` fails, it quarantines the range.
                 // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
                 let _ = unsafe { self.unreserve(range.start, range.size) };
-                return Err(ErrorKind::of_system("mmap", errno));
+                return Err(ErrorKind::of_system("mprotect", errno));
             }
         }
         self.ledger.reservations.insert(range).map_err(|first_overlap| {

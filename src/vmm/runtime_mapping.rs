@@ -11,7 +11,7 @@ use super::Shared;
 use super::ledger::{AddressRange, MappedRange};
 use crate::access::AgentSet;
 use crate::error::{ErrorKind, Feature};
-use crate::native::{fill_hole, replace_mapping};
+use crate::native::{NotReplaced, fill_hole, replace_mapping};
 use rustix::io::Errno;
 
 /// Returns the error for an address-space hole that could not be filled. The addresses are not reserved any more, and a
@@ -75,7 +75,13 @@ impl Shared {
         {
             // SAFETY: the caller guarantees that the range is locked and was just unmapped. The runtime has left no
             // hole, so the call replaces only the runtime's inaccessible mapping or this library's view.
-            return unsafe { replace_mapping(start, size) }.map_err(lost);
+            let replaced = unsafe { replace_mapping(start, size) };
+            return replaced.or_else(|failure| match failure {
+                // If the old mapping is inaccessible already, it stays. The kernel cannot replace a part of a mapping
+                // at its limit of mappings.
+                NotReplaced::Failed(_) => self.fill_possible_hole(range),
+                NotReplaced::Hole(errno) => Err(lost(errno)),
+            });
         }
         Ok(())
     }

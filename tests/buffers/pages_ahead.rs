@@ -336,6 +336,33 @@ fn map_replaces_page_ahead_unmapped_by_address() {
     }
 }
 
+/// Other calls also accept a page that was mapped ahead and then unmapped by its address.
+#[test]
+fn trim_and_move_accept_pages_ahead_unmapped_by_address() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let buffer = new_buffer(&machine, 2);
+        let unmap = |page| machine.vmm.unmap(buffer.address_of(page).unwrap(), PAGE).unwrap();
+        buffer.map(0..1).unwrap();
+        wait_for(&buffer, ahead_is(2));
+        unmap(1);
+        buffer.trim().unwrap();
+        assert_eq!(buffer.statistics().ahead, 0, "{generation}");
+        // An empty range maps nothing ahead.
+        buffer.map(1..1).unwrap();
+        buffer.map(4..5).unwrap();
+        wait_for(&buffer, ahead_is(2));
+        unmap(5);
+        buffer.move_pages(0..1, &buffer, 5).unwrap();
+        buffer.write(5 * PAGE, b"text").unwrap();
+        unmap(6);
+        buffer.unmap(4..6).unwrap();
+        assert_eq!(buffer.statistics().ahead, 0, "{generation}");
+        drop(buffer);
+        machine.assert_empty();
+    }
+}
+
 /// A forked child does not have the thread. The child must not wait for the thread, or for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {

@@ -17,9 +17,9 @@ pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
 /// The slot in the exporter's table.
 pub const SLOT: std::ops::Range<usize> = 56..58;
-pub const NAMESPACE: usize = 58;
+pub const NAMESPACE: std::ops::Range<usize> = 58..60;
 /// The check value.
-const CHECK: std::ops::Range<usize> = 59..62;
+const CHECK: std::ops::Range<usize> = 60..62;
 pub const FORMAT: std::ops::Range<usize> = 62..64;
 
 /// The size of an entry of a table, and of the table's header.
@@ -39,8 +39,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 /// table contains.
 pub fn with_valid_check(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
     bytes[CHECK].fill(0);
-    let covered = [&bytes[..], &generation.to_le_bytes()].concat();
-    bytes[CHECK].copy_from_slice(&crc32(&covered).to_le_bytes()[..3]);
+    let check = crc32(&bytes) as u16 ^ generation as u16;
+    bytes[CHECK].copy_from_slice(&check.to_le_bytes());
     IpcHandle::from_bytes(&bytes)
 }
 

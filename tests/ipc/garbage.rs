@@ -156,7 +156,7 @@ on_all_fixtures! {
             // The size and offset are valid, so that a check of the size alone does not suffice.
             bytes[forge::SIZE].copy_from_slice(&(SIZE as u64).to_le_bytes());
             bytes[forge::OFFSET].fill(0);
-            bytes[forge::NAMESPACE] = valid[forge::NAMESPACE];
+            bytes[forge::NAMESPACE].copy_from_slice(&valid[forge::NAMESPACE]);
             bytes[forge::FORMAT].copy_from_slice(&valid[forge::FORMAT]);
             let result = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert!(result.is_err(), "round {round} was accepted");

@@ -139,7 +139,7 @@ impl PagedBuffer {
         let plan = missing.zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, plan)?;
         locked.mark_used(&pages);
-        if core.pages_ahead > 0 {
+        if core.pages_ahead > 0 && !pages.is_empty() {
             locked.table.ahead_from.insert(pages.end);
             core.changed.notify_all();
         }
@@ -230,6 +230,7 @@ impl PagedBuffer {
     pub fn trim(&self) -> Result<(), Error> {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
+        locked.empty_unmapped_ahead(0..self.core.page_count);
         let ahead: Vec<_> = locked.mapped_ahead(0..self.core.page_count).collect();
         locked.empty_pages(ahead)
     }

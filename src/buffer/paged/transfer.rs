@@ -29,6 +29,7 @@ pub(super) fn transfer(
     }
     from_table.reclaim();
     to_table.iter_mut().for_each(LockedTable::reclaim);
+    to_table.as_mut().unwrap_or(&mut from_table).empty_unmapped_ahead(other_pages.clone());
     let destination_table = to_table.as_ref().unwrap_or(&from_table);
     let memory = from_table.memory(&pages).map_err(to_error)?;
     let mut plan = Vec::new();

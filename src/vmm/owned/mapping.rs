@@ -264,7 +264,8 @@ impl Mapping {
     /// Checks that the memory is still mapped: a call by address can have unmapped it.
     ///
     /// # Errors
-    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
+    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped; [`ErrorKind::Quarantined`] if the
+    /// addresses are quarantined, even if the memory is mapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
         self.run(Operation::CheckMapped, |shared, expected| {
             shared.check_mapped(self.range(), expected)

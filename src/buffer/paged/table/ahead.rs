@@ -1,6 +1,7 @@
 //! Pages that are mapped ahead.
 
 use super::{LockedTable, Page, PageState, Table};
+use crate::error::Problem;
 use crate::vmm::Mapping;
 use std::ops::Range;
 
@@ -11,14 +12,20 @@ impl LockedTable<'_> {
         ahead.map(|(&page, _)| page)
     }
 
-    /// Returns the number of pages in a range that need memory: the pages that are not mapped ahead. A page that was
-    /// mapped ahead, but then unmapped by its address, also needs memory, and becomes [`PageState::Empty`].
+    /// Returns the number of pages in a range that need memory: the pages that are not mapped ahead.
     pub fn count_missing(&mut self, pages: &Range<usize>) -> usize {
+        self.empty_unmapped_ahead(pages.clone());
+        pages.len() - self.mapped_ahead(pages.clone()).count()
+    }
+
+    /// Changes pages in a range that were mapped ahead, but then unmapped by their addresses, to [`PageState::Empty`].
+    pub fn empty_unmapped_ahead(&mut self, pages: Range<usize>) {
         let is_unmapped = |page: &usize| {
             let mapping = self.table.pages.get(page).and_then(|it| it.mapping.as_ref());
-            mapping.is_some_and(|mapping| mapping.check_mapped().is_err())
+            let checked = mapping.map_or(Ok(()), Mapping::check_mapped);
+            checked.is_err_and(|it| matches!(it.problem(), Some(Problem::NotMapped(..))))
         };
-        let unmapped: Vec<_> = self.mapped_ahead(pages.clone()).filter(is_unmapped).collect();
+        let unmapped: Vec<_> = self.mapped_ahead(pages).filter(is_unmapped).collect();
         for page in unmapped {
             let mapping = self.table.pages.get_mut(&page).and_then(|it| it.mapping.take());
             // Fails, because the mapping does not exist any more. Dropping a mapping would log the failure.
@@ -26,7 +33,6 @@ impl LockedTable<'_> {
             let memory = self.replace_page(page, Page::without_memory(PageState::Empty));
             self.store(memory);
         }
-        pages.len() - self.mapped_ahead(pages.clone()).count()
     }
 
     /// Changes the pages of a range from [`PageState::Ahead`] to [`PageState::Mapped`].
@@ -43,6 +49,7 @@ impl LockedTable<'_> {
     /// Unmaps pages from `page` on that were mapped ahead, but that no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let count = self.core.pages_ahead;
+        self.empty_unmapped_ahead(page..page.saturating_add(count));
         let follows_a_mapped_page = |page: usize| {
             let mut preceding_pages = self.table.pages.range(page.saturating_sub(count)..page);
             preceding_pages.any(|(_, it)| it.state == PageState::Mapped)
