@@ -59,8 +59,10 @@ impl Hsa<'_> {
             self.recorder
                 .record_stuck_copy(StuckCopy { arrived: self.has_arrived(copy), has_ended });
             // Only the time limit has ended this wait. A wait without a limit, as in the C program, would not end.
-            while has_ended {
-                std::thread::sleep(Duration::from_secs(3600));
+            if has_ended {
+                loop {
+                    std::thread::sleep(Duration::from_secs(3600));
+                }
             }
         }
         loop {
