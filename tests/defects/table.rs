@@ -191,7 +191,7 @@ defects! {
     IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
         "imported memory is reported to be from another pool",
         "runtime.cpp, VMemoryImportShareableHandle: uses the last region of the GPU",
-        "the library reports the memory's owner";
+        "the library reports the GPU that owns the memory; imported memory of the host is reported as memory of a GPU";
     CREATED_WITHOUT_MEMORY: [Yes, No, No],
         "handle_create without free memory succeeds, and returns a handle that refers to no memory",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",

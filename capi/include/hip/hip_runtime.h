@@ -9,6 +9,18 @@
 
 #include <hip/hip_runtime_api.h>
 
+/* HIP's header includes these headers, directly or through others, and programs rely on this. */
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#ifdef __cplusplus
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#endif
+
 #if !defined(__HIP__)
 #define __host__
 #define __device__

@@ -85,7 +85,8 @@ typedef struct hipIpcMemHandle_st {
 /* Returns a handle of memory from hipMalloc. For mapped memory, use hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for the current device, and for all devices that have peer access to and from the
- * current device. `flags` must be hipIpcMemLazyEnablePeerAccess. */
+ * current device. `flags` must be hipIpcMemLazyEnablePeerAccess. Each open of a handle from AMD's HIP maps the memory
+ * again, so it returns another address. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
 /* Closes opened memory. Memory that was opened n times stays open until it has been closed n times. `ptr` is any
  * address in the memory. */
