@@ -15,7 +15,7 @@
 //!   and have no capability that the importer lacks, and the exporter's main thread must not have ended. Memory is not
 //!   freed while another process is mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit, of the size or of the runtime's own handle is always detected.
-//!   Any other change stays undetected with a probability of 1 in 2^16. If both bytes of the format are changed, the
+//!   Any other change stays undetected with a probability of 1 in 2^16. If several bits of the format are changed, the
 //!   handle is taken for one of HIP's. This check detects corruption, but not forgery: see [`IpcHandle`].
 //! * Opening a handle twice requires two closes. Both opens return the same address, if the first open made the memory
 //!   accessible for all agents of the second. Only an [`OpenedMemory`] closes the memory that it owns.
