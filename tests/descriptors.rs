@@ -71,6 +71,23 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
+#[test]
+fn unmapped_memory_keeps_no_descriptors() {
+    run_on_releases(|machine| {
+        let granule = machine.granule();
+        let base = machine.reserve(granule);
+        let before = process::descriptors();
+        for _ in 0..100 {
+            let handle = machine.create(0, granule);
+            machine.map(base, granule, handle);
+            machine.vmm.unmap(base, granule).unwrap();
+            machine.vmm.release(handle).unwrap();
+        }
+        let kept = process::descriptors() - before;
+        assert!(kept <= 20, "{kept} descriptors of unmapped memory are open");
+    });
+}
+
 /// AMD's runtime before 7.14 aborts the process if no descriptor is free when the runtime grants a GPU access. The
 /// library therefore returns an error, and does not call the runtime. Changing the permission of an agent that already
 /// has access needs no descriptor.

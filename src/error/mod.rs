@@ -41,6 +41,7 @@ use crate::agent::AgentId;
 use core::fmt;
 use core::ops::Range;
 use derive_more::{Debug, Display};
+use message::describe_shortage;
 
 /// The error of an operation that failed.
 ///
@@ -267,13 +268,23 @@ impl Quarantined {
     /// Describes why the range or memory is quarantined: the failure of the operation and, if there is one, the
     /// failure of the rollback.
     pub fn reason(&self) -> String {
+        // No memory that is released makes the range usable again.
+        let describe = |kind: &ErrorKind| match *kind {
+            ErrorKind::OutOfMemory { call, status, size } => {
+                format!("out of memory: {}", describe_shortage(call, status, size))
+            }
+            ref kind => kind.to_string(),
+        };
         match (&self.failure, &self.rollback) {
-            (failure, None) => failure.to_string(),
+            (failure, None) => describe(failure),
             // Omits the advice of the first failure: the message of the rollback's failure ends with the same advice.
             (ErrorKind::Runtime { call, status }, Some(rollback @ ErrorKind::Runtime { .. })) => {
                 format!("{call} returned {status}; rolling it back failed: {rollback}")
             }
-            (failure, Some(rollback)) => format!("{failure}; rolling it back failed: {rollback}"),
+            (failure, Some(rollback)) => {
+                let [failure, rollback] = [failure, rollback].map(describe);
+                format!("{failure}; rolling it back failed: {rollback}")
+            }
         }
     }
 }
@@ -312,6 +323,25 @@ mod tests {
         let status = Status::NOT_SUPPORTED;
         let returned = ErrorKind::of_call(Failure { call, status }, 0);
         assert_eq!(returned, ErrorKind::Runtime { call, status });
+    }
+
+    #[test]
+    fn quarantine_advises_to_release_no_memory() {
+        let shortage = |call| {
+            let status = Status::OUT_OF_RESOURCES;
+            ErrorKind::of_call(Failure { call, status }, 0)
+        };
+        let quarantined = Quarantined {
+            address: Address::new(0),
+            size: 0x1000,
+            operation: Operation::Map,
+            failure: shortage("hsa_amd_vmem_set_access"),
+            rollback: Some(shortage("hsa_amd_vmem_unmap")),
+        };
+        let reason = quarantined.reason();
+        assert!(reason.contains("hsa_amd_vmem_set_access returned"), "{reason}");
+        assert!(reason.contains("failed: out of memory: hsa_amd_vmem_unmap returned"), "{reason}");
+        assert!(!reason.contains("release memory"), "{reason}");
     }
 
     #[test]

@@ -151,8 +151,9 @@ impl Channel {
     ///
     /// # Errors
     /// Those of [`receive_descriptor`](Self::receive_descriptor) and [`Allocation::import`];
-    /// [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::SizeMismatch`]. A forked child leaves the message to its parent: [`ErrorKind::Forked`].
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
+        Operation::Receive.run(|| vmm.runtime().check_not_forked())?;
         let (descriptor, description) = self.receive_descriptor()?;
         let allocation = import_foreign(vmm, descriptor, Operation::Receive)?;
         let (described, found) = (description.size, allocation.size() as u64);

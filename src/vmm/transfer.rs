@@ -72,7 +72,8 @@ impl Vmm {
     }
 
     /// Copies mapped memory to this process's own memory, by an agent, and waits for the end of the copy
-    /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
+    /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory. As in HIP, the
+    /// destination is before the source.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
@@ -91,7 +92,8 @@ impl Vmm {
     }
 
     /// Copies this process's own memory to mapped memory, by an agent, and waits for the end of the copy
-    /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
+    /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory. As in HIP, the
+    /// destination is before the source.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent

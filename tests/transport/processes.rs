@@ -211,6 +211,22 @@ fn killed_sender_leaks_nothing() {
     machine.assert_empty();
 }
 
+#[test]
+fn forked_child_leaves_the_message_to_its_parent() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let machine = Machine::new(Config::mi300x(1));
+    let (sender, receiver) = Channel::pair().unwrap();
+    let memory = new_memory(&machine);
+    sender.send(&machine.vmm, &memory, "x").unwrap();
+    let end = process::in_child(|| {
+        assert_eq!(error_kind(receiver.receive(&machine.vmm)), ErrorKind::Forked);
+    });
+    assert_eq!(end, End::Success);
+    assert_eq!(receiver.receive(&machine.vmm).unwrap().1.name, "x");
+}
+
 /// A process that has closed its standard input may use descriptor 0.
 #[test]
 fn ticket_for_descriptor_zero_is_valid() {

@@ -63,6 +63,8 @@ pub(crate) struct State {
     /// Memory that the runtime has leaked: it still counts as used, but is in no table.
     pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
+    /// The number of unmap calls before the next that calls [`State::drop_replaced_memory`].
+    pub(crate) unmaps_until_drop: usize,
     pub(crate) page_tables: Vec<PageTable>,
     /// Memory that is not virtual memory: from pools, attached or locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
@@ -103,6 +105,7 @@ impl Instance {
                 handles: Handles::new(behaviour.handles_are_aperture_addresses()),
                 leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
+                unmaps_until_drop: 0,
                 page_tables: config.gpus.iter().map(|_| PageTable::new(updates)).collect(),
                 allocations: BTreeMap::new(),
                 shared_memory: SharedMemory::default(),

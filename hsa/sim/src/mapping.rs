@@ -154,6 +154,9 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> H
     }
     let address = address.addr();
     let mut state = instance.lock();
+    if instance.behaviour.map_creates_cpu_mapping() {
+        state.drop_replaced_memory_sometimes();
+    }
     let starts = if instance.behaviour.unmap_accepts_several_mappings() {
         let end = address.checked_add(size).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
         let (starts, last_end) = state.adjacent(address, end)?;

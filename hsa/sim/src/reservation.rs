@@ -62,13 +62,25 @@ impl State {
         (start_is_valid && address.wrapping_add(size) <= end).then_some(*base)
     }
 
+    /// Counts an unmap call; drops replaced memory at some of them. Otherwise the files of this memory would stay open,
+    /// and the process would run out of descriptors.
+    pub(crate) fn drop_replaced_memory_sometimes(&mut self) {
+        match self.unmaps_until_drop.checked_sub(1) {
+            Some(left) => self.unmaps_until_drop = left,
+            None => self.drop_replaced_memory(),
+        }
+    }
+
     /// Drops the lingering memory whose mappings other code has replaced: the kernel has freed it. If the kernel's list
     /// of mappings cannot be read, drops nothing.
     pub(crate) fn drop_replaced_memory(&mut self) {
+        self.unmaps_until_drop = 16;
         if self.reservations.values().all(|it| it.lingering.values().next().is_none()) {
             return;
         }
         let Ok(shared) = address_space::shared_ranges() else { return };
+        // The longer it takes to read the list, the less often that happens.
+        self.unmaps_until_drop = shared.len().max(16);
         for reservation in self.reservations.values_mut() {
             reservation.lingering.retain(|range| {
                 let next = shared.partition_point(|it| it.end <= range.start);

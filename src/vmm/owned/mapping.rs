@@ -151,7 +151,8 @@ impl Mapping {
         })
     }
 
-    /// Copies from the mapping to the host by an agent, `offset` bytes from the start of the mapping.
+    /// Copies from the mapping to the host by an agent, `offset` bytes from the start of the mapping. As in
+    /// HIP, the destination is before the source.
     ///
     /// # Errors
     /// As for [`Vmm::copy_to_host`]; also if the bytes extend past the mapping.
@@ -166,7 +167,8 @@ impl Mapping {
         })
     }
 
-    /// Copies from the host to the mapping by an agent, `offset` bytes from the start of the mapping.
+    /// Copies from the host to the mapping by an agent, `offset` bytes from the start of the mapping. As in
+    /// HIP, the destination is before the source.
     ///
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
