@@ -222,4 +222,21 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn steps_that_failed_have_their_codes() {
+        use Operation::*;
+        let status = Status(0x1000);
+        let code = |operation, call| {
+            let error = Error::new(operation, ErrorKind::Runtime { call, status });
+            error.hip(HipProfile::Hip7).code()
+        };
+        for operation in [Map, MovePages, SharePages, Exchange, Relocate, Revoke, Pause, Resume] {
+            assert_eq!(code(operation, "hsa_amd_vmem_set_access"), 1, "{operation}");
+            assert_eq!(code(operation, "hsa_amd_vmem_unmap"), 999, "{operation}");
+        }
+        for call in ["hsa_amd_vmem_handle_create", "hsa_amd_vmem_address_reserve"] {
+            assert_eq!(code(Resume, call), 2, "{call}");
+        }
+    }
 }
