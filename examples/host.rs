@@ -34,7 +34,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     mapping.write(0, b"written by the CPU")?;
     let mut text = [0; 18];
-    mapping.copy_to_host(gpu, &mut text, 0)?;
+    mapping.copy_to_host(gpu, 0, &mut text)?;
     println!("{gpu} reads: {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"written by the CPU", "the GPU reads other bytes");
     mapping.copy_from_host(gpu, 0, b"written by the GPU")?;

@@ -57,7 +57,7 @@ fn send(runtime: &Runtime, vmm: &Vmm, role: &str, arguments: &[&str]) -> anyhow:
         .env(RECEIVER, "1")
         .stdin(Stdio::from(OwnedFd::from(receiver_socket)))
         .spawn()?;
-    Channel::over(socket).send(vmm, &memory, "a greeting")?;
+    Channel::over(socket).send(&memory, "a greeting")?;
     println!("{role} {:6}: sent {} MiB of {}", std::process::id(), SIZE >> 20, gpu.name());
     ensure!(receiver.wait()?.success(), "the receiver failed");
 

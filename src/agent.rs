@@ -112,7 +112,8 @@ pub enum AgentKind {
 #[non_exhaustive]
 pub enum Enforcement {
     /// A forbidden access faults: on CPUs, whose permissions `mprotect` sets, and on GPUs whose page tables the
-    /// [`Vmm`](crate::Vmm) controls.
+    /// [`Vmm`](crate::Vmm) controls. All CPU agents of a process share one page table, so each has the highest access
+    /// that is granted to any of them.
     #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This applies to GPUs whose page tables the `Vmm` does not control: once any

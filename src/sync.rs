@@ -83,7 +83,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// The order in which a thread takes the locks of the ledgers of all `Vmm`s: by rank. A thread takes locks of the same
-/// rank in the order of their keys, the addresses of the reservations. The documentation of this module lists all locks
+/// rank in the order of their keys: the addresses of the reservations, or the indexes of the shards. The documentation of this module lists all locks
 /// of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {

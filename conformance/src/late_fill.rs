@@ -94,7 +94,7 @@ fn copies_are_right(mapping: &Mapping, gpu: AgentId) -> Result<bool, Error> {
 /// Has a GPU copy a mapping to the host. Returns the byte that the whole mapping contains, if all bytes are equal.
 fn read_byte(mapping: &Mapping, gpu: AgentId) -> Result<Option<u8>, Error> {
     let mut found = vec![0xff; mapping.size()];
-    mapping.copy_to_host(gpu, &mut found, 0)?;
+    mapping.copy_to_host(gpu, 0, &mut found)?;
     Ok(found.first().copied().filter(|first| found.iter().all(|byte| byte == first)))
 }
 

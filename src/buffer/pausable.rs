@@ -304,7 +304,7 @@ impl SecondMapping {
         })?;
         bytes.resize(size, 0);
         self.with(memory, owner, Access::Read, |mapping| {
-            mapping.copy_to_host(owner, &mut bytes, 0)
+            mapping.copy_to_host(owner, 0, &mut bytes)
         })?;
         Ok(bytes)
     }

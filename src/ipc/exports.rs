@@ -4,8 +4,9 @@ use super::handle::IpcHandle;
 use super::mode::IpcMode;
 use super::table::Table;
 use super::{of_failure, own_namespace, server_client};
-use crate::error::{Argument, ErrorKind, Problem};
-use crate::memory::{Exported, Record, Registry, State};
+use crate::agent::AgentId;
+use crate::error::{Argument, Error, ErrorKind, Problem};
+use crate::memory::{Exported, PoolMemory, Record, Registry, State};
 use crate::native::{NativeIpc, Status, ipc_server_lock, out_of_descriptors, with_sigpipe_blocked};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock, write};
@@ -17,21 +18,13 @@ use std::sync::{Arc, OnceLock, Weak};
 struct Exports {
     /// The table. It exists while at least one allocation is exported.
     table: Mutex<Weak<Table>>,
-    /// How the runtime shares memory, as the first export has shown.
+    /// How the runtime shares memory, if [`find_mode`] had to find out.
     observed_mode: OnceLock<IpcMode>,
 }
 
 impl Attachment for Exports {}
 
 impl Exports {
-    /// Returns how the runtime shares memory.
-    fn mode(&self, runtime: &Runtime) -> IpcMode {
-        match IpcMode::of(runtime) {
-            IpcMode::Unknown => self.observed_mode.get().copied().unwrap_or(IpcMode::Unknown),
-            mode => mode,
-        }
-    }
-
     /// Returns the table of exports. Creates the table if it does not exist.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
         let namespace = own_namespace(process)?;
@@ -86,24 +79,19 @@ pub(super) fn create_handle(
     }
     // If the runtime shares through the driver, it crashes if another thread frees the memory during this call, so the
     // record is locked. If it has a server, the call can wait for another process, so the record is not locked: another
-    // thread can free the memory meanwhile. In an unknown mode, the first call shows the mode. It does not wait: the
-    // server runs only after it.
-    let exports = runtime.attachment::<Exports>();
-    let locked = (exports.mode(runtime) != IpcMode::Server).then(|| lock(&record.state));
+    // thread can free the memory meanwhile.
+    let mode = find_mode(runtime, quirks, record.agent)?;
+    let locked = (mode == IpcMode::Driver).then(|| lock(&record.state));
     if locked.as_deref().is_some_and(|state| !matches!(state, State::Allocated(_))) {
         return Err(invalid(Problem::NotAllocated));
     }
-    let created = create_native(runtime, quirks, &record);
+    let created = create_native(runtime, quirks, mode, &record);
     let mut state = locked.unwrap_or_else(|| lock(&record.state));
     let State::Allocated(export) = &mut *state else {
         // Another thread has freed the memory during the call. No process has received the new handle.
         return Err(invalid(Problem::NotAllocated));
     };
     let native = created?;
-    let process = std::process::id() as i32;
-    let is_served = server_client::is_served_by(native, process);
-    let observed = if is_served { IpcMode::Server } else { IpcMode::Driver };
-    exports.observed_mode.get_or_init(|| observed);
     let offset = (address.get() - record.start) as u64;
     let current = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
     if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
@@ -114,7 +102,7 @@ pub(super) fn create_handle(
         old.end(&mut || Ok(()))?;
         *export = None;
     }
-    let table = exports.table(process)?;
+    let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
     let device = runtime.gpus().position(|gpu| gpu.id() == record.agent).unwrap_or_default() as i32;
     let (handle, generation) = table.insert(native, record.size as u64, device)?;
     let new = Export { table, handle, generation };
@@ -123,16 +111,38 @@ pub(super) fn create_handle(
     Ok(handle)
 }
 
+/// Returns how the runtime shares memory: [`IpcMode::Driver`] or [`IpcMode::Server`]. If its version does not tell, makes
+/// the runtime export new memory of a GPU, which no other thread can free during the call.
+pub(super) fn find_mode(
+    runtime: &Runtime,
+    quirks: Quirks,
+    gpu: AgentId,
+) -> Result<IpcMode, ErrorKind> {
+    let mode = IpcMode::of(runtime);
+    let observed = &runtime.attachment::<Exports>().observed_mode;
+    if mode != IpcMode::Unknown {
+        return Ok(mode);
+    }
+    if let Some(observed) = observed.get() {
+        return Ok(*observed);
+    }
+    let memory = PoolMemory::allocate(runtime, gpu, 1).map_err(Error::into_kind)?;
+    let native = create_native(runtime, quirks, mode, &memory.record)?;
+    let is_served = server_client::is_served_by(native, std::process::id() as i32);
+    Ok(*observed.get_or_init(|| if is_served { IpcMode::Server } else { IpcMode::Driver }))
+}
+
 /// Makes the runtime create its handle and, if it uses a server, start the server. This call is also needed for memory
 /// that is already exported: AMD's server ends when an importer is killed during an attach, and only this call
 /// starts a new server.
 fn create_native(
     runtime: &Runtime,
     quirks: Quirks,
+    mode: IpcMode,
     record: &Record,
 ) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
-    let may_use_server = IpcMode::of(runtime) != IpcMode::Driver;
+    let may_use_server = mode != IpcMode::Driver;
     // Without this lock, another thread could find the server's socket between `bind` and `listen`, and mistake it for
     // the socket of another process.
     let server_lock = may_use_server.then(ipc_server_lock);
@@ -167,8 +177,7 @@ fn create_native(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::PoolMemory;
-    use crate::simulation::{Config, Generation};
+    use crate::simulation::{Config, Generation, Simulation};
     use rustix::io::Errno;
     use std::fs::File;
     use std::sync::mpsc::RecvTimeoutError;
@@ -209,6 +218,27 @@ mod tests {
             });
             memory.free().unwrap();
         }
+    }
+
+    #[test]
+    fn unknown_mode_is_found_out_once() {
+        let config = Config::mi300x(1).with_generation(Generation::A).with_extension(11);
+        let simulation = Arc::new(Simulation::start(config).unwrap());
+        let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let exports = || {
+            let calls = simulation.all_calls().into_iter();
+            calls
+                .filter(|(name, _)| *name == "hsa_amd_ipc_memory_create")
+                .map(|it| it.1)
+                .sum::<u64>()
+        };
+        for _ in 0..2 {
+            // The simulation has no server.
+            assert_eq!(find_mode(&runtime, Quirks::default(), gpu), Ok(IpcMode::Driver));
+            assert_eq!(exports(), 1);
+        }
+        assert_eq!(runtime.pool_memory(), []);
     }
 
     /// Both threads find the memory not exported. The second thread must return the export of the first, because

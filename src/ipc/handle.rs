@@ -4,8 +4,10 @@ use super::table::while_exported;
 use super::{own_namespace, unavailable};
 use crate::error::UnavailableReason;
 use crate::native::NativeIpc;
+use crate::trust::{Process, Trust};
 use bytemuck::{Pod, Zeroable};
 use derive_more::Debug;
+use rustix::process::Pid;
 
 /// Identifies pool memory of another process. Has the layout of HIP's `hipIpcMemHandle_t`.
 ///
@@ -113,9 +115,9 @@ impl IpcHandle {
     /// Returns whether the exporter's table does not contain this handle: the memory was freed, the exporter has ended,
     /// or the handle was modified.
     ///
-    /// Waits up to 15 seconds while another process changes the entry. Returns `false` if this process may not read the
-    /// table, or if the handle is from another PID namespace. Also returns `false` for HIP's own handles, which have no
-    /// table.
+    /// Waits up to 15 seconds while another process changes the entry. Returns `false` if the exporter belongs to another
+    /// user or this process may not read its table, or if the handle is from another PID namespace. Also returns `false`
+    /// for HIP's own handles, which have no table.
     ///
     /// ```
     /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -134,8 +136,15 @@ impl IpcHandle {
         let freed = unavailable(self.process, UnavailableReason::Freed);
         // In another namespace, another process can have the exporter's number.
         let is_same_namespace = own_namespace(self.process) == Ok(self.registration.namespace);
+        // Another user's process could put files in the place of its table whose opening or closing blocks.
+        let is_trusted = || match Pid::from_raw(self.process.max(0)).map(Process::find) {
+            Some(Ok(Some(exporter))) => Trust::SameUser.check_all(exporter.users).is_ok(),
+            Some(Err(_)) => false,
+            // The process has ended.
+            Some(Ok(None)) | None => true,
+        };
         let is_freed = || while_exported(self, |_| Ok(())) == Err(freed);
-        self.is_registered() && is_same_namespace && is_freed()
+        self.is_registered() && is_same_namespace && is_trusted() && is_freed()
     }
 
     /// Returns whether the offset is less than the size, and the size is at most [`isize::MAX`]. Bytes that are not a

@@ -1,5 +1,6 @@
 //! Memory of other processes that is open in this process.
 
+use super::exports::find_mode;
 use super::handle::{FORMAT, IpcHandle};
 use super::mode::IpcMode;
 use super::table::while_exported;
@@ -221,7 +222,10 @@ impl Ipc {
         // server that the handle names. This check is also needed for registered handles: the exporter can write any
         // entry to its table.
         let is_simulation = runtime.info().implementation == Implementation::Simulation;
-        if IpcMode::of(runtime) == IpcMode::Server && !is_simulation && !is_served {
+        if !is_served
+            && !is_simulation
+            && find_mode(runtime, self.quirks, self.agents()[0])? == IpcMode::Server
+        {
             return Err(unavailable(process, UnavailableReason::NotServed));
         }
         let open_export = |export| {

@@ -248,6 +248,10 @@ pub(super) fn while_exported<T>(
     let deadline = Instant::now() + TIMEOUT;
     for descriptor in Dir::read_from(&directory).map_err(failed("open"))? {
         let descriptor = descriptor.map_err(failed("getdents64"))?;
+        // Closing each file that is not a table can take a second.
+        if Instant::now() >= deadline {
+            return Err(unavailable(process, UnavailableReason::BeingFreed));
+        }
         // A process has several tables if it has opened several runtimes.
         let Some(file) = open_table(process, &directory, descriptor.file_name())? else { continue };
         let locked = SlotLock::take(file.as_fd(), offset, ByteLock::Shared, deadline);
@@ -405,9 +409,8 @@ mod tests {
             });
             freed.recv().unwrap();
             // The other thread cannot free the slot before this thread unlocks `free_slots`.
-            let is_locked = |errno| errno == Errno::AGAIN;
             let deadline = Instant::now() + Duration::from_secs(10);
-            let should_retry = |errno| is_locked(errno) && Instant::now() < deadline;
+            let should_retry = |errno| errno == Errno::AGAIN && Instant::now() < deadline;
             let unlocked = retry(should_retry, || lock_by_another(&table, &handle));
             drop(free_slots);
             assert_eq!(unlocked, Ok(()));

@@ -50,7 +50,7 @@ use std::sync::Arc;
 #[debug("PoolMemory({span:?})")]
 pub struct PoolMemory {
     span: Span,
-    record: Arc<Record>,
+    pub(crate) record: Arc<Record>,
 }
 
 impl PoolMemory {

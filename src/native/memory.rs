@@ -135,7 +135,7 @@ pub(crate) enum NotReplaced {
 
 /// Replaces the mappings in a range by the mapping that `map` creates with the given flag. At the kernel's limit of
 /// mappings, the kernel even rejects a `mmap` that leaves their number as it is, so this function unmaps the range
-/// first.
+/// first. This makes room only if no mapping extends past the range; otherwise the function fails and changes nothing.
 ///
 /// # Safety
 /// Only this library and the runtime use the mappings in the range.
@@ -146,7 +146,7 @@ unsafe fn replace(
 ) -> Result<(), NotReplaced> {
     match map(MapFlags::FIXED) {
         Ok(()) => Ok(()),
-        Err(Errno::NOMEM) => {
+        Err(Errno::NOMEM) if !is_merged(address, size) => {
             // SAFETY: the caller guarantees that the old mappings may be replaced.
             unsafe { munmap(address as *mut c_void, size) }.map_err(NotReplaced::Failed)?;
             // Fails if another thread has mapped memory in the hole.
@@ -236,7 +236,8 @@ pub(crate) enum Blocked {
 ///
 /// # Errors
 /// `NOMEM` if a part is not mapped, or if the kernel would have to split a mapping, and the process has reached the
-/// limit of mappings. A part can be unmapped only since this call, if the kernel has unmapped it before it failed.
+/// limit of mappings. A part can be unmapped only since this call, if the kernel has unmapped it before it failed, and
+/// has no memory to map it again.
 ///
 /// # Safety
 /// As for [`map_shared`].
@@ -245,6 +246,8 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<Blocked
     unsafe {
         match map_inaccessible(address, size, MapFlags::FIXED) {
             Ok(()) => Ok(Blocked::Replaced),
+            // Succeeds if the kernel has unmapped the range before it failed.
+            Err(_) if fill_hole(address, size).is_ok() => Ok(Blocked::Replaced),
             Err(_) => protect(address, size, ProtFlags::empty()).map(|()| Blocked::Kept),
         }
     }
@@ -288,12 +291,41 @@ pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errn
 
 /// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
 /// be read.
-///
-/// Does not allocate, because the allocator can fail at the kernel's limit of mappings.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
-    let Ok(mut maps) = File::open("/proc/self/maps") else { return false };
     let end = address + size;
     let mut covered = address;
+    let answer = find_in_mappings(|mapping, rest| {
+        if mapping.end <= covered {
+            return None;
+        }
+        if mapping.start > covered || !rest.starts_with("---") {
+            return Some(false);
+        }
+        covered = mapping.end;
+        (covered >= end).then_some(true)
+    });
+    answer.unwrap_or(false)
+}
+
+/// Returns whether a mapping in the range extends past the range: the kernel merges adjacent mappings. Returns `true` if
+/// the kernel's list of mappings cannot be read.
+fn is_merged(address: usize, size: usize) -> bool {
+    let end = address + size;
+    let answer = find_in_mappings(|mapping, _| {
+        let is_before = mapping.end <= address;
+        let is_after = mapping.start >= end;
+        let is_inside = mapping.start >= address && mapping.end <= end;
+        (!is_before && !is_inside).then_some(!is_after)
+    });
+    answer.unwrap_or(true)
+}
+
+/// Calls `decide` with each mapping of this process, by address, and with the rest of its line in `/proc/self/maps`,
+/// until `decide` returns an answer. Returns `None` if there is no answer, or if the list cannot be read.
+///
+/// Does not allocate, because the allocator can fail at the kernel's limit of mappings.
+fn find_in_mappings<T>(mut decide: impl FnMut(Range<usize>, &str) -> Option<T>) -> Option<T> {
+    let mut maps = File::open("/proc/self/maps").ok()?;
     let mut bytes = [0; 4096];
     // The first bytes of a line. They contain the addresses and the access.
     let (mut line, mut length) = ([0; 64], 0);
@@ -305,22 +337,14 @@ pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
                 }
                 continue;
             }
-            let text = core::str::from_utf8(&line[..length]);
-            let Some((mapping, rest)) = text.ok().and_then(parse_mapping) else { return false };
+            let (mapping, rest) = parse_mapping(core::str::from_utf8(&line[..length]).ok()?)?;
             length = 0;
-            if mapping.end <= covered {
-                continue;
-            }
-            if mapping.start > covered || !rest.starts_with("---") {
-                return false;
-            }
-            covered = mapping.end;
-            if covered >= end {
-                return true;
+            if let Some(answer) = decide(mapping, rest) {
+                return Some(answer);
             }
         }
     }
-    false
+    None
 }
 
 /// Parses a line of `/proc/self/maps`, such as `7f0000000000-7f0000200000 ---p 00000000 00:00 0`. Returns the addresses

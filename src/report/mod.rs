@@ -147,15 +147,16 @@ impl Report {
             && self.quarantine.is_empty()
     }
 
-    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and their
-    /// mappings.
+    /// Lists the reservations, mappings and memory that are not in use. Omits quarantined reservations and mappings.
     pub fn idle(&self) -> Vec<IdleItem<'_>> {
         let usable = self.reservations.iter().filter(|it| !it.quarantined);
         let empty = usable.clone().filter(|it| it.mappings.is_empty()).map(IdleItem::Reservation);
-        let has_no_access =
-            |it: &&MappingEntry| it.access.iter().all(|it| it.access == Access::None);
-        let mappings =
-            usable.flat_map(|it| &it.mappings).filter(has_no_access).map(IdleItem::Mapping);
+        let is_idle = |it: &&MappingEntry| {
+            it.access.iter().all(|it| it.access == Access::None)
+                // A retire queue quarantines single mappings.
+                && !self.quarantine.iter().any(|quarantined| quarantined.address == it.address)
+        };
+        let mappings = usable.flat_map(|it| &it.mappings).filter(is_idle).map(IdleItem::Mapping);
         let unmapped = self.memory.iter().filter(|it| it.mappings == 0).map(IdleItem::Memory);
         empty.chain(mappings).chain(unmapped).collect()
     }

@@ -4,7 +4,7 @@
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, MalformedMessage, Operation, Problem};
-use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
+use crate::vmm::{Allocation, Granularity, HandleType, Location};
 use bytemuck::{Pod, Zeroable};
 
 /// The part of a message before the name. Numbers have native byte order, because both processes are on one
@@ -59,9 +59,9 @@ impl Description {
     /// [`Channel::send_descriptor`](super::Channel::send_descriptor) or by other means.
     ///
     /// # Errors
-    /// Those of [`Vmm::allocation_granularity`].
-    pub fn of(vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<Self, Error> {
-        let properties = allocation.properties();
+    /// Those of [`Vmm::allocation_granularity`](crate::Vmm::allocation_granularity).
+    pub fn of(allocation: &Allocation, name: &str) -> Result<Self, Error> {
+        let (vmm, properties) = (allocation.vmm(), allocation.properties());
         let (mut granule, mut owner) = (0, None);
         if let Location::Agent(id) = properties.location
             && let Some(agent) = vmm.runtime().agent(id)

@@ -1,9 +1,9 @@
 //! Sends shared memory and its description to another process.
 //!
-//! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends the descriptor
-//! with a [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
+//! A shareable handle is a file descriptor. This module sends it in one of two ways:
 //!
-//! * [`Channel`]: the memory is sent over a connected Unix socket (`SCM_RIGHTS`).
+//! * [`Channel`]: the memory is sent over a connected Unix socket (`SCM_RIGHTS`), with a [`Description`] (a name, the
+//!   size, and the GPU that owns the memory), because the descriptor shows only the size.
 //! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor, and sends a line of text by any means. The receiver
 //!   fetches the descriptor from the sender's process (`pidfd_getfd`). There is no socket to which another process
 //!   could connect.
@@ -73,7 +73,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 ///
 /// // Usually, the other end is in another process.
 /// let (sender, receiver) = Channel::pair()?;
-/// sender.send(&vmm, &memory, "weights")?;
+/// sender.send(&memory, "weights")?;
 /// let (received, description) = receiver.receive(&vmm)?;
 /// assert_eq!((description.name.as_str(), received.size()), ("weights", 2 << 20));
 /// # Ok(())
@@ -103,7 +103,8 @@ impl Channel {
         }
     }
 
-    /// Creates the two ends of a new connection, for a process that is about to fork or to start another process.
+    /// Creates the two ends of a new connection, for a process that is about to fork. Programs that this process starts do
+    /// not inherit the ends; for these, create a `UnixStream::pair` and use [`over`](Self::over).
     ///
     /// # Errors
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
@@ -139,8 +140,8 @@ impl Channel {
     ///
     /// # Errors
     /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
-    pub fn send(&self, vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<(), Error> {
-        let description = Description::of(vmm, allocation, name)
+    pub fn send(&self, allocation: &Allocation, name: &str) -> Result<(), Error> {
+        let description = Description::of(allocation, name)
             .map_err(|error| error.with_operation(Operation::Send))?;
         let descriptor =
             allocation.export().map_err(|error| error.with_operation(Operation::Send))?;

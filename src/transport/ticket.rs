@@ -121,7 +121,8 @@ impl Ticket {
         import_foreign(vmm, descriptor, Operation::Fetch)
     }
 
-    /// Fetches the offered descriptor. Does not check that the descriptor is memory.
+    /// Fetches the offered descriptor. Does not check that the descriptor is memory, nor that the process has offered it:
+    /// a forged ticket can name any open file of the process.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the process has ended, has withdrawn the offer, belongs to a user who is not

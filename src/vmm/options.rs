@@ -105,13 +105,13 @@ impl VmmOptions {
 
     /// Sets whether opening a `Vmm` probes the runtime for quirks. Without probes, the quirks follow from the
     /// implementation and its version. By default, every runtime except the simulation is probed. Probes are harmless,
-    /// and run once for each [`Runtime`](crate::Runtime). Together they make up to 20 runtime calls, copy nothing, and
-    /// use one granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the
+    /// and run once for each [`Runtime`](crate::Runtime), or at each opening until all of their calls succeed. Together
+    /// they make up to 20 runtime calls, copy nothing, and use one granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the
     /// results that contradict the version.
     ///
-    /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, the
-    /// library also works around each quirk that a probe could exclude but has not: without probes, if a call of a
-    /// probe failed, or if the GPUs lack a requirement of a probe. An unneeded workaround can leak descriptors or
+    /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, a
+    /// quirk stays enabled until a probe shows that the runtime does not have it. A probe shows nothing if probing is
+    /// off, if one of its calls fails, or if the machine lacks what it needs, such as a second GPU. An unneeded workaround can leak descriptors or
     /// quarantine addresses ([`Quirks`] lists these workarounds). A probe can find `peer_after_owner_fails`, but not
     /// exclude this quirk.
     #[must_use]

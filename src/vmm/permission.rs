@@ -18,7 +18,7 @@ impl Vmm {
     /// one call of the runtime changes all adjacent mappings
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
-    /// `mprotect` enforces a CPU's permission. A GPU's page table enforces the GPU's permission if the library
+    /// `mprotect` enforces a CPU's permission; of several CPU agents, each has the highest access of any. A GPU's page table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
     /// effect: AMD's driver maps the memory readable and writable, whatever was requested. The GPU keeps full access
     /// until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).

@@ -45,7 +45,7 @@ fn received_memory_outlives_its_sender() {
             let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(1)).unwrap();
             let mapping = map_for_all(&library, &memory);
             mapping.write(0, b"here").unwrap();
-            sending.send(&library.vmm, &memory, "mine").unwrap();
+            sending.send(&memory, "mine").unwrap();
             let (_, description) = reply_receiving.receive(&library.vmm).unwrap();
             assert_eq!(description.name, "yours");
             assert_eq!(&word(&mapping), b"back");
@@ -63,7 +63,7 @@ fn received_memory_outlives_its_sender() {
             assert_eq!(&word(&mapping), b"here");
             // Received memory can be sent again.
             mapping.write(0, b"back").unwrap();
-            reply_sending.send(&library.vmm, &memory, "yours").unwrap();
+            reply_sending.send(&memory, "yours").unwrap();
             // Receiving fails once the sender has ended.
             let error = receiving.receive(&library.vmm).unwrap_err();
             assert!(matches!(error.kind(), hsa_vmm::ErrorKind::Disconnected(_)), "{error}");
@@ -155,7 +155,7 @@ fn ten_thousand_rounds_leak_nothing() {
         let memory = Allocation::create(&library.vmm, SIZE, &library.shareable_on(0)).unwrap();
         let (sender, receiver) = Channel::pair().unwrap();
         let round = || {
-            sender.send(&library.vmm, &memory, "again").unwrap();
+            sender.send(&memory, "again").unwrap();
             drop(receiver.receive(&library.vmm).unwrap());
         };
         round();

@@ -128,7 +128,7 @@ fn copies_of_mappings_name_the_offset() {
     let setup = Setup::new();
     let (agent, mapping) = (setup.machine.gpu(1), &setup.mapping);
     for error in [
-        mapping.copy_to_host(agent, &mut [0], 16).expect_err("the GPU has no access"),
+        mapping.copy_to_host(agent, 16, &mut [0]).expect_err("the GPU has no access"),
         mapping.copy_from_host(agent, 16, &[0]).expect_err("the GPU has no access"),
     ] {
         assert_eq!(error.argument(), Some(Argument::Offset), "{error}");

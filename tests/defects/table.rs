@@ -75,7 +75,7 @@ defects! {
     STALE_HANDLE_NAMES_NEW_MEMORY: [Yes, Yes, Yes],
         "a released handle's value refers to memory that is created later",
         "libhsakmt, fmm.c: addresses of mem_handle_aperture are reused at once",
-        "rejected: each handle of the library contains a generation, which shows that the handle is stale";
+        "rejected: the library never uses a handle's number twice";
     SHUTDOWN_CRASHES: [No, Crash(USE_AFTER_FREE), No],
         "hsa_shut_down crashes if a GPU has access to a mapping",
         "runtime.cpp, Unload: agents are deleted before the mappings that use them",

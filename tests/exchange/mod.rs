@@ -44,7 +44,7 @@ impl MappedMemory {
     }
 
     fn send(&self, library: &Library, channel: &Channel, name: &str) {
-        channel.send(&library.vmm, &self.memory, name).unwrap();
+        channel.send(&self.memory, name).unwrap();
     }
 
     fn write(&self, offset: usize, text: &str) {

@@ -28,7 +28,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         mapped.write(0, "theirs");
         // By default, this process also rejects the other end of the channel, which belongs to another user.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_untrusted(strict.send(&library.vmm, &mapped.memory, "strict"), own_user, NOBODY_UID);
+        assert_untrusted(strict.send(&mapped.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));
         mapped.send(&library, &channel, "memory");
         expect_word(&channel, "written");

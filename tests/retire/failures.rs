@@ -2,6 +2,7 @@
 
 use super::*;
 use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
+use hsa_vmm::report::IdleItem;
 
 #[test]
 fn late_signal_quarantines_and_never_unmaps() {
@@ -27,6 +28,12 @@ fn late_signal_quarantines_and_never_unmaps() {
         let listed = machine.vmm.quarantined_ranges();
         assert_eq!((listed.len(), listed[0].address, listed[0].size), (1, address, SIZE));
         assert_eq!(listed[0].failure, expected, "{generation}");
+        let report = machine.vmm.report();
+        let idle = report.idle();
+        let is_listed = |at| {
+            idle.iter().any(|it| matches!(it, IdleItem::Mapping(mapping) if mapping.address == at))
+        };
+        assert!(!is_listed(address) && is_listed(other.address()), "{generation}: {idle:?}");
 
         // The signal fires too late. No call may unmap the range any more.
         signal.set(0);

@@ -82,7 +82,7 @@ fn receive_returns_the_memory_and_its_description() {
         let before = process::descriptors();
         let (sender, receiver) = Channel::pair().unwrap();
         let memory = new_memory(&machine);
-        sender.send(&machine.vmm, &memory, "weights ✓").unwrap();
+        sender.send(&memory, "weights ✓").unwrap();
         let (received, description) = receiver.receive(&machine.vmm).unwrap();
         assert_eq!((description.name.as_str(), description.size), ("weights ✓", SIZE as u64));
         assert_eq!(description.granule, machine.granule() as u64, "{release}");
@@ -204,13 +204,13 @@ fn private_memory_is_not_sent() {
     let (sender, receiver) = Channel::pair().unwrap();
     let not_shareable = AllocationProperties::on(machine.gpu(0));
     let memory = Allocation::create(&machine.vmm, SIZE, &not_shareable).unwrap();
-    let error = sender.send(&machine.vmm, &memory, "").unwrap_err();
+    let error = sender.send(&memory, "").unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Send);
     let error = Offer::of(&memory).unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Offer);
-    let error = sender.send(&machine.vmm, &new_memory(&machine), &"n".repeat(256)).unwrap_err();
+    let error = sender.send(&new_memory(&machine), &"n".repeat(256)).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::TooLong(255)));
     let receiver = receiver.with_timeout(Duration::ZERO);
     assert_eq!(error_kind(receiver.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
@@ -402,15 +402,14 @@ fn missing_descriptors_are_reported() {
         let machine = Machine::new(Config::mi300x(1));
         let (sender, receiver) = Channel::pair().unwrap();
         let memory = new_memory(&machine);
-        sender.send(&machine.vmm, &memory, "one").unwrap();
+        sender.send(&memory, "one").unwrap();
         let before = process::descriptors();
         let result = process::with_free_descriptors(0, || receiver.receive_descriptor().map(drop));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
         // The failed call has shut the connection down, although the sender is still connected.
         let error = receiver.receive_descriptor().unwrap_err();
         assert!(error.to_string().contains("or this end shut the connection down"), "{error}");
-        let result =
-            process::with_free_descriptors(0, || sender.send(&machine.vmm, &memory, "two"));
+        let result = process::with_free_descriptors(0, || sender.send(&memory, "two"));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
         let result = process::with_free_descriptors(0, || Channel::pair().map(drop));
         assert_eq!(result.as_ref().unwrap_err().operation(), Operation::Connect);
@@ -429,7 +428,7 @@ fn ten_thousand_rounds_leak_nothing() {
     let memory = new_memory(&machine);
     let (sender, receiver) = Channel::pair().unwrap();
     let round = || {
-        sender.send(&machine.vmm, &memory, "again").unwrap();
+        sender.send(&memory, "again").unwrap();
         drop(receiver.receive(&machine.vmm).unwrap());
     };
     round();

@@ -219,7 +219,7 @@ fn forked_child_leaves_the_message_to_its_parent() {
     let machine = Machine::new(Config::mi300x(1));
     let (sender, receiver) = Channel::pair().unwrap();
     let memory = new_memory(&machine);
-    sender.send(&machine.vmm, &memory, "x").unwrap();
+    sender.send(&memory, "x").unwrap();
     let end = process::in_child(|| {
         assert_eq!(error_kind(receiver.receive(&machine.vmm)), ErrorKind::Forked);
     });

@@ -115,7 +115,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
 /// Fails if a mapping is not filled with a number.
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
-    mapping.copy_to_host(gpu.id(), &mut found, 0)?;
+    mapping.copy_to_host(gpu.id(), 0, &mut found)?;
     expect_equal(&found, number, gpu)
 }
 

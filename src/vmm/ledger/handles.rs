@@ -133,7 +133,10 @@ impl Handles {
     }
 
     fn shards(&self) -> impl Iterator<Item = Ordered<MutexGuard<'_, Records>>> {
-        self.shards.iter().map(|Shard(records)| Ordered::take(Rank::Handles, 0, || lock(records)))
+        self.shards
+            .iter()
+            .enumerate()
+            .map(|(key, Shard(records))| Ordered::take(Rank::Handles, key, || lock(records)))
     }
 
     /// Returns the number of live handles.
@@ -176,10 +179,12 @@ impl Handles {
         self.shard(handle).get_mut(&handle).map(act)
     }
 
-    /// Calls `act` with each live handle. Returns the results in the order in which the handles were created.
+    /// Calls `act` with each handle that is live at one moment. Returns the results in the order in which the handles
+    /// were created.
     pub fn for_each_live<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
         let mut all = Vec::new();
-        for records in self.shards() {
+        // Locks all shards first. Otherwise a handle could be listed that was created after another was released.
+        for records in self.shards().collect::<Vec<_>>() {
             all.extend(records.iter().map(|(&handle, record)| (handle, act(handle, record))));
         }
         all.sort_by_key(|(handle, _)| *handle);

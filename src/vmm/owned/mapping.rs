@@ -151,24 +151,22 @@ impl Mapping {
         })
     }
 
-    /// Copies from the mapping to the host by an agent, `offset` bytes from the start of the mapping. As in
-    /// HIP, the destination is before the source.
+    /// Copies from the mapping to the host by an agent, `offset` bytes from the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_to_host`]; also if the bytes extend past the mapping.
     pub fn copy_to_host(
         &self,
         agent: AgentId,
-        bytes: &mut [u8],
         offset: usize,
+        bytes: &mut [u8],
     ) -> Result<(), Error> {
         self.run_at(Operation::CopyToHost, offset, bytes.len(), |shared, source, expected| {
             shared.read(Some(agent), source, bytes, expected)
         })
     }
 
-    /// Copies from the host to the mapping by an agent, `offset` bytes from the start of the mapping. As in
-    /// HIP, the destination is before the source.
+    /// Copies from the host to the mapping by an agent, `offset` bytes from the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
