@@ -48,7 +48,7 @@ fn map_shows_example_as_text() {
     let text = stdout(&output);
     for words in [
         "4 reservations of 16.1 GiB; 11 mappings of 52 MiB",
-        "\"r2\"  14 MiB mapped, 50 MiB free in 3 holes, the largest 44 MiB (12 % fragmented)",
+        "\"r2\"  14 MiB mapped, 50 MiB free in 3 gaps, the largest 44 MiB (12 % fragmented)",
         "GPU 0  \"h1\": GPU 0 rw, GPU 1 none (can read and write)",
         "GPU 1 in 2 mappings  \"h4\": GPU 1 rw",
         "\"h5\"  memory that is not mapped",

@@ -76,20 +76,20 @@ pub struct AgentEntry {
     pub is_gpu: bool,
 }
 
-/// The free space of a reservation. A hole here is a part in which nothing is mapped. It stays reserved, unlike an
+/// The free space of a reservation. A gap is a part in which nothing is mapped. It stays reserved, unlike an
 /// address-space hole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FreeSpace {
-    /// The size of all holes together.
+    /// The size of all gaps together.
     pub size: usize,
-    /// The size of the largest hole.
+    /// The size of the largest gap.
     pub largest: usize,
-    /// The number of holes.
-    pub holes: usize,
+    /// The number of gaps.
+    pub gaps: usize,
 }
 
-/// A part of a reservation: a hole, or adjacent mappings with equal sizes, owners, names and access.
+/// A part of a reservation: a gap, or adjacent mappings with equal sizes, owners, names and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReservationPart<'a> {
@@ -97,9 +97,9 @@ pub struct ReservationPart<'a> {
     pub offset: usize,
     /// The size of the whole part.
     pub size: usize,
-    /// The number of mappings; 1 for a hole.
+    /// The number of mappings; 1 for a gap.
     pub count: usize,
-    /// The first mapping; `None` for a hole.
+    /// The first mapping; `None` for a gap.
     pub mapping: Option<&'a MappingEntry>,
 }
 
@@ -168,13 +168,13 @@ impl ReservationEntry {
         self.mappings.iter().map(|mapping| mapping.size).sum()
     }
 
-    /// Returns the number and sizes of the holes.
+    /// Returns the number and sizes of the gaps.
     pub fn free_space(&self) -> FreeSpace {
         let mut free = FreeSpace::default();
         for part in self.parts().iter().filter(|part| part.mapping.is_none()) {
             free.size += part.size;
             free.largest = free.largest.max(part.size);
-            free.holes += 1;
+            free.gaps += 1;
         }
         free
     }
@@ -183,7 +183,7 @@ impl ReservationEntry {
     pub fn parts(&self) -> Vec<ReservationPart<'_>> {
         let mut parts: Vec<ReservationPart<'_>> = Vec::new();
         let mut end = 0;
-        let hole = |start, end: usize| ReservationPart {
+        let gap = |start, end: usize| ReservationPart {
             offset: start,
             size: end - start,
             count: 1,
@@ -192,7 +192,7 @@ impl ReservationEntry {
         for mapping in &self.mappings {
             let offset = mapping.address.get().saturating_sub(self.address.get());
             if offset > end {
-                parts.push(hole(end, offset));
+                parts.push(gap(end, offset));
             }
             match parts.last_mut() {
                 Some(last) if last.mapping.is_some_and(|first| is_similar(first, mapping)) => {
@@ -209,7 +209,7 @@ impl ReservationEntry {
             end = offset + mapping.size;
         }
         if end < self.size {
-            parts.push(hole(end, self.size));
+            parts.push(gap(end, self.size));
         }
         parts
     }
@@ -222,7 +222,7 @@ fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
 }
 
 impl FreeSpace {
-    /// Returns the share of the free bytes outside the largest hole, in percent; 0 if there is only one hole.
+    /// Returns the share of the free bytes outside the largest gap, in percent; 0 if there is only one gap.
     pub fn fragmentation(&self) -> u32 {
         // The fields are public, so a caller can set `largest` to more than `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;

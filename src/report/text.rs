@@ -70,14 +70,14 @@ impl Report {
     ) -> fmt::Result {
         let (address, size) = (reservation.address, Size(reservation.size));
         write!(f, "\n{address}  {size}{}  ", name_suffix(&reservation.name))?;
-        let free @ FreeSpace { holes, largest, .. } = reservation.free_space();
+        let free @ FreeSpace { gaps, largest, .. } = reservation.free_space();
         write!(f, "{} mapped", Size(reservation.mapped_size()))?;
-        match holes {
+        match gaps {
             0 => {}
             1 => write!(f, ", {} free", Size(free.size))?,
             _ => write!(
                 f,
-                ", {} free in {holes} holes, the largest {} ({} % fragmented)",
+                ", {} free in {gaps} gaps, the largest {} ({} % fragmented)",
                 Size(free.size),
                 Size(largest),
                 free.fragmentation()

@@ -30,12 +30,12 @@ fn report_lists_named_buffers() {
     ] {
         vmm.name_reservation(address, name).unwrap();
     }
-    // The numbers of mappings, of mapped granules, and of holes in a reservation.
+    // The numbers of mappings, of mapped granules, and of gaps in a reservation.
     let numbers_of = |name: &str| {
         let report = vmm.report();
         let named = report.reservations.iter().find(|entry| entry.name.as_deref() == Some(name));
         let named = named.unwrap_or_else(|| panic!("no {name} in {report}"));
-        (named.mappings.len(), named.mapped_size() / GRANULE, named.free_space().holes)
+        (named.mappings.len(), named.mapped_size() / GRANULE, named.free_space().gaps)
     };
     assert_eq!(numbers_of("growable"), (3, 3, 1));
     assert_eq!(numbers_of("paged"), (3, 3, 3));

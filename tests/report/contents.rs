@@ -45,9 +45,9 @@ fn report_lists_everything() {
 }
 
 #[test]
-fn fragmentation_excludes_the_largest_hole() {
+fn fragmentation_excludes_the_largest_gap() {
     let machine = machine();
-    // Free granules, granules of the largest hole, the number of holes, and the fragmentation.
+    // Free granules, granules of the largest gap, the number of gaps, and the fragmentation.
     let numbers = |granules: usize, mapped: &[usize]| {
         let (base, handles) = map_granules(&machine, granules, mapped);
         let entry =
@@ -58,17 +58,17 @@ fn fragmentation_excludes_the_largest_hole() {
         }
         machine.vmm.address_free(base, granules * GRANULE).unwrap();
         let free = entry.unwrap().free_space();
-        (free.size / GRANULE, free.largest / GRANULE, free.holes, free.fragmentation())
+        (free.size / GRANULE, free.largest / GRANULE, free.gaps, free.fragmentation())
     };
     assert_eq!(numbers(10, &[]), (10, 10, 1, 0));
     assert_eq!(numbers(3, &[0, 1, 2]), (0, 0, 0, 0));
     assert_eq!(numbers(10, &[0, 9]), (8, 8, 1, 0));
     assert_eq!(numbers(10, &[5]), (9, 5, 2, 44));
     assert_eq!(numbers(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
-    let largest = FreeSpace { size: usize::MAX, largest: 0, holes: 1 };
+    let largest = FreeSpace { size: usize::MAX, largest: 0, gaps: 1 };
     assert_eq!(largest.fragmentation(), 100);
     // An inconsistent value must not cause a panic.
-    assert_eq!(FreeSpace { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
+    assert_eq!(FreeSpace { size: 1, largest: 2, gaps: 1 }.fragmentation(), 0);
 }
 
 /// AMD's user-space driver gives a GPU read and write access with any grant. The report says whether a GPU can do more

@@ -125,12 +125,12 @@ fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
 fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, entry: &ReservationEntry) -> f64 {
     let free = entry.free_space();
     let mut facts = format!("{} mapped", Size(entry.mapped_size()));
-    if free.holes > 0 {
+    if free.gaps > 0 {
         facts += &format!(", {} free", Size(free.size));
     }
-    if free.holes > 1 {
-        let (holes, percent) = (free.holes, free.fragmentation());
-        facts += &format!(" in {holes} holes ({percent} % fragmented)");
+    if free.gaps > 1 {
+        let (gaps, percent) = (free.gaps, free.fragmentation());
+        facts += &format!(" in {gaps} gaps ({percent} % fragmented)");
     }
     if entry.quarantined {
         facts += ", quarantined";
