@@ -5,6 +5,7 @@ mod machine;
 mod process;
 
 use hostile::HostileRuntime;
+use hsa_vmm::error::Status;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
 use machine::{Machine, access, at};
@@ -68,6 +69,30 @@ fn calls_without_descriptors_change_nothing() {
         machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
         drop(export(machine, handle));
         vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
+    });
+}
+
+/// These calls open no descriptor (except `create` of ROCm 7.14), so that their errors do not name descriptors.
+#[test]
+fn lack_of_memory_is_not_lack_of_descriptors() {
+    run_on_releases(|machine| {
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        limit_free_descriptors(0);
+        let error = vmm.address_reserve(1 << 63, 0, None).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { status: None, .. }), "{error}");
+        assert_eq!(error.call(), None);
+        machine.simulation.set_faults("hsa_amd_vmem_handle_create=0x1008".parse().unwrap());
+        let error = vmm.create(granule, &machine.shareable_on(0)).unwrap_err();
+        let expected = match vmm.quirks().export_keeps_descriptor {
+            true => ErrorKind::OutOfDescriptors,
+            false => ErrorKind::OutOfMemory {
+                call: "hsa_amd_vmem_handle_create",
+                status: Some(Status(0x1008)),
+                size: granule,
+            },
+        };
+        assert_eq!(*error.kind(), expected);
+        raise_limit();
     });
 }
 

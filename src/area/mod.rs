@@ -347,7 +347,7 @@ mod tests {
             (ErrorKind::Forked, 1),
             (ErrorKind::OutOfDescriptors, 1),
             (invalid(Argument::Address), 1),
-            (ErrorKind::OutOfMemory { call, status, size: 1 }, 2),
+            (ErrorKind::OutOfMemory { call, status: Some(status), size: 1 }, 2),
             (invalid(Argument::Device), 3),
             (invalid(Argument::Source), 3),
             (Feature::Gpu.into(), 5),

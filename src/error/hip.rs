@@ -26,7 +26,7 @@ impl Error {
     /// | `open_mem_handle`: the runtime failed; `open_mem_handle`, `fetch`: the memory of the other process is not available | `hipErrorInvalidDevicePointer` | `hipErrorInvalidDevicePointer` |
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
-    /// | `map`, pages, `exchange`, `pause`, `resume`: the runtime failed to set the access | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
+    /// | `map`, pages, `exchange`, `relocate`, `revoke`, `pause`, `resume`: the runtime failed to set the access | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `pause`, `resume`: the runtime failed to reserve or to allocate | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | any other failure of the runtime or of another process | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |

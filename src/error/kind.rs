@@ -2,8 +2,8 @@
 
 use super::feature::Feature;
 use super::message::{
-    ALLOCATING, OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage,
-    explain_status, list_libraries,
+    ALLOCATING, CREATE, OR_SIMULATION, advice, advise_mapping, advise_start, describe_shortage,
+    explain_status, list_libraries, opens_descriptor,
 };
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
@@ -47,10 +47,11 @@ pub enum ErrorKind {
     /// No memory or no address range of the requested size is left.
     #[error("out of memory: {}; {}", describe_shortage(call, *.status, *.size), advice(call))]
     OutOfMemory {
-        /// The runtime's function; not called if the size exceeds the address space.
+        /// The function of the runtime, or the call of the driver, that provides the memory or the addresses.
         call: &'static str,
-        /// Its status.
-        status: Status,
+        /// The status that the function returned. `None` if a call of the driver failed, or if no call failed, but no
+        /// suitable range of addresses was found.
+        status: Option<Status>,
         /// The size in bytes that was requested; 0 if the call does not request a size.
         size: usize,
     },
@@ -406,21 +407,27 @@ impl ErrorKind {
 
     /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
     ///
-    /// If the status can mean that no descriptor is left, tests this by opening a file. Callers must call this
-    /// function before a rollback closes descriptors.
+    /// If the call opens a descriptor, and its status can mean that no descriptor is left, tests this by opening a file.
+    /// Callers must call this function before a rollback closes descriptors.
     #[cold]
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
         match status {
             Status::MISSING_FUNCTION => Self::NotSupported(Feature::Function(call)),
             // From ROCm 7.14 on, set_access opens a descriptor and reports every failure as ERROR.
-            Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
+            Status::OUT_OF_RESOURCES | Status::ERROR
+                if opens_descriptor(call) && out_of_descriptors() =>
+            {
                 Self::OutOfDescriptors
             }
-            Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status, size },
+            Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status: Some(status), size },
             // The size exceeds the whole pool.
             Status::INVALID_ALLOCATION if ALLOCATING.contains(&call) => {
-                Self::OutOfMemory { call, status, size }
+                Self::OutOfMemory { call, status: Some(status), size }
+            }
+            // ROCm 6.1 returns success and the handle 0 if no memory is left.
+            Status::NO_RESULT if call == CREATE => {
+                Self::OutOfMemory { call, status: Some(status), size }
             }
             _ => Self::Runtime { call, status },
         }

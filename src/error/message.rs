@@ -9,18 +9,39 @@ use std::path::Path;
 pub(super) const OR_SIMULATION: &str =
     if cfg!(feature = "simulation") { " (`sim` for the simulation)" } else { "" };
 
-/// The functions that allocate memory of a pool.
-pub(super) const ALLOCATING: [&str; 2] =
-    ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
+pub(super) const CREATE: &str = "hsa_amd_vmem_handle_create";
 
-/// Describes what a call could not provide. The library does not make a call that would reserve more addresses than
-/// the address space has.
-pub(super) fn describe_shortage(call: &str, status: Status, size: usize) -> String {
-    if is_reserve(call) && size > isize::MAX as usize {
-        return format!("{size:#x} bytes of addresses exceed the address space");
-    }
+/// The functions that allocate memory of a pool.
+pub(super) const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", CREATE];
+
+/// The beginnings of the names of functions that open a file descriptor. ROCm 7.14 also opens a descriptor when it
+/// creates memory; `Vmm::create` checks for this.
+const OPENING: [&str; 6] = [
+    "hsa_amd_vmem_map",
+    "hsa_amd_vmem_set_access",
+    "hsa_amd_vmem_export_",
+    "hsa_amd_vmem_import_",
+    "hsa_amd_portable_export_dmabuf",
+    "hsa_amd_ipc_memory_",
+];
+
+/// Returns whether a function opens a file descriptor, so that it can fail because no descriptor is free.
+pub(super) fn opens_descriptor(call: &str) -> bool {
+    OPENING.iter().any(|beginning| call.starts_with(beginning))
+}
+
+/// Describes what a call could not provide. Without a status, a call of the driver has failed, or no suitable range of
+/// addresses was found.
+pub(super) fn describe_shortage(call: &str, status: Option<Status>, size: usize) -> String {
     let requested = if size == 0 { String::new() } else { format!(" for {size:#x} bytes") };
-    format!("{call} returned {status}{requested}")
+    match status {
+        Some(status) => format!("{call} returned {status}{requested}"),
+        None if !is_reserve(call) => format!("{call} failed{requested}"),
+        None if size > isize::MAX as usize => {
+            format!("{size:#x} bytes of addresses exceed the address space")
+        }
+        None => format!("no {size:#x} bytes of addresses were found at the requested alignment"),
+    }
 }
 
 /// Explains a status that contradicts itself.

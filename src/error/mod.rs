@@ -164,12 +164,13 @@ impl Error {
         }
     }
 
-    /// Returns the function of the runtime that failed, and its status.
+    /// Returns the function of the runtime that failed, and its status. Returns `None` if no function of the runtime
+    /// failed.
     pub fn call(&self) -> Option<(&'static str, Status)> {
         match self.kind {
             ErrorKind::Runtime { call, status }
             | ErrorKind::NotShared { call, status }
-            | ErrorKind::OutOfMemory { call, status, .. } => Some((call, status)),
+            | ErrorKind::OutOfMemory { call, status: Some(status), .. } => Some((call, status)),
             ErrorKind::Start { status, .. } => Some(("hsa_init", status)),
             _ => None,
         }
@@ -323,6 +324,43 @@ mod tests {
         let status = Status::NOT_SUPPORTED;
         let returned = ErrorKind::of_call(Failure { call, status }, 0);
         assert_eq!(returned, ErrorKind::Runtime { call, status });
+    }
+
+    #[test]
+    fn only_calls_that_open_descriptors_lack_them() {
+        use super::message::opens_descriptor;
+        for call in ["hsa_amd_vmem_map", "hsa_amd_vmem_set_access", "hsa_amd_ipc_memory_create"] {
+            assert!(opens_descriptor(call), "{call}");
+        }
+        for call in
+            ["hsa_amd_vmem_handle_create", "hsa_amd_vmem_address_reserve", "hsa_amd_vmem_unmap"]
+        {
+            assert!(!opens_descriptor(call), "{call}");
+        }
+    }
+
+    #[test]
+    fn shortage_names_only_a_returned_status() {
+        let describe = |call, status, size| {
+            let kind = ErrorKind::OutOfMemory { call, status, size };
+            let error = Error::new(Operation::Create, kind);
+            (error.to_string(), error.call().is_some())
+        };
+        let (message, has_call) = describe("GEM_CREATE", None, 4096);
+        assert!(message.contains("out of memory: GEM_CREATE failed for 0x1000 bytes"), "{message}");
+        assert!(!has_call);
+        let reserve = "hsa_amd_vmem_address_reserve";
+        for (size, expected) in [(1 << 63, "exceed the address space"), (4096, "alignment; free")] {
+            let (message, has_call) = describe(reserve, None, size);
+            assert!(message.contains(expected) && !message.contains("returned"), "{message}");
+            assert!(!has_call);
+        }
+        let create = "hsa_amd_vmem_handle_create";
+        let failure = ErrorKind::of_call(Failure { call: create, status: Status::NO_RESULT }, 4096);
+        let error = Error::new(Operation::Create, failure);
+        let message = error.to_string();
+        assert!(message.contains("returned success without a result for 0x1000"), "{message}");
+        assert_eq!(error.call(), Some((create, Status::NO_RESULT)));
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Status {
     /// The status that this library uses for a function that returned success, but not its result. No runtime returns
     /// this value.
     pub(crate) const NO_RESULT: Self = Self(u32::MAX - 1);
+    /// The status that this library uses for a copy that began, and whose signal then reported a failure. No runtime
+    /// returns this value.
+    pub(crate) const COPY_FAILED: Self = Self(u32::MAX - 2);
     pub(crate) const NOT_SUPPORTED: Self = Self(sys::HSA_STATUS_ERROR_NOT_SUPPORTED);
     pub(crate) const ERROR: Self = Self(sys::HSA_STATUS_ERROR);
     pub(crate) const INVALID_ARGUMENT: Self = Self(sys::HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -41,7 +44,6 @@ impl Status {
     pub(crate) const RESOURCE_BUSY: Self = Self(sys::HSA_STATUS_ERROR_RESOURCE_BUSY);
     pub(crate) const INCOMPATIBLE_ARGUMENTS: Self =
         Self(sys::HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
-    pub(crate) const MEMORY_FAULT: Self = Self(sys::HSA_STATUS_ERROR_MEMORY_FAULT);
 
     pub(crate) fn check(self, call: &'static str) -> Result<(), Failure> {
         match self.0 {
@@ -103,6 +105,7 @@ impl fmt::Display for Status {
             Some(name) => write!(f, "{name} ({:#x})", self.0),
             None if *self == Self::MISSING_FUNCTION => f.write_str("no status: it is not exported"),
             None if *self == Self::NO_RESULT => f.write_str("success without a result"),
+            None if *self == Self::COPY_FAILED => f.write_str("success, but the copy failed"),
             None => write!(f, "the unknown status {:#x}", self.0),
         }
     }
@@ -159,6 +162,7 @@ mod tests {
         let unknown = Status(0xdead);
         assert_eq!(unknown.to_string(), "the unknown status 0xdead");
         assert_eq!((unknown.0, unknown.name()), (0xdead, None));
+        assert_eq!(Status::COPY_FAILED.to_string(), "success, but the copy failed");
     }
 
     #[test]

@@ -193,7 +193,10 @@ impl Native {
                         crate::log::event!(TRACE, value, "a wait for a copy returned early")
                     }
                     0 => return Ok(()),
-                    _ => return Err(Failure { call, status: Status::MEMORY_FAULT }),
+                    value => {
+                        crate::log::event!(WARN, value, "the signal of a copy reports a failure");
+                        return Err(Failure { call, status: Status::COPY_FAILED });
+                    }
                 }
             }
         });

@@ -59,11 +59,15 @@ impl Native {
                 ),
             }
         }?;
-        let call = match aligned {
-            Some(_) => "hsa_amd_vmem_address_reserve_align",
-            None => "hsa_amd_vmem_address_reserve",
-        };
-        Failure::check_result(call, address as usize)
+        Failure::check_result(self.reserve_function(), address as usize)
+    }
+
+    /// Returns the name of the function that reserves addresses.
+    pub fn reserve_function(&self) -> &'static str {
+        match self.reserves_aligned() {
+            true => "hsa_amd_vmem_address_reserve_align",
+            false => "hsa_amd_vmem_address_reserve",
+        }
     }
 
     /// Returns whether the runtime can align reservations.
@@ -107,8 +111,7 @@ impl Native {
             // ROCm 6.1 returns success and the handle 0 if no memory is left.
             // SAFETY: nothing else uses this handle.
             let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle), { handle = 0 }) };
-            let status = Status::OUT_OF_RESOURCES;
-            return Err(Failure { call: "hsa_amd_vmem_handle_create", status });
+            return Err(Failure::no_result("hsa_amd_vmem_handle_create"));
         }
         Ok(NativeHandle(handle))
     }

@@ -131,13 +131,12 @@ impl Shared {
         }
         let gpu = self.runtime.gpus().next().ok_or(Feature::Gpu)?;
         let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
-            DriverError::Call(FailedCall { errno: Errno::NOMEM | Errno::NOSPC, .. }) => {
-                let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);
-                ErrorKind::OutOfMemory { call, status, size }
+            DriverError::Call(FailedCall { call, errno: Errno::NOMEM | Errno::NOSPC }) => {
+                ErrorKind::OutOfMemory { call, status: None, size }
             }
-            DriverError::Call(FailedCall { errno: Errno::MFILE | Errno::NFILE, .. })
-            | DriverError::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
-                ErrorKind::OutOfDescriptors
+            DriverError::Call(failed) if !is_lasting(failed.errno) => failed.into(),
+            DriverError::File { errno, .. } if !is_lasting(errno) => {
+                ErrorKind::of_system("open", errno)
             }
             error => {
                 crate::log::event!(WARN, %error, "the driver allocates no memory of the host");
@@ -153,4 +152,21 @@ impl Shared {
             missing("a runtime that imports the driver's memory")
         })
     }
+}
+
+/// Returns whether a call of the driver that failed with this error would fail again: the driver lacks the call, or
+/// this process may not make it.
+fn is_lasting(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::NXIO
+            | Errno::NODEV
+            | Errno::NOTTY
+            | Errno::NOSYS
+            | Errno::INVAL
+            | Errno::OPNOTSUPP
+            | Errno::ACCESS
+            | Errno::PERM
+    )
 }

@@ -9,7 +9,7 @@ use crate::segments::{Reader, pattern};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::run_on_releases;
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, PauseMode};
-use hsa_vmm::error::Feature;
+use hsa_vmm::error::{Errno, Feature};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, Handle, HandleType};
 use std::io::{Read, Write};
@@ -116,8 +116,14 @@ fn another_process_shares_the_memory() {
 /// A fault plan, and a function that returns whether an error has the kind that the plan should cause.
 type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
 
-const FAILURES: [PlannedFailure; 5] = [
-    ("GEM_CREATE=ENOMEM", |kind| matches!(kind, ErrorKind::OutOfMemory { size: SIZE, .. })),
+const FAILURES: [PlannedFailure; 6] = [
+    ("GEM_CREATE=ENOMEM", |kind| {
+        matches!(kind, ErrorKind::OutOfMemory { call: "GEM_CREATE", status: None, size: SIZE })
+    }),
+    // This failure need not be lasting, so that memory of the host counts as supported.
+    ("GEM_CREATE=EIO", |kind| {
+        matches!(kind, ErrorKind::System { call: "GEM_CREATE", errno: Errno::IO })
+    }),
     (
         "GEM_CREATE=EINVAL",
         |kind| matches!(kind, ErrorKind::NotSupported(Feature::HostMemory(what)) if what.contains("GEM_CREATE")),

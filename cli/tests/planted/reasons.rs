@@ -8,7 +8,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "conform",
         &["GEM_CREATE", "PRIME_HANDLE_TO_FD"],
-        &["EIO", "lost"],
+        &["lost"],
         "with this fault, memory of the host is not supported, and its cases are skipped",
     ),
     (

@@ -381,7 +381,7 @@ fn returns_other_failure_codes(_: &Runtime) -> TestResult {
     let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";
     let check = |kind, expected| check_code(Error::new(operation, kind), expected);
-    check(ErrorKind::OutOfMemory { call, status, size: 1 }, 2)?;
+    check(ErrorKind::OutOfMemory { call, status: Some(status), size: 1 }, 2)?;
     check(ErrorKind::OutOfDescriptors, 2)?;
     let export = Operation::ExportToShareableHandle;
     check_code(Error::new(export, ErrorKind::OutOfDescriptors), 304)?;
