@@ -6,6 +6,7 @@ mod process;
 mod scenario;
 
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions, Simulation};
+use hsa_vmm::vmm::Quarantined;
 use hsa_vmm::{Access, Error, ErrorKind};
 use machine::{Machine, fail_calls, with_two_cpus, without_cpu_mapping};
 use scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
@@ -385,5 +386,40 @@ fn failed_unmap_keeps_runtime_granted() {
         assert_eq!(vmm.quarantined_ranges(), []);
         vmm.release(handle).unwrap();
         machine.close();
+    }
+}
+
+const RESERVE: [&str; 2] = ["hsa_amd_vmem_address_reserve", "hsa_amd_vmem_address_reserve_align"];
+
+/// The runtime fails if it gets a hint. The library then reserves other addresses.
+#[test]
+fn failed_hint_causes_no_error() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let hint = machine.reserve(granule);
+        vmm.address_free(hint, granule).unwrap();
+        let fail = |plan: FaultPlan, function| plan.fail(function, 1, OUT_OF_RESOURCES);
+        machine.simulation.set_faults(RESERVE.into_iter().fold(FaultPlan::none(), fail));
+        let address = vmm.address_reserve(granule, 0, Some(hint)).expect(release);
+        vmm.address_free(address, granule).unwrap();
+        machine.assert_empty();
+    }
+}
+
+/// The runtime reserves other addresses than requested, and fails to free them.
+#[test]
+fn addresses_that_stay_reserved_are_quarantined() {
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let (vmm, granule) = (&machine.vmm, machine.granule());
+        let taken = machine.reserve(granule);
+        let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, ERROR);
+        machine.simulation.set_faults(faults);
+        let error = vmm.address_reserve_at(taken, granule).unwrap_err();
+        let ErrorKind::Quarantined { range, now: true } = error.kind() else {
+            panic!("{release}: {error}")
+        };
+        assert_eq!(vmm.quarantined_ranges(), [Quarantined::clone(range)], "{release}");
     }
 }

@@ -3,7 +3,7 @@
 use super::ledger::{AddressRange, ReservationRecord};
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::native::{Failure, block_access};
+use crate::native::block_access;
 use std::sync::Arc;
 
 /// The lowest start address that the library requests from the runtime. AMD's user-space driver can reserve addresses
@@ -21,7 +21,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// alignment that is not a power of two; [`ErrorKind::OutOfMemory`] if there is no such range.
+    /// alignment that is not a power of two; [`ErrorKind::OutOfMemory`] if there is no such range;
+    /// [`ErrorKind::Quarantined`] if the runtime reserves an unsuitable range, and fails to free it.
     pub fn address_reserve(
         &self,
         size: usize,
@@ -87,18 +88,21 @@ impl Shared {
                 return Err(address_taken);
             }
         }
-        let failed = |failure| ErrorKind::of_call(failure, size);
-        let mut start = self.reserve_near(hint, size, alignment).map_err(failed)?;
+        let mut start = match self.reserve_near(hint, size, alignment) {
+            // A hint never causes an error.
+            Err(_) if hint != 0 && !exact => self.reserve_near(0, size, alignment)?,
+            reserved => reserved?,
+        };
         if exact && start != hint {
             // SAFETY: the range was just reserved.
-            unsafe { self.unreserve(start, size) }.map_err(failed)?;
+            unsafe { self.unreserve(start, size) }?;
             return Err(address_taken);
         }
         // AMD's runtime ignores the alignment if the hint is free.
         if start % alignment != 0 {
             // SAFETY: the range was just reserved.
-            unsafe { self.unreserve(start, size) }.map_err(failed)?;
-            start = self.reserve_near(0, size, alignment).map_err(failed)?;
+            unsafe { self.unreserve(start, size) }?;
+            start = self.reserve_near(0, size, alignment)?;
         }
         // SAFETY: the range was just reserved.
         unsafe { self.insert_reservation(AddressRange { start, size }) }
@@ -118,9 +122,8 @@ impl Shared {
             // SAFETY: the caller guarantees that the range was just reserved, so that no other code uses it.
             let blocked = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = blocked {
-                // If `unreserve` fails, it quarantines the range.
                 // SAFETY: the caller guarantees that the range was just reserved, and that nothing is mapped in it.
-                let _ = unsafe { self.unreserve(range.start, range.size) };
+                unsafe { self.unreserve(range.start, range.size) }?;
                 return Err(ErrorKind::of_system("mprotect", errno));
             }
         }
@@ -142,17 +145,16 @@ impl Shared {
     /// Reserves addresses. With hint 0, the result is aligned, even if the runtime does not support alignment, or
     /// ignores the alignment. With another hint, the result can be at another address and unaligned; the caller checks
     /// both.
-    fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
-        let nothing_left = Failure {
-            call: "hsa_amd_vmem_address_reserve",
-            status: crate::native::Status::OUT_OF_RESOURCES,
-        };
+    fn reserve_near(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, ErrorKind> {
+        let call = self.native().reserve_function();
+        let not_found = ErrorKind::OutOfMemory { call, status: None, size };
+        let failed = |failure| ErrorKind::of_call(failure, size);
         // AMD's runtimes 6.4 and 7.2 would wrongly succeed, because rounding up such a size overflows.
         if size > isize::MAX as usize {
-            return Err(nothing_left);
+            return Err(not_found);
         }
         let reserve = |hint, size| self.native().address_reserve(size, hint, alignment);
-        let address = reserve(hint, size)?;
+        let address = reserve(hint, size).map_err(failed)?;
         if address % alignment == 0 || hint != 0 {
             return Ok(address);
         }
@@ -160,34 +162,36 @@ impl Shared {
         unsafe { self.unreserve(address, size) }?;
         // Reserves a range that is larger by `alignment`, so that it contains an aligned part of `size` bytes. Frees
         // the range, and reserves the aligned part. Tries again if another thread has reserved that part first.
-        let mut last_failure = nothing_left;
+        let larger_size = size.checked_add(alignment).filter(|&it| it <= isize::MAX as usize);
+        let Some(larger_size) = larger_size else { return Err(not_found) };
+        let mut last_error = not_found;
         for _ in 0..16 {
-            let larger_size = size.checked_add(alignment).filter(|&it| it <= isize::MAX as usize);
-            let Some(larger_size) = larger_size else { return Err(last_failure) };
-            let larger_start = reserve(0, larger_size)?;
+            let larger_start = reserve(0, larger_size).map_err(failed)?;
             // SAFETY: the range was just reserved.
             unsafe { self.unreserve(larger_start, larger_size) }?;
             match reserve(larger_start.next_multiple_of(alignment), size) {
                 Ok(address) if address % alignment == 0 => return Ok(address),
                 // SAFETY: the range was just reserved.
                 Ok(address) => unsafe { self.unreserve(address, size) }?,
-                Err(failure) => last_failure = failure,
+                Err(failure) => last_error = failed(failure),
             }
         }
-        Err(last_failure)
+        Err(last_error)
     }
 
     /// Frees addresses that the ledger does not contain yet. If the runtime fails to free the addresses, lists them as
-    /// quarantined.
+    /// quarantined, and returns [`ErrorKind::Quarantined`].
     ///
     /// # Safety
     /// The runtime has just reserved exactly this range, and nothing is mapped in it.
-    unsafe fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
+    unsafe fn unreserve(&self, start: usize, size: usize) -> Result<(), ErrorKind> {
         // SAFETY: the caller guarantees that exactly this range is reserved, and that nothing is mapped in it.
         let freed = unsafe { self.native().address_free(start, size) };
-        freed.inspect_err(|failure| {
-            let failure = ErrorKind::of_call(*failure, size);
-            self.quarantine(Operation::AddressReserve, AddressRange { start, size }, failure, None);
+        freed.map_err(|failure| {
+            let (range, failure) =
+                (AddressRange { start, size }, ErrorKind::of_call(failure, size));
+            let range = self.quarantine(Operation::AddressReserve, range, failure, None);
+            ErrorKind::Quarantined { range, now: true }
         })
     }
 
