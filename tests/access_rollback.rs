@@ -340,6 +340,10 @@ fn failed_wait_keeps_memory_until_a_later_wait() {
                 assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");
                 let error = vmm.address_free(base, size).unwrap_err().to_string();
                 assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");
+                // A new mapping would make memory usable that a GPU may still access at the old addresses.
+                let maps = simulation.calls("hsa_amd_vmem_map");
+                vmm.map(base, size, 0, handle).expect_err(generation);
+                assert_eq!(simulation.calls("hsa_amd_vmem_map"), maps, "{generation}");
                 assert_eq!(simulation.usage().handles, 1, "{generation}");
             }
             simulation.set_faults(FaultPlan::none());

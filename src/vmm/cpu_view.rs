@@ -53,9 +53,7 @@ impl Journal<'_, '_> {
             }
             // SAFETY: the journal holds the lock of the target, which is mapped.
             let dropped = unsafe { self.shared.drop_unused_view(&target.now, &target.before) };
-            if let Err(failure) = dropped
-                && self.reservation_of(index).quarantined().is_none()
-            {
+            if let Err(failure) = dropped {
                 self.quarantine(index, failure, None);
             }
         }

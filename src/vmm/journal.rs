@@ -155,8 +155,9 @@ impl<'a, 'c> Journal<'a, 'c> {
         (first + 1..end).find(|next| !continues(next)).unwrap_or(end)
     }
 
-    /// Maps a target.
+    /// Maps a target. First waits if a wait is due: until then, GPUs may still use the memory at other addresses.
     pub fn map(&mut self, index: usize) -> Result<(), ErrorKind> {
+        self.shared.wait_for_gpus_if_due()?;
         self.steps.push((Step::Map, index..index + 1));
         self.raw_map(index)
     }
@@ -378,12 +379,15 @@ impl<'a, 'c> Journal<'a, 'c> {
         self.guards[self.targets[index].guard].reservation
     }
 
-    /// Quarantines the reservation of a target.
+    /// Quarantines the reservation of a target, unless it is quarantined already.
     pub fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
         let reservation = self.reservation_of(index);
-        let range = reservation.range();
-        let entry = self.shared.quarantine(self.operation, range, failure, rollback);
-        reservation.quarantine(entry.clone());
+        let entry = reservation.quarantined().cloned().unwrap_or_else(|| {
+            let range = reservation.range();
+            let entry = self.shared.quarantine(self.operation, range, failure, rollback);
+            reservation.quarantine(entry.clone());
+            entry
+        });
         self.quarantined.get_or_insert(entry);
     }
 
