@@ -335,6 +335,26 @@ fn exchanged_mappings_may_be_unsorted() {
     machine.assert_empty();
 }
 
+/// Nothing was unmapped, so that the error does not say so.
+#[test]
+fn exchange_rejects_several_reservations() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let base = machine.reserve(4 * granule);
+    machine.vmm.address_free(base, 4 * granule).unwrap();
+    let new_mapping = |index: usize| {
+        let reservation = Reservation::builder(granule).exactly_at(at(base, index * granule));
+        let reservation = reservation.reserve(&machine.vmm).unwrap();
+        let memory = Allocation::create(&machine.vmm, granule, &machine.shareable_on(0)).unwrap();
+        reservation.map(0, &memory).unwrap()
+    };
+    let (mut first, mut second) = ([0, 1].map(new_mapping), [2, 3].map(new_mapping));
+    let error = Mapping::exchange_many(&mut first, &mut second).unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Destination), "{error}");
+    assert_eq!(error.problem(), Some(Problem::NotReserved), "{error}");
+    assert!(first.iter().chain(&second).all(|mapping| mapping.check_mapped().is_ok()));
+}
+
 /// Two empty lists are valid. If only one list is empty, the layouts differ.
 #[test]
 fn exchange_rejects_one_empty_list() {

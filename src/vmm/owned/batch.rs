@@ -80,6 +80,18 @@ impl<'a> SortedMappings<'a> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
         Some(AddressRange { start: first.start, size: last.end() - first.start })
     }
+
+    /// Rejects mappings in several reservations.
+    fn check_one_reservation(&self, argument: Argument) -> Result<(), ErrorKind> {
+        let mut serials = self.mappings.iter().map(|mapping| mapping.reservation.serial());
+        let first = serials.next();
+        match self.range() {
+            Some(range) if serials.any(|serial| Some(serial) != first) => {
+                Err(ErrorKind::invalid(argument, range, Problem::NotReserved))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Mapping {
@@ -140,10 +152,11 @@ impl Mapping {
 
     /// Exchanges the memory of adjacent mappings with the memory of other adjacent mappings of the same sizes, without
     /// copying. Each mapping keeps its address and its access. The lists may be in any order: the mappings are paired
-    /// in the order of their addresses.
+    /// in the order of their addresses. The mappings of one list must be in one reservation.
     ///
     /// # Errors
-    /// As for [`exchange`](Self::exchange).
+    /// As for [`exchange`](Self::exchange); [`Problem::NotReserved`] if the mappings of a list are in several
+    /// reservations.
     pub fn exchange_many(mappings: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
         let Some(first) = mappings.first().or(others.first()) else { return Ok(()) };
         let vmm = first.vmm().clone();
@@ -154,6 +167,11 @@ impl Mapping {
             let (Some(range), Some(other_range)) = (sorted.range(), sorted_others.range()) else {
                 return Err(ErrorKind::without_value(Argument::Source, different_layout));
             };
+            for (list, argument) in
+                [(&sorted, Argument::Destination), (&sorted_others, Argument::Source)]
+            {
+                list.check_one_reservation(argument)?;
+            }
             if other_range.size != range.size {
                 return Err(ErrorKind::invalid(Argument::Source, other_range, different_layout));
             }
