@@ -3,11 +3,11 @@
 mod machine;
 mod process;
 
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation};
-use machine::{KIB, Machine, access, at, without_cpu_mapping};
+use machine::{KIB, Machine, access, at, file_without_memory, without_cpu_mapping};
 use process::End;
 use process::handover::{receive, send};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -273,6 +273,16 @@ fn failed_imports_and_exports_leak_no_descriptor() {
         let after = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
         assert_eq!(before, after, "{release}");
     }
+}
+
+#[test]
+fn import_of_an_odd_size_names_the_granule() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let file = file_without_memory(granule + 1);
+    let error = machine.vmm.import_from_shareable_handle(file, DESCRIPTOR).unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Size), "{error}");
+    assert_eq!(error.problem(), Some(Problem::NotAligned { granule }), "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Memory of the host that the driver of a GPU allocates (GTT), as a dma-buf.
 
-use super::Native;
 use super::page_table::{DriverError, FailedCall, KernelGpu, ioctl, open_device};
+use super::{Failure, Native};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     };
     exported?;
     if prime.descriptor < 0 {
-        return Err(FailedCall { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF }.into());
+        return Err(Failure::no_result("PRIME_HANDLE_TO_FD").into());
     }
     // SAFETY: the driver has just opened the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(prime.descriptor) })

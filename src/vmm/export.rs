@@ -179,8 +179,7 @@ impl Shared {
 
 /// Returns a segment of `length` bytes at `offset` of a dma-buf. Fails if the dma-buf does not contain these bytes.
 fn segment(descriptor: OwnedFd, offset: u64, length: usize) -> Result<ExportedSegment, ErrorKind> {
-    let size = size_of_buffer(descriptor.as_fd());
-    let size = size.map_err(|errno| ErrorKind::of_system("fstat", errno))?;
+    let size = size_of_buffer(descriptor.as_fd())?;
     let inside = |&offset: &usize| offset.checked_add(length).is_some_and(|end| end <= size);
     let outside = || ErrorKind::OutsideDmaBuf { offset, length, size };
     let offset = usize::try_from(offset).ok().filter(inside).ok_or_else(outside)?;

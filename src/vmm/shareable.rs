@@ -5,7 +5,7 @@ use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
-use crate::native::{NativeHandle, Status, out_of_descriptors};
+use crate::native::{FailedCall, NativeHandle, Status, out_of_descriptors};
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -155,9 +155,10 @@ impl Shared {
             return Err(not_importable());
         }
         let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % self.granule != 0 {
+        if size == 0 {
             return Err(not_importable());
         }
+        Argument::Size.check_multiple(size, self.granule)?;
         let (native, copy) = self.import_memory(descriptor, size, not_importable)?;
         // SAFETY: the handle was just imported, and nothing else uses it.
         let owner = unsafe { self.owner_of_import(native) };
@@ -229,15 +230,16 @@ impl Shared {
     }
 }
 
-/// Returns the size of a dma-buf in bytes.
-pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
-    let file = fstat(descriptor)?;
-    // A directory also has a size.
+/// Returns the size of a dma-buf in bytes. Returns 0 for a directory, and for a file whose size is not valid.
+pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, FailedCall> {
+    let failed = |call| move |errno| FailedCall { call, errno };
+    let file = fstat(descriptor).map_err(failed("fstat"))?;
+    // The size of a directory is not a number of bytes that can be mapped.
     if FileType::from_raw_mode(file.st_mode) == FileType::Directory {
-        return Err(Errno::ISDIR);
+        return Ok(0);
     }
-    size_by(file.st_size, || match file_system(descriptor)? {
-        DMA_BUF => seek(descriptor, SeekFrom::End(0)),
+    size_by(file.st_size, || match file_system(descriptor).map_err(failed("fstatfs"))? {
+        DMA_BUF => seek(descriptor, SeekFrom::End(0)).map_err(failed("lseek")),
         // Other files report their size. Seeking would change the position of the caller's file.
         _ => Ok(0),
     })
@@ -266,10 +268,11 @@ fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
 
 /// Returns the size that `fstat` reported. If this is 0, returns the offset of the end of the file. Older kernels do
 /// not report the size of a dma-buf, but support seeking to its end (`dma_buf_llseek`). This seek does not change the
-/// file position. Newer kernels report the size (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c).
-fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
+/// file position. Newer kernels report the size (`dma_buf_getfile` in drivers/dma-buf/dma-buf.c). Returns 0 for a size
+/// that is not valid.
+fn size_by<E>(reported: i64, end: impl FnOnce() -> Result<u64, E>) -> Result<usize, E> {
     let size = if reported == 0 { usize::try_from(end()?) } else { usize::try_from(reported) };
-    size.map_err(|_| Errno::OVERFLOW)
+    Ok(size.unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -279,20 +282,20 @@ mod tests {
 
     #[test]
     fn size_falls_back_to_the_end_of_the_file() {
-        let not_called = || panic!("the size was reported");
+        let not_called = || -> Result<u64, Errno> { panic!("the size was reported") };
         assert_eq!(size_by(2 << 20, not_called), Ok(2 << 20));
-        assert_eq!(size_by(0, || Ok(2 << 20)), Ok(2 << 20));
-        assert_eq!(size_by(0, || Ok(0)), Ok(0));
-        assert_eq!(size_by(-1, not_called), Err(Errno::OVERFLOW));
+        assert_eq!(size_by(0, || Ok::<_, Errno>(2 << 20)), Ok(2 << 20));
+        assert_eq!(size_by(0, || Ok::<_, Errno>(0)), Ok(0));
+        assert_eq!(size_by(-1, not_called), Ok(0));
     }
 
     #[test]
-    fn pipes_have_no_size_and_directories_fail() {
+    fn pipes_and_directories_have_no_size() {
         assert_eq!(size_by(0, || Err(Errno::SPIPE)), Err(Errno::SPIPE));
         let (pipe, _) = std::io::pipe().unwrap();
         assert_eq!(size_of_buffer(pipe.as_fd()), Ok(0));
         let folder = std::fs::File::open("/").unwrap();
-        assert_eq!(size_of_buffer(folder.as_fd()), Err(Errno::ISDIR));
+        assert_eq!(size_of_buffer(folder.as_fd()), Ok(0));
     }
 
     #[test]

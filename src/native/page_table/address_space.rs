@@ -2,6 +2,7 @@
 
 use super::libdrm::{Libdrm, check};
 use super::{DriverError, FailedCall, KernelGpu, open_device};
+use crate::native::Failure;
 #[cfg(feature = "simulation")]
 use crate::native::NativeAgent;
 use core::ptr::{NonNull, null_mut};
@@ -59,8 +60,8 @@ impl AddressSpace {
         check("amdgpu_device_initialize", || unsafe {
             (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
         })?;
-        let null_error = FailedCall { call: "amdgpu_device_initialize", errno: Errno::FAULT };
-        let device = NonNull::new(device).ok_or(null_error)?;
+        let no_device = || Failure::no_result("amdgpu_device_initialize");
+        let device = NonNull::new(device).ok_or_else(no_device)?;
         let drm_device = DrmDevice { library, device };
         // If libdrm already has a device for this GPU, libdrm returns that device, which has ROCr's file. Otherwise
         // libdrm creates a device with the file that this function has marked. SAFETY: libdrm keeps the descriptor

@@ -21,6 +21,7 @@ use crate::native::{
 use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
 use probe::PageTableProbe;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -51,8 +52,8 @@ enum ControlFailure {
     Driver(#[from] DriverError),
     #[error("the GPU has no pool for virtual memory")]
     NoPool,
-    #[error("the runtime exported no descriptor")]
-    NoDescriptor,
+    #[error("the exported descriptor could not be copied: {0}")]
+    NotCopied(Errno),
     #[error("a changed entry has no effect on the GPU")]
     NoEffect,
     #[error("nothing can wait until changed entries have taken effect")]

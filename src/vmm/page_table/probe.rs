@@ -76,7 +76,7 @@ impl<'a> PageTableProbe<'a> {
             self.native.call_exclusive(|native| unsafe { native.export(memory, 0, runtime_keeps) });
         let descriptor = match exported {
             Ok(Ok(descriptor)) => descriptor,
-            Ok(Err(_)) => return Ok(Err(ControlFailure::NoDescriptor)),
+            Ok(Err(errno)) => return Ok(Err(ControlFailure::NotCopied(errno))),
             Err(error) => return Ok(Err(error.into())),
         };
         // SAFETY: the range is reserved and empty, and as large as the memory.
