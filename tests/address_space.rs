@@ -233,20 +233,24 @@ fn probe_keeps_foreign_mapping() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = HostileRuntime::new();
-    // SAFETY: this test compiled the runtime, which implements HSA's functions.
-    let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
-    let probing = VmmOptions::new().with_probing(Probing::Always);
-    hostile.set(c"hostile_foreign_mappings", 1);
-    let vmm = Vmm::open_with(&runtime, probing).unwrap();
-    let foreign = hostile.foreign_address();
-    assert_ne!(foreign.get(), 0, "the runtime leaves a hole when the probe unmaps");
-    assert!(foreign_page_is_at(foreign), "after the `Vmm` was opened");
-    let probed: Vec<_> = vmm.probes().iter().map(|probe| probe.quirk.name).collect();
-    assert!(!probed.contains(&"cpu_unmap_leaves_hole"), "no verdict: {probed:?}");
-    drop(vmm);
-    drop(runtime);
-    assert!(foreign_page_is_at(foreign), "after the runtime was dropped");
+    for inaccessible in [0, 1] {
+        let hostile = HostileRuntime::new();
+        // SAFETY: this test compiled the runtime, which implements HSA's functions.
+        let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
+        let probing = VmmOptions::new().with_probing(Probing::Always);
+        hostile.set(c"hostile_foreign_inaccessible", inaccessible);
+        hostile.set(c"hostile_foreign_mappings", 1);
+        let vmm = Vmm::open_with(&runtime, probing).unwrap();
+        let foreign = hostile.foreign_address();
+        assert_ne!(foreign.get(), 0, "the runtime leaves a hole when the probe unmaps");
+        assert!(foreign_page_is_at(foreign), "after the `Vmm` was opened");
+        let probed: Vec<_> = vmm.probes().iter().map(|probe| probe.quirk.name).collect();
+        assert!(!probed.contains(&"cpu_unmap_leaves_hole"), "no verdict: {probed:?}");
+        assert!(vmm.quirks().cpu_unmap_leaves_hole);
+        drop(vmm);
+        drop(runtime);
+        assert!(foreign_page_is_at(foreign), "after the runtime was dropped");
+    }
 }
 
 /// A thread maps memory while another thread's unmap loses the addresses to a foreign mapping.
@@ -349,6 +353,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
     assert_in_quarantine(&vmm, base, at(base, 4096));
+    assert_eq!(vmm.quarantined_ranges().len(), 1);
 }
 
 /// The hostile runtime would create a foreign mapping in any hole.

@@ -105,15 +105,16 @@ impl VmmOptions {
 
     /// Sets whether opening a `Vmm` probes the runtime for quirks. Without probes, the quirks follow from the
     /// implementation and its version. By default, every runtime except the simulation is probed. Probes are harmless,
-    /// and run once for each [`Runtime`](crate::Runtime), or at each opening until all of their calls succeed. Together
-    /// they make up to 20 runtime calls, copy nothing, and use one granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the
-    /// results that contradict the version.
+    /// and run once for each [`Runtime`](crate::Runtime); if one of their calls fails, they run again at the next
+    /// opening. Together they make up to 20 runtime calls, copy nothing, and use one granule of a GPU's memory.
+    /// [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains the results that contradict the
+    /// version. If the version is known to have `cpu_unmap_leaves_hole`, the probe cannot exclude this quirk.
     ///
     /// The version of an [unknown](crate::runtime::Implementation::Unknown) runtime is not used. On such a runtime, a
     /// quirk stays enabled until a probe shows that the runtime does not have it. A probe shows nothing if probing is
-    /// off, if one of its calls fails, or if the machine lacks what it needs, such as a second GPU. An unneeded workaround can leak descriptors or
-    /// quarantine addresses ([`Quirks`] lists these workarounds). A probe can find `peer_after_owner_fails`, but not
-    /// exclude this quirk.
+    /// off, if one of its calls fails, or if the machine lacks what it needs, such as a second GPU. An unneeded
+    /// workaround can leak descriptors or quarantine addresses ([`Quirks`] lists these workarounds). A probe can find
+    /// `peer_after_owner_fails`, but not exclude this quirk.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }

@@ -57,7 +57,8 @@ pub struct Probe {
     /// Whether this version of this implementation is known to have the quirk.
     pub expected: bool,
     /// Whether the probe found the quirk. The library works around the quirk only if the probe found it or
-    /// [`VmmOptions::with_quirks`](super::VmmOptions::with_quirks) adds it.
+    /// [`VmmOptions::with_quirks`](super::VmmOptions::with_quirks) adds it. A quirk that the probe could not decide is
+    /// not listed.
     pub found: bool,
 }
 
@@ -122,7 +123,8 @@ fn undecided_quirks(probes: &[Probe]) -> Quirks {
 fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let kept_findings = runtime.attachment::<KeptFindings>();
     let known = kept_findings.0.get().copied();
-    let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &kept_findings));
+    let probe_now = || look_for_quirks(runtime, granule, expected, &kept_findings);
+    let findings = known.unwrap_or_else(probe_now);
     let probed = Quirks::KNOWN.iter().filter(|quirk| findings.probed.has(quirk));
     let probes = probed.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
@@ -136,14 +138,20 @@ fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
 
 /// Probes for quirks, and keeps the findings. If a call fails, keeps nothing, so that the next [`Vmm`](super::Vmm)
 /// probes again.
-fn look_for_quirks(runtime: &Runtime, granule: usize, kept_findings: &KeptFindings) -> Findings {
+fn look_for_quirks(
+    runtime: &Runtime,
+    granule: usize,
+    expected: Quirks,
+    kept_findings: &KeptFindings,
+) -> Findings {
     let mut findings = Findings::default();
     // Without a free descriptor, a grant could abort the process.
     if runtime.spare_descriptors().none_free() {
         crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
         return findings;
     }
-    match crate::log::with_expected_failures(|| Prober::run(runtime, granule, &mut findings)) {
+    let run = || Prober::run(runtime, granule, expected, &mut findings);
+    match crate::log::with_expected_failures(run) {
         // If another thread has kept its findings in the meantime, drops the findings of this thread.
         Ok(()) => drop(kept_findings.0.set(findings)),
         Err(failure) => {
@@ -164,12 +172,19 @@ struct Prober<'a> {
     cpu: Option<NativeAgent>,
     /// The size of the memory in bytes: the granule of reservations.
     size: usize,
+    /// Whether this version is known to have the quirk `cpu_unmap_leaves_hole`.
+    expects_hole: bool,
     /// Whether other code may have mapped memory at the reserved addresses.
     addresses_lost: Cell<bool>,
 }
 
 impl Prober<'_> {
-    fn run(runtime: &Runtime, size: usize, findings: &mut Findings) -> Result<(), Failure> {
+    fn run(
+        runtime: &Runtime,
+        size: usize,
+        expected: Quirks,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
         let with_pool = || runtime.gpus().filter_map(|gpu| Some((gpu, gpu.vmem_pool()?)));
         // The probes of the CPU's access need memory that the CPU can access.
         let chosen = with_pool().find(|(gpu, _)| gpu.large_bar).or_else(|| with_pool().next());
@@ -182,6 +197,7 @@ impl Prober<'_> {
             peer: runtime.gpus().find(is_peer).map(|peer| peer.native),
             cpu: Some(runtime.host()).filter(|_| gpu.large_bar).map(|cpu| cpu.native),
             size,
+            expects_hole: expected.cpu_unmap_leaves_hole,
             addresses_lost: Cell::new(false),
         };
         let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
@@ -277,7 +293,15 @@ impl Prober<'_> {
         if let (Some(before), Some(after)) = (file_before, file_after) {
             record!(findings.unmap_keeps_memory = after.is_some() && after != before);
         }
-        if cpu_has_access {
+        if !cpu_has_access {
+            return mapped_second;
+        }
+        if self.expects_hole && !leaves_hole {
+            // The version predicts a hole, but the kernel rejected each mapping that would fill a hole. Another thread
+            // may have mapped memory in the hole: memory without access looks like reserved addresses. Records nothing,
+            // so that the version decides. The addresses are not freed.
+            self.addresses_lost.set(true);
+        } else {
             record!(findings.cpu_unmap_leaves_hole = leaves_hole);
         }
         mapped_second

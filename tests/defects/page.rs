@@ -60,8 +60,9 @@ reports 1.33 and has two of these quirks.
 The last column says what the library does if the runtime is neither ROCr nor rocddi:
 
 * \"probe\": when a `Vmm` opens, a probe looks for the quirk by harmless calls, also on known runtimes. The probe's
-  result overrides the version. All probes together make at most 20 calls, once for each runtime. Probes use only memory
-  that they allocate, and copy nothing. The library logs each result that differs from what the version suggests;
+  result overrides the version. The exception is `cpu_unmap_leaves_hole`: if the version has this quirk, the probe cannot
+  exclude it. All probes together make at most 20 calls, once for each runtime. Probes use only memory that they
+  allocate, and copy nothing. The library logs each result that differs from what the version suggests;
   `hsa-vmm info` and the reports of `hsa-vmm conform` show these results. `VmmOptions::with_probing` can switch the
   probes off.
 

@@ -124,8 +124,12 @@ impl Drop for HostileRuntime {
     }
 }
 
-/// Returns whether the foreign page at this address still has its contents.
+/// Returns whether the foreign page at this address still has its contents. Makes the page readable.
 pub fn foreign_page_is_at(address: Address) -> bool {
+    // SAFETY: a foreign page was mapped at the address, and only this function accesses its contents.
+    if unsafe { libc::mprotect(address.as_ptr(), 4096, libc::PROT_READ) } != 0 {
+        return false;
+    }
     let page: *const u8 = address.as_ptr().cast_const().cast();
     // SAFETY: a foreign page was mapped at the address. If it was unmapped since, SIGSEGV fails the test.
     unsafe { [0, 4095].into_iter().all(|offset| page.add(offset).read_volatile() == FOREIGN_BYTE) }

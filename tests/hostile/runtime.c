@@ -53,6 +53,7 @@ int hostile_gpu_first;        /* whether the list of agents begins with the GPU 
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
 uintptr_t hostile_foreign_address; /* the address of the last foreign mapping */
+int hostile_foreign_inaccessible; /* whether foreign mappings forbid all access */
 int hostile_access_makes_hole; /* whether the failing change of access first unmaps the addresses */
 int hostile_exhausts_descriptors; /* the number of further unmaps that use up all file descriptors */
 
@@ -71,6 +72,7 @@ static void create_foreign_mapping(void *address) {
   if (page != address) return;
   memset(page, FOREIGN_BYTE, 4096);
   hostile_foreign_address = (uintptr_t)page;
+  if (hostile_foreign_inaccessible) mprotect(page, 4096, PROT_NONE);
 }
 
 /* Opens files until no file descriptor is free, as another thread could. */
