@@ -15,8 +15,8 @@ impl Vmm {
     ///
     /// Other agents keep their access. For an agent that is listed twice, the last descriptor counts. The call checks
     /// all arguments before the first change. If the runtime fails, the call rolls back all changes. From ROCm 6.4 on,
-    /// one call of the runtime changes all adjacent mappings
-    /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
+    /// one call of the runtime sets the GPUs' access to adjacent mappings that need equal requests
+    /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)). The CPU's access is set for each mapping.
     ///
     /// `mprotect` enforces a CPU's permission; of several CPU agents, each has the highest access of any. A GPU's page table enforces the GPU's permission if the library
     /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
