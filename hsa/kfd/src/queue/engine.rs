@@ -20,7 +20,11 @@ fn perform(
         );
     };
     let planned = driver.config.faults.begin(name, log_unfinished);
-    let planned = planned.map_err(|error| AccessFault { address: to, error })?;
+    let planned = planned.map_err(|error| {
+        // A page fault has no line of the engine. The log therefore tells errors of the engine from page faults.
+        driver.log.line(format_args!("engine {name} to={to:#x} length={length:#x} = {error}"));
+        AccessFault { address: to, error }
+    })?;
     if planned == Some(FaultKind::Half) {
         driver.config.faults.record_effect();
     }
