@@ -5,6 +5,7 @@ use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys as sys;
 use rustix::io::Errno;
+use std::ffi::OsStr;
 
 /// The status that a function of the runtime returned.
 ///
@@ -127,12 +128,20 @@ pub enum DriverState {
     /// `/dev/kfd` exists, and permission to open it was not denied.
     #[display("/dev/kfd exists; the kernel's log may say more (`dmesg`)")]
     Present,
+    /// The emulated driver `hsa-kfd` is preloaded. It writes nothing to the kernel's log.
+    #[display("/dev/kfd is emulated; the driver's log may say more (`hsa-vmm emulate --log FILE`)")]
+    Emulated,
 }
 
 impl DriverState {
     /// Finds the state by trying to open `/dev/kfd` as the runtime would.
     pub fn probe() -> Self {
-        Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
+        let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        let mode = std::env::var_os("HSA_KFD");
+        match Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd")) {
+            Self::Present if is_emulated(&preloaded, mode.as_deref()) => Self::Emulated,
+            state => state,
+        }
     }
 
     fn of<T>(opened: &std::io::Result<T>) -> Self {
@@ -148,10 +157,25 @@ impl DriverState {
     }
 }
 
+/// Returns whether `LD_PRELOAD` names the emulated driver. With `HSA_KFD=real`, this object emulates nothing.
+fn is_emulated(preloaded: &OsStr, mode: Option<&OsStr>) -> bool {
+    let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
+    std::env::split_paths(preloaded).any(is_driver) && mode.is_none_or(|mode| mode != "real")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Error;
+
+    #[test]
+    fn emulated_driver_is_recognised() {
+        let driver = OsStr::new("/tmp/a.so:/opt/libhsa_kfd.so");
+        assert!(is_emulated(driver, None) && is_emulated(driver, Some(OsStr::new("tlb=on"))));
+        assert!(!is_emulated(driver, Some(OsStr::new("real"))));
+        assert!(!is_emulated(OsStr::new("/tmp/a.so"), None) && !is_emulated(OsStr::new(""), None));
+        assert!(!DriverState::Emulated.to_string().contains("dmesg"));
+    }
 
     #[test]
     fn status_displays_name_and_value() {

@@ -21,7 +21,7 @@ fn start_error_describes_the_driver() {
                 match error.kind() {
                     ErrorKind::Start { path, driver, .. } => {
                         assert_eq!(*path, fixture.runtime().canonicalize().unwrap());
-                        assert_eq!(*driver, DriverState::Present);
+                        assert_eq!(*driver, DriverState::Emulated);
                     }
                     kind => panic!("{kind:?}"),
                 }
