@@ -64,10 +64,10 @@ pub struct Emulate {
     /// The memory of each GPU: `64G`, `256M`
     #[arg(long, value_name = "SIZE", value_parser = parse_vram)]
     pub vram: Option<String>,
-    /// Write a line for each driver call to this file
+    /// Append a line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Write the GPUs' page tables to this file when a process exits
+    /// Append the GPUs' page tables to this file when a process exits
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
     /// Inject faults into driver calls: `GEM_VA#3=ENOMEM`, `GEM_VA=5ms`, `GEM_VA.MAP=lost`

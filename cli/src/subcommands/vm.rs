@@ -112,10 +112,14 @@ pub struct VmRun {
     /// Allow the program to write to this folder, which is created if it is missing
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
-    /// Write a line for each call of the kernel driver to this file, as `emulate --log` does
+    /// Write a line for each call of the kernel driver to this file, in the format of `emulate --log`
+    ///
+    /// Replaces the contents of an existing file. `emulate --log` appends instead.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Write the GPUs' page tables to this file when a process exits
+    /// Write the GPUs' page tables to this file, at the exit of each process
+    ///
+    /// Replaces the contents of an existing file. `emulate --page-tables` appends instead.
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
     /// Write the kernel's log to this file

@@ -232,6 +232,27 @@ fn failed_emulation_exits_with_125() {
 }
 
 #[test]
+fn log_and_page_tables_are_appended() {
+    if test::fetch_releases("log_and_page_tables_are_appended").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (log, tables) = (folder.path().join("log"), folder.path().join("tables"));
+    let files = ["--log", log.to_str().unwrap(), "--page-tables", tables.to_str().unwrap()];
+    let program = ["--rocr", "7.2.4", "--", HSA_VMM, "bringup", "--until", "runtime"];
+    let sizes = || [&log, &tables].map(|file| fs::metadata(file).unwrap().len());
+    assert!(run(&[&["emulate"], &files[..], &program].concat()).status.success());
+    let first = sizes();
+    assert!(run(&[&["emulate"], &files[..], &program].concat()).status.success());
+    let second = sizes();
+    assert!(first.iter().zip(second).all(|(first, second)| 0 < *first && *first < second));
+    let help = stdout(&run(&["emulate", "--help"]));
+    for sentence in ["Append a line for each driver call", "Append the GPUs' page tables"] {
+        assert!(help.contains(sentence), "{help}");
+    }
+}
+
+#[test]
 fn programs_that_cannot_be_emulated_are_rejected() {
     run_on_releases("programs_that_cannot_be_emulated_are_rejected", |fixture| {
         let source = fixture.folder.path().join("static.c");
