@@ -127,6 +127,7 @@ pub fn describe_undetected(
             _ => format!("in {count} processes"),
         };
         let effect = rule.split_once('=').map_or("", |(_, effect)| effect);
+        let only = describe_numbers(*by, rule);
         match effect.strip_prefix("late:") {
             _ if effect.starts_with(|letter: char| letter.is_ascii_digit())
                 && !effect.starts_with("0x") =>
@@ -134,16 +135,40 @@ pub fn describe_undetected(
                 format!("planned delay {rule} happened {place}; a delay is no fault, so no {part} reports it")
             }
             Some(_) => format!(
-                "planned fault {rule} happened {place}, and no {part} of this run detected it; a late effect is a \
-                 fault only if the call promises its end: docs/detection.md names the {part} that detects each fault, \
-                 or the reason why none does"
+                "planned fault {rule} happened {place}, and no {part} of this run detected it; {only}a late effect is \
+                 a fault only if the call promises its end: docs/detection.md names the {part} that detects each \
+                 fault, or the reason why none does"
             ),
-            None => format!(
-                "planned fault {rule} happened {place}, and no {part} of this run detected it: docs/detection.md names \
-                 the {part} that detects each fault, or the reason why none does"
-            ),
+            None => {
+                let separator = if only.is_empty() { ": " } else { "; " };
+                format!(
+                    "planned fault {rule} happened {place}, and no {part} of this run detected \
+                     it{separator}{only}docs/detection.md names the {part} that detects each fault, or the reason why \
+                     none does"
+                )
+            }
         }
     })
+}
+
+/// Says which calls a rule with `#` affects, and that `docs/detection.md` is about faults of every call. Returns an empty
+/// string for rules without `#`.
+fn describe_numbers(by: FaultTarget, rule: &str) -> String {
+    let name = rule.split_once('=').map_or(rule, |(name, _)| name);
+    let Some((_, numbers)) = name.split_once('#') else { return String::new() };
+    let (one, several, counter) = match by {
+        FaultTarget::Driver => ("call", "calls", "each process"),
+        FaultTarget::Runtime => ("call", "calls", "each simulation"),
+        FaultTarget::Gpu => ("operation", "operations", "all processes together"),
+    };
+    let affected = match numbers.split_once('-') {
+        None => format!("only {one} {numbers}"),
+        Some((first, "")) => format!("only {one} {first} and later {several}"),
+        Some((first, last)) => format!("only {several} {first} to {last}"),
+    };
+    format!(
+        "it affects {affected} of {counter}, but the following page is about faults of every {one}: "
+    )
 }
 
 #[cfg(test)]
@@ -182,13 +207,21 @@ mod tests {
             fault(FaultTarget::Gpu, "INTERRUPT=late:5ms", 7),
             fault(FaultTarget::Runtime, "hsa_init=5ms", 1),
             fault(FaultTarget::Driver, "GEM_VA#99=EIO", 0),
+            fault(FaultTarget::Driver, "GEM_VA#3=lost", 2),
+            fault(FaultTarget::Driver, "COPY#3-5=late:5ms", 2),
+            fault(FaultTarget::Runtime, "hsa_init#3-=lost", 2),
+            fault(FaultTarget::Gpu, "COPY#3=half", 1),
         ];
         let lines: Vec<_> = describe_undetected(&faults, "case").collect();
-        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines.len(), 7, "{lines:?}");
         for (line, expected) in lines.iter().zip([
             "DESTROY_EVENT=lost happened in 3 processes, and no case of this run detected it: docs/detection.md",
             "INTERRUPT=late:5ms happened 7 times, and no case of this run detected it; a late effect",
             "planned delay hsa_init=5ms happened in 1 process; a delay is no fault",
+            "detected it; it affects only call 3 of each process, but the following page is about faults of every call",
+            "it affects only calls 3 to 5 of each process, but the following page",
+            "it affects only call 3 and later calls of each simulation, but",
+            "it affects only operation 3 of all processes together, but the following page is about faults of every op",
         ]) {
             assert!(line.contains(expected), "{line}");
         }
